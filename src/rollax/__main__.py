@@ -1,0 +1,7 @@
+"""`python -m rollax` is `rollax`."""
+
+import sys
+
+from rollax.cli import main
+
+sys.exit(main())

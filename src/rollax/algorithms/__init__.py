@@ -1,0 +1,45 @@
+"""The algorithms by name, with what a run needs to build them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from rollax.algorithm import Algorithm
+from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.networks.actor_critic import NetworkConfig, actor_critic
+
+
+class Entry(NamedTuple):
+    """How a run builds an algorithm: its settings, its network's settings, and the functions that take them."""
+
+    make: Callable[[Environment, Callable[[jax.Array], Any]], Algorithm]
+    config: type
+    network_config: type
+    make_network: Callable[[Environment, Any, jax.Array], Any]
+    check: Callable[[Any, Any], None]  # (config, network config): raises UsageError when they do not go together
+    summary: str
+
+
+def _memory_needs_sequences(config: Any, network: NetworkConfig) -> None:
+    if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
+        raise UsageError(
+            f"network.core ({network.core}) learns nothing to remember with config.sequence_length 1: "
+            f"set that to {config.num_steps} (num_steps) or a divisor of it"
+        )
+
+
+ALGORITHMS: dict[str, Entry] = {
+    "ppo": Entry(
+        ppo,
+        PPOConfig,
+        NetworkConfig,
+        actor_critic,
+        _memory_needs_sequences,
+        "proximal policy optimisation: feed-forward, recurrent, many streams",
+    ),
+}
+
+__all__ = ["ALGORITHMS", "Entry", "PPOConfig", "ppo"]

@@ -1,0 +1,250 @@
+"""Proximal policy optimisation: feed-forward or recurrent, for one agent or many streams.
+
+Schulman et al. 2017, arXiv:1707.06347 (clipped objective, eq. 7; the whole, eq. 9 and algorithm 1), with generalised advantage
+estimation (Schulman et al. 2016, arXiv:1506.02438). Deviations, each usual today: advantages are normalised, values
+may be clipped, gradients are clipped by global norm, and the KL divergence may stop the epochs early. Memory is a carry,
+cut into sequences that start from what was stored when acting; an agent is a stream; actions are a distribution: none of
+them is a flag here. docs/algorithms/ppo.md walks through every equation.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import batch, moments, optimise, rollout, tree
+from rollax.algorithm import Algorithm
+from rollax.environments.core import Environment, Streams
+from rollax.losses import kl_estimate, policy_objective, value_error
+from rollax.networks.core import Network
+from rollax.returns import gae, over_streams
+
+
+@tree.settings
+class PPOConfig:
+    """Settings of PPO. Those marked (static) shape the program; all others are data, so they can be swept over."""
+
+    num_envs: int = tree.static(64)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(64)
+    """(static) Steps of each environment per update."""
+    sequence_length: int = tree.static(1)
+    """(static) Steps that are learnt from in a row: 1 without memory, more (a divisor of num_steps) with one."""
+    num_minibatches: int = tree.static(8)
+    """(static) Gradient steps per epoch."""
+    num_epochs: int = tree.static(4)
+    """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
+    critic_epochs: int = tree.static(0, low=0)
+    """(static) Passes by a separate critic; 0: as many as the policy."""
+    normalize_advantages: Literal["minibatch", "batch", "off"] = tree.static("minibatch")
+    """(static) Over which samples advantages get mean 0 and deviation 1."""
+    clip_values: bool = tree.static(False)
+    """(static) Clip the change of the value as well, by value_clip."""
+    normalize_observations: bool = tree.static(False)
+    """(static) Shift and scale observations by running statistics."""
+    normalize_rewards: bool = tree.static(False)
+    """(static) Scale rewards by the running deviation of discounted returns."""
+    learning_rate: float = tree.number(5e-4, low=0)
+    """Adam's step size (of the policy, where the critic is separate)."""
+    critic_learning_rate: float = tree.number(0.0, low=0)
+    """Step size of a separate critic; 0: the same as the policy's."""
+    learning_rate_end: float = tree.number(1.0, 0, 1)
+    """Share of the learning rates left at the end of training, reached linearly: 1 is constant, 0 anneals to zero."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    gae_lambda: float = tree.number(0.95, 0, 1)
+    """Trace decay of the advantage."""
+    clip: float = tree.number(0.2, low=0)
+    """How far the importance ratio may go from 1 before its gradient stops (epsilon of eq. 7)."""
+    value_clip: float = tree.number(0.2, low=0)
+    """How far a value may move per update when clip_values is set, in units of (normalised) return."""
+    value_coefficient: float = tree.number(0.5, low=0)
+    """Weight of the value loss (c1 of eq. 9)."""
+    entropy_coefficient: float = tree.number(0.01)
+    """Weight of the entropy bonus (c2 of eq. 9)."""
+    entropy_end: float = tree.number(1.0, 0)
+    """Share of the entropy bonus left at the end of training, reached linearly."""
+    target_kl: float = tree.number(float("inf"), low=0)
+    """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
+    max_grad_norm: float = tree.number(0.5, low=0)
+    """Global norm to which gradients are clipped, per optimiser."""
+    adam_epsilon: float = tree.number(1e-5, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+class PPOState(NamedTuple):
+    """Everything that changes."""
+
+    key: jax.Array
+    config: PPOConfig
+    network: Any
+    optimiser: dict[str, Any]  # by part of the network: "actor", "critic"
+    observations: Any  # Moments of observations, or ()
+    returns: Any  # Moments of discounted returns, or ()
+    actor: rollout.Actor
+    updates: jax.Array  # int32 []
+
+
+class Batch(NamedTuple):
+    """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
+
+    carry: Any
+    obs: Any
+    reset: jax.Array
+    draw: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+
+
+def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOConfig, entropy_weight: jax.Array) -> Any:
+    """-(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch `[L, B]`, and its metrics."""
+    _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
+    log_prob, entropy = density(output.policy, data.draw)
+
+    advantage = moments.standardise(data.advantage) if config.normalize_advantages == "minibatch" else data.advantage
+    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
+    value_clip = config.value_clip if config.clip_values else None
+    terms = {
+        "policy_loss": -policy_objective(log_ratio, advantage, config.clip),
+        "value_loss": value_error(output.value, data.value, data.target, value_clip),
+        "entropy": entropy,
+        "approx_kl": jax.lax.stop_gradient(kl_estimate(log_ratio)),
+        "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
+    }
+    # One reduction of all terms together: each alone costs as much.
+    metrics = dict(zip(terms, jnp.mean(jnp.stack(list(terms.values())), axis=(1, 2)), strict=True))
+    policy_loss, value_loss, entropy, *_ = metrics.values()
+    total = policy_loss + config.value_coefficient * value_loss - entropy_weight * entropy
+    return total, {"loss": total, **metrics}
+
+
+def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
+    """PPO in `environment` with the network that `network(key)` makes (outputs `ActorCriticOutput`).
+
+    `init` raises ValueError when the sizes in the config do not divide.
+    """
+
+    def streams(config: PPOConfig) -> Streams:
+        return Streams(environment, config.num_envs)
+
+    def init(key: jax.Array, config: PPOConfig) -> PPOState:
+        config = tree.as_leaves(config)
+        cut(config)
+        state_key, network_key, actor_key = jax.random.split(key, 3)
+        model = network(network_key)
+        actor = rollout.start(streams(config), model, actor_key)
+        one_obs = jax.tree.map(lambda x: x[0], streams(config).by_stream(actor.streams.obs))
+        observations = moments.initial(one_obs) if config.normalize_observations else ()
+        returns = moments.initial(0.0) if config.normalize_rewards else ()
+        optimiser = optimise.init(optimisers(config, 0.0), model)
+        return PPOState(state_key, config, model, optimiser, observations, returns, actor, jnp.zeros((), jnp.int32))
+
+    def cut(config: PPOConfig) -> batch.Layout:
+        size = streams(config).num_streams
+        return batch.layout(config.num_steps, size, config.sequence_length, config.num_minibatches)
+
+    def step(state: PPOState) -> tuple[PPOState, dict[str, jax.Array]]:
+        config = state.config
+        key, act_key, learn_key = jax.random.split(state.key, 3)
+        see = moments.view(state.observations)
+
+        # 1. act
+        policy = see(state.network)
+        actor, trajectory, episodes = rollout.rollout(streams(config), policy, state.actor, act_key, config.num_steps)
+
+        # 2. credit
+        reward, actor, returns = rollout.scale_rewards(trajectory, actor, state.returns, config.gamma)
+        next_value = rollout.next_values(policy, trajectory, actor)
+        ends = trajectory.terminated, trajectory.truncated
+        advantage = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.gae_lambda)
+        target = advantage + trajectory.value
+
+        # 3. learn
+        scaled = moments.standardise(advantage) if config.normalize_advantages == "batch" else advantage
+        carry = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
+        kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
+        rows = batch.to_rows(Batch(carry, *kept, scaled, target), cut(config))
+        progress = state.updates / config.total_updates
+        (model, optimiser), metrics = learn(
+            (state.network, state.optimiser), see, rows, cut(config), learn_key, config, progress
+        )
+
+        observations = state.observations
+        if config.normalize_observations:
+            observations = moments.update(observations, trajectory.obs, axes=2)
+        unexplained = jnp.var(target - trajectory.value) / jnp.maximum(jnp.var(target), 1e-12)
+        metrics |= {
+            "explained_variance": 1 - unexplained,
+            "value": jnp.mean(trajectory.value),
+            "reward": jnp.mean(trajectory.reward),
+            **{f"episodes/{name}": value for name, value in episodes._asdict().items()},
+            # What a run's host needs to name the culprit when numbers are no longer finite.
+            "finite/observation": tree.all_finite((trajectory.obs, trajectory.final_obs)),
+            "finite/reward": tree.all_finite(trajectory.reward),
+            "finite/advantage": tree.all_finite(advantage),
+            "finite/loss": jnp.isfinite(metrics["loss"]),
+            "finite/parameters": tree.all_finite(model),
+        }
+        return PPOState(key, config, model, optimiser, observations, returns, actor, state.updates + 1), metrics
+
+    def act(state: PPOState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
+        carry, output = moments.view(state.observations)(state.network)(carry, obs)
+        draw = tree.where(jnp.asarray(greedy), output.policy.mode(), output.policy.sample(key))
+        return carry, output.policy.action(draw)
+
+    return Algorithm(init, step, act, lambda state: state.network.initial_carry())
+
+
+def optimisers(config: PPOConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The optimiser of each part of the network; `progress` goes from 0 to 1 over the run."""
+    decay = optimise.anneal(config.learning_rate_end, progress)
+    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
+    rates = {"actor": config.learning_rate, "critic": critic_rate}
+    return {name: optimise.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+
+
+def learn(
+    learner: Any, see: Callable, rows: Batch, cut: batch.Layout, key: jax.Array, config: PPOConfig, progress: jax.Array
+) -> tuple[Any, dict[str, jax.Array]]:
+    """The epochs of one update; metrics are the means over the last epoch that ran."""
+    entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
+    transformations = optimisers(config, progress)
+    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in learner[1] else 0
+
+    def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        network, states = learner
+        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, batch.take(rows, order), config, entropy_weight)
+        metrics["grad_norm"] = optax.tree.norm(gradient)
+        return optimise.update(transformations, network, states, gradient, active), metrics
+
+    def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
+        index, stop, learner, _ = loop
+        active = {"actor": index < stop, "critic": index < critic_epochs}
+        orders = batch.shuffle(jax.random.fold_in(key, index), cut)
+        learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, active), learner, orders)
+        metrics = jax.tree.map(jnp.mean, metrics)
+        stop = jnp.where(metrics["approx_kl"] > config.target_kl, jnp.minimum(stop, index + 1), stop)
+        return index + 1, stop, learner, metrics
+
+    def unfinished(loop: tuple[jax.Array, jax.Array, Any, Any]) -> jax.Array:
+        index, stop, _, _ = loop
+        return (index < critic_epochs) | (index < stop)
+
+    first = jnp.zeros((), jnp.int32), jnp.asarray(config.num_epochs, jnp.int32), learner
+    shapes = jax.eval_shape(lambda loop: epoch((*loop, None))[3], first)
+    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    _, stop, learner, metrics = jax.lax.while_loop(unfinished, epoch, (*first, empty))
+    rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+    return learner, {**metrics, "epochs": stop.astype(jnp.float32), "learning_rate": rate}

@@ -1,0 +1,143 @@
+"""What policies sample from.
+
+A distribution separates what is *drawn* from what the environment is *given*: `sample` and `mode` return a draw, `log_prob` is
+exact for a draw, and `action` maps a draw to the environment's action. A squashed policy therefore never inverts its squash,
+and the importance ratio of an unchanged policy is exactly 1 even where the action has saturated.
+
+Categorical and Gaussian densities are a few lines here because distreqx 0.0.3 draws categories as 8-bit integers (wrong beyond
+127 actions) and has neither masks nor the entropy of a squashed Gaussian.
+"""
+
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from rollax.spaces import Box, MultiDiscrete
+
+# Finite, so that 0 * log 0 and its gradient are 0 and not NaN; far below any logit that a network gives.
+ILLEGAL = -1e9
+
+
+class Distribution(Protocol):
+    """What a policy's head returns: a pytree for one sample; `vmap` for more."""
+
+    def sample(self, key: jax.Array) -> jax.Array: ...
+    def mode(self) -> jax.Array: ...
+    def log_prob(self, draw: jax.Array) -> jax.Array: ...
+    def entropy(self) -> jax.Array: ...
+    def action(self, draw: jax.Array) -> jax.Array: ...
+
+
+class Categorical(eqx.Module):
+    """One categorical choice (`logits` `[n]`) or several independent ones (`[k, n]`, shorter ones padded with `ILLEGAL`)."""
+
+    logits: Float[Array, "*k n"]
+
+    @property
+    def log_probabilities(self) -> Float[Array, "*k n"]:
+        return jax.nn.log_softmax(self.logits)
+
+    def sample(self, key: PRNGKeyArray) -> jax.Array:
+        return jax.random.categorical(key, self.logits).astype(jnp.int32)
+
+    def mode(self) -> jax.Array:
+        return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        # A comparison instead of an index: the gradient of an index is a scatter, which is slow everywhere.
+        chosen = jax.nn.one_hot(draw, self.logits.shape[-1], dtype=bool)
+        return jnp.sum(jnp.where(chosen, self.log_probabilities, 0.0))
+
+    def entropy(self) -> jax.Array:
+        log_probabilities = self.log_probabilities
+        return -jnp.sum(jnp.exp(log_probabilities) * log_probabilities)
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        return draw
+
+
+def masked(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
+    """A categorical that never draws where `legal` is False."""
+    return Categorical(jnp.where(legal, logits, ILLEGAL))
+
+
+def padding(space: MultiDiscrete) -> np.ndarray:
+    """Which entries `[k, max n]` are real choices of a multi-discrete space."""
+    return np.arange(max(space.sizes)) < np.asarray(space.sizes)[:, None]
+
+
+class Gaussian(eqx.Module):
+    """Independent normals; the environment gets the draw clipped to the space's bounds."""
+
+    mean: Float[Array, "*shape"]
+    log_std: Float[Array, "*shape"]
+    space: Box = eqx.field(static=True)
+
+    def sample(self, key: PRNGKeyArray) -> jax.Array:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def mode(self) -> jax.Array:
+        return self.mean
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        z = (draw - self.mean) * jnp.exp(-self.log_std)
+        return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
+
+    def entropy(self) -> jax.Array:
+        return jnp.sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        return jnp.clip(draw, jnp.asarray(self.space.low, draw.dtype), jnp.asarray(self.space.high, draw.dtype))
+
+
+# Nodes and weights for E[f(x)], x ~ N(0, 1): exact for polynomials of degree 63. For log(1 - tanh^2) the error is below 1e-4 up
+# to a spread of 1.6, 2e-3 at 2.7, and 0.1 at 7.4, the widest that a head gives.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def _log_slope_of_tanh(x: jax.Array) -> jax.Array:
+    """log(1 - tanh(x)^2), stable for large |x|."""
+    return 2.0 * (np.log(2.0) - x - jax.nn.softplus(-2.0 * x))
+
+
+def _expected_log_slope(mean: jax.Array, log_std: jax.Array) -> jax.Array:
+    """E[log(1 - tanh(x)^2)] for x ~ N(mean, std^2), all of them scalars."""
+    draws = mean + jnp.exp(log_std) * jnp.asarray(_NODES, jnp.float32)
+    return jnp.sum(_log_slope_of_tanh(draws) * jnp.asarray(_WEIGHTS, jnp.float32))
+
+
+class SquashedGaussian(eqx.Module):
+    """Independent normals through tanh, scaled to the space's bounds: density and entropy are those of the action.
+
+    `log_prob` of draw u is log N(u) - sum log |d action / d u|; the entropy adds E[log |d action / d u|], by Gauss-Hermite
+    quadrature for each dimension, so it is deterministic and differentiable.
+    """
+
+    base: Gaussian
+
+    @property
+    def half_width(self) -> Any:
+        space = self.base.space
+        return np.broadcast_to((np.asarray(space.high) - np.asarray(space.low)) / 2, space.shape)
+
+    def sample(self, key: PRNGKeyArray) -> jax.Array:
+        return self.base.sample(key)
+
+    def mode(self) -> jax.Array:
+        return self.base.mean
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        return self.base.log_prob(draw) - jnp.sum(_log_slope_of_tanh(draw)) - np.log(self.half_width).sum()
+
+    def entropy(self) -> jax.Array:
+        log_slope = jnp.vectorize(_expected_log_slope)(self.base.mean, self.base.log_std)
+        return self.base.entropy() + jnp.sum(log_slope) + np.log(self.half_width).sum()
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        centre = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
+        return jnp.asarray(centre, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)

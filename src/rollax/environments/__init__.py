@@ -1,0 +1,18 @@
+"""Environments: the contract, the registry, and the check for one's own."""
+
+from rollax.environments.check import check_environment
+from rollax.environments.core import Environment, Streams, StreamState, TimeStep, Transition
+from rollax.environments.registry import arguments, list_environments, make, register
+
+__all__ = [
+    "Environment",
+    "StreamState",
+    "Streams",
+    "TimeStep",
+    "Transition",
+    "arguments",
+    "check_environment",
+    "list_environments",
+    "make",
+    "register",
+]

@@ -1,0 +1,119 @@
+"""What users write (numbers, texts from a command line, arrays) as the values that environments take; and types of leaves."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.errors import UnknownNameError, UsageError
+
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def check_names(environment: str, given: Iterable[str], accepted: Iterable[str]) -> None:
+    """Raises `UnknownNameError` for the first given argument that the environment does not accept."""
+    accepted = list(accepted)
+    for name in given:
+        if name not in accepted:
+            raise UnknownNameError(f"argument of {environment}", name, accepted)
+
+
+def signature_defaults(factory: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a function or class and their defaults (`inspect.Parameter.empty` where one is required)."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(factory).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind in named and p.name != "self"}
+
+
+def convert_all(environment: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The given values, checked against and converted like the defaults."""
+    check_names(environment, given, defaults)
+    return {name: convert(environment, name, value, defaults[name]) for name, value in given.items()}
+
+
+def convert(environment: str, name: str, value: Any, default: Any) -> Any:
+    """`value` as the type of `default`: a Python number, text or tuple, or an array where one was given or is expected.
+
+    Raises: UsageError when the value cannot be meant that way.
+    """
+    if default is inspect.Parameter.empty or default is None:
+        return _literal(value)
+    kind = next((k for k in (bool, int, float, str) if isinstance(default, k)), None)
+    try:
+        if isinstance(value, jax.Array):
+            return _array(value, default)
+        if kind is not None:
+            return _scalar(value, kind)
+        if isinstance(default, np.ndarray | jax.Array):
+            return _array(np.asarray(_literal(value)), default)
+        return _tuples(_literal(value))
+    except (ValueError, TypeError, KeyError, OverflowError):
+        wanted = _WORDS[kind] if kind is not None else f"like its default {default}"
+        shown = f"an array {value.dtype}{list(value.shape)}" if isinstance(value, jax.Array) else repr(value)
+        raise UsageError(f"{environment}: {name} must be {wanted}, not {shown} (default: {default}).") from None
+
+
+def _scalar(value: Any, kind: type) -> Any:
+    value = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    if kind is bool:
+        return _TRUTHS[str(value).lower()]
+    if kind is str:
+        return value if isinstance(value, str) else _refuse()
+    if isinstance(value, bool):
+        _refuse()
+    number = float(value)
+    if kind is float:
+        return number
+    whole = int(value) if isinstance(value, str | int) else int(number)
+    return whole if whole == number else _refuse()
+
+
+def _array(value: Any, default: Any) -> Any:
+    """An array of the default's shape and type: whole numbers serve as real ones but not the other way round."""
+    wanted = np.asarray(default)
+    wanted_type = np.dtype({"f": "float32", "i": "int32", "b": "bool"}[wanted.dtype.kind])
+    if value.shape != wanted.shape or "bif".index(value.dtype.kind) > "bif".index(wanted_type.kind):
+        _refuse()
+    if (value.dtype.kind == "b") != (wanted_type.kind == "b"):
+        _refuse()
+    return value.astype(wanted_type)
+
+
+def _literal(value: Any) -> Any:
+    """A text as the JSON value it spells, or else itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples, so that the value can be hashed."""
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+def leaf_types(tree: Any) -> tuple[str, ...]:
+    """The types of a tree's leaves, arrays or shapes."""
+    return tuple(leaf.dtype.name for leaf in jax.tree.leaves(tree))
+
+
+def with_types(tree: Any, types: tuple[str, ...]) -> Any:
+    """The tree with those types of leaves, which makes weak types definite; typed keys stay as they are."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure.unflatten(
+        [
+            x if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x, t)
+            for x, t in zip(leaves, types, strict=True)
+        ]
+    )

@@ -1,0 +1,155 @@
+"""The contract of environments, and the batch of environments that an algorithm acts in.
+
+An environment only steps and resets; it never resets itself. `Streams` runs many copies, restarts those whose episode
+ended, and presents every agent of every copy as one stream of experience.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.spaces import ActionSpace, Space
+
+
+class Transition(NamedTuple):
+    """What one step of one environment gives. With agents, all but `state` and `info` lead with the axis `[num_agents]`."""
+
+    state: Any
+    obs: Any
+    reward: jax.Array  # float []
+    terminated: jax.Array  # bool []: the task ended; the value after it is 0
+    truncated: jax.Array  # bool []: cut off by time; the value after it is that of `obs`
+    info: dict[str, jax.Array]  # further numbers of any shape, which an evaluation adds up over the episode
+
+
+class Environment(Protocol):
+    """One environment: a pytree whose leaves are its physical parameters, so domain randomisation is a `vmap`.
+
+    `num_agents` is None for an environment without an agent axis. With an integer A, observations, actions, rewards and both
+    ends lead with an axis `[A]`, the spaces describe one agent, and the episode is over when every agent's has
+    ended: an agent that ended early goes on reporting its end until then.
+
+    `time_limit` is the most steps an episode can have, or None when that is not known: evaluation bounds its episodes by it.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def observation_space(self) -> Space: ...
+    @property
+    def action_space(self) -> ActionSpace: ...
+    @property
+    def num_agents(self) -> int | None: ...
+    @property
+    def time_limit(self) -> int | None: ...
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        """`(state, obs)` at the start of an episode."""
+        ...
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        """One step. Never resets."""
+        ...
+
+
+class TimeStep(NamedTuple):
+    """What one step of all streams gives, after restarts. `S` streams = environments x agents."""
+
+    obs: Any  # [S, ...]: what to act on next: the first observation of a new episode where one ended
+    reward: jax.Array  # float [S]
+    terminated: jax.Array  # bool [S]
+    truncated: jax.Array  # bool [S]
+    final_obs: Any  # [S, ...]: the true observation after the step, before any restart
+    info: dict[str, jax.Array]  # [E, ...]
+
+
+class StreamState(NamedTuple):
+    """Everything that changes in a batch of E environments. Every leaf leads with `[E]`, so it shards along one axis."""
+
+    env_state: Any
+    obs: Any  # [E, ...] or [E, A, ...]
+    reset: jax.Array  # bool [E]: `obs` begins an episode
+    key: jax.Array  # key [E]: the n-th episode of an environment begins with `reset(fold_in(key, n))`
+    episode: jax.Array  # int32 [E]: how many episodes have begun
+    spare: Any  # (env_state, obs) [E, ...]: the start of one episode to come, a cache of the rule above
+    spare_episode: jax.Array  # int32 [E]: the number of that episode
+
+
+class Streams(eqx.Module):
+    """`num_envs` copies of an environment that restart by themselves, seen as streams of single agents.
+
+    The start of an environment's n-th episode is a pure function of its own key and n. Every environment keeps one start in
+    stock; all stocks are drawn anew, together, when one that is empty is needed. So starts cost about as much as episodes
+    are many, not as steps are many, and are the same however the environments are spread over devices.
+    """
+
+    env: Any
+    num_envs: int = eqx.field(static=True)
+
+    @property
+    def num_streams(self) -> int:
+        return self.num_envs * (self.env.num_agents or 1)
+
+    def init(self, key: jax.Array) -> StreamState:
+        """Starts the first episode of every environment."""
+        keys = jax.random.split(key, self.num_envs)
+        first = jnp.zeros(self.num_envs, jnp.int32)
+        env_state, obs = self._draw(keys, first)
+        spare = self._draw(keys, first + 1)
+        return StreamState(env_state, obs, jnp.ones(self.num_envs, bool), keys, first + 1, spare, first + 1)
+
+    def step(self, keys: jax.Array, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
+        """One step of every environment; those whose episode ended begin the next one.
+
+        `keys`: `[E]`, one for each environment; `action`: `[S, ...]`.
+        """
+        transition = jax.vmap(self.env.step)(keys, state.env_state, self._by_environment(action))
+        ended = transition.terminated | transition.truncated
+        ended = ended if self.env.num_agents is None else jnp.all(ended, axis=-1)
+        state = self._refill(state, ended)
+        start_state, start_obs = state.spare
+        state = state._replace(
+            env_state=tree.where(ended, start_state, transition.state),
+            obs=tree.where(ended, start_obs, transition.obs),
+            reset=ended,
+            episode=state.episode + ended,
+        )
+        by_stream = self.by_stream((state.obs, transition.reward, transition.terminated, transition.truncated, transition.obs))
+        return state, TimeStep(*by_stream, info=transition.info)
+
+    def by_stream(self, values: Any) -> Any:
+        """`[E, A, ...]` as `[S, ...]`; without agents the two are the same."""
+        if self.env.num_agents is None:
+            return values
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
+
+    def spread(self, values: jax.Array) -> jax.Array:
+        """A value for each environment `[E]` as one for each of its streams `[S]`."""
+        return jnp.repeat(values, self.env.num_agents or 1, axis=0)
+
+    def _by_environment(self, values: Any) -> Any:
+        if self.env.num_agents is None:
+            return values
+        return jax.tree.map(lambda x: x.reshape(-1, self.env.num_agents, *x.shape[1:]), values)
+
+    def _draw(self, keys: jax.Array, episode: jax.Array) -> Any:
+        """The start of the given episode of every environment."""
+        return jax.vmap(self.env.reset)(jax.vmap(jax.random.fold_in)(keys, episode))
+
+    def _refill(self, state: StreamState, ended: jax.Array) -> StreamState:
+        """Draws new stocks if an environment that ended has none left.
+
+        A `while_loop` of at most one turn rather than a `cond`: under `vmap` a `cond` would draw at every step.
+        """
+
+        def missing(carry: tuple[Any, jax.Array]) -> jax.Array:
+            return jnp.any(ended & (carry[1] != state.episode))
+
+        def draw(_: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            return self._draw(state.key, state.episode), state.episode
+
+        spare, spare_episode = jax.lax.while_loop(missing, draw, (state.spare, state.spare_episode))
+        return state._replace(spare=spare, spare_episode=spare_episode)

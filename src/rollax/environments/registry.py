@@ -1,0 +1,106 @@
+"""Environments by name: "suite/Name". A suite is imported only when one of its environments is asked for."""
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from rollax.environments.convert import convert_all, signature_defaults
+from rollax.environments.core import Environment
+from rollax.environments.suites import SUITES
+from rollax.errors import UnknownNameError, UsageError
+
+ENTRY_POINTS = "rollax.environments"
+
+_registered: dict[str, Callable[..., Environment]] = {}
+
+
+def make(id: str, /, **arguments: Any) -> Environment:
+    """The environment of that id, for example `make("gymnax/CartPole-v1", gravity=5)`.
+
+    Arguments are the environment's own (see `arguments(id)`); texts and whole numbers become the type of the default.
+
+    >>> make("probe/memory", delay=5).time_limit
+    6
+
+    Raises:
+        UnknownNameError: no such environment or argument; the message names those near it.
+        UsageError: a value that does not fit, or a suite that is not installed.
+    """
+    factory = _factory(id)
+    if factory is not None:
+        return factory(**convert_all(id, arguments, signature_defaults(factory)))
+    suite, name = id.split("/", 1)
+    return _suite_module(suite).make(name, arguments)
+
+
+def register(id: str, factory: Callable[..., Environment]) -> None:
+    """Makes `factory(**arguments)` known as `id`, which reads "suite/Name". The last registration of an id counts.
+
+    Raises: UsageError when the id has no suite or belongs to one of rollax.
+    """
+    suite, slash, name = id.partition("/")
+    if not (slash and suite and name):
+        raise UsageError(f'an environment is registered as "suite/Name", not {id!r}: try "mine/{id.strip("/") or "Name"}".')
+    if suite in SUITES:
+        raise UsageError(f'the suite "{suite}" is part of rollax: register {id!r} under another, such as "mine/{name}".')
+    _registered[id] = factory
+
+
+def list_environments(suite: str | None = None) -> list[str]:
+    """The ids of all environments, or of one suite, without importing any suite.
+
+    Raises: UnknownNameError when there is no such suite.
+    """
+    ids = [f"{name}/{environment}" for name, entry in SUITES.items() for environment in entry.names]
+    ids += sorted((set(_registered) | set(_entry_points())) - set(ids))
+    if suite is None:
+        return ids
+    suites = list(dict.fromkeys(id.split("/", 1)[0] for id in ids))
+    if suite not in suites:
+        raise UnknownNameError("suite of environments", suite, suites)
+    return [id for id in ids if id.startswith(f"{suite}/")]
+
+
+def arguments(id: str) -> dict[str, Any]:
+    """What `make` accepts for this environment: names and defaults. It may import the suite."""
+    factory = _factory(id)
+    if factory is not None:
+        return signature_defaults(factory)
+    suite, name = id.split("/", 1)
+    return _suite_module(suite).arguments(name)
+
+
+def _factory(id: str) -> Callable[..., Environment] | None:
+    """The function behind a user's or third party's id; None when a suite of rollax makes it."""
+    if id in _registered:
+        return _registered[id]
+    suite, _, name = id.partition("/")
+    if suite in SUITES:
+        if name in SUITES[suite].names:
+            return None
+        if name in SUITES[suite].absent:
+            raise UsageError(f"{id} is not offered: {SUITES[suite].absent[name]}.")
+    entry_points = _entry_points()
+    if id in entry_points:
+        return entry_points[id].load()
+    raise UnknownNameError("environment", id, list_environments())
+
+
+@cache
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Environments of other installed packages. The entry point's name is the id and its object the factory."""
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS) if "/" in entry.name}
+
+
+def _suite_module(suite: str) -> ModuleType:
+    entry = SUITES[suite]
+    try:
+        return importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if entry.extra is None or (error.name or "").startswith("rollax"):
+            raise
+        remedy = f'pip install "rollax[{entry.extra}]"'
+        raise UsageError(f"the {suite} environments need the package {error.name}, which is not installed: {remedy}") from error

@@ -1,0 +1,525 @@
+"""Tasks of XLand-MiniGrid's environments: rulesets, drawn here from a recipe or read from a file of them.
+
+A ruleset is a goal, rules that turn objects into others, and the objects that lie there at the start. They are drawn as
+production trees, backwards, as in AdA (Bauer et al. 2023, arXiv:2301.07608, appendix A.2) and XLand-MiniGrid (Nikulin et al.
+2024, arXiv:2312.12044): a goal; rules that make its objects; rules that make what those take; and so on. What nothing makes
+is there at the start. Distractor rules and objects come on top. `RECIPES` has the figures of upstream's benchmarks of the
+same names; the draws are not upstream's. What differs:
+
+- every ruleset can be solved: a distractor rule may lead into a dead end, but only into one that can be kept out of.
+  Upstream's may take what the goal needs in the moment an agent walks by, or lay what the goal asks for ready at the start;
+- only objects that can be carried occur: no goal squares, which an agent can neither pick up nor put down;
+- no two rulesets are the same task: two objects are in one order where both orders would say the same, and duplicates are
+  drawn again.
+
+Nothing here needs jax or xminigrid.
+"""
+
+import bz2
+import dataclasses
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.errors import UsageError
+
+# By their numbers in xminigrid's encodings.
+TILES = (
+    *("empty", "floor", "wall", "ball", "square", "pyramid", "goal"),
+    *("key", "locked door", "closed door", "open door", "hex", "star"),
+)
+COLOURS = (
+    *("empty", "red", "green", "blue", "purple", "yellow"),
+    *("grey", "black", "orange", "white", "brown", "pink"),
+)
+GOALS = (
+    *("Empty", "AgentHold", "AgentOnTile", "AgentNear", "TileNear", "TileOnPosition", "AgentOnPosition"),
+    *("TileNearUp", "TileNearRight", "TileNearDown", "TileNearLeft"),
+    *("AgentNearUp", "AgentNearRight", "AgentNearDown", "AgentNearLeft"),
+)
+RULES = (
+    *("Empty", "AgentHold", "AgentNear", "TileNear"),
+    *("TileNearUp", "TileNearRight", "TileNearDown", "TileNearLeft"),
+    *("AgentNearUp", "AgentNearRight", "AgentNearDown", "AgentNearLeft"),
+)
+
+Tile = tuple[int, int]  # tile, colour
+OBJECTS: tuple[Tile, ...] = tuple(
+    (TILES.index(tile), COLOURS.index(colour))
+    for tile in ("ball", "square", "pyramid", "key", "star", "hex")
+    for colour in ("red", "green", "blue", "purple", "yellow", "grey", "white", "brown", "pink", "orange")
+)
+FLOOR: Tile = TILES.index("floor"), COLOURS.index("black")
+
+# Those that both goals and rules may be of.
+KINDS = {"basic": ("AgentHold", "AgentNear", "TileNear"), "all": RULES[1:]}
+
+_PHRASES = {
+    "Empty": "none",
+    "AgentHold": "pick up the {0}",
+    "AgentOnTile": "stand on the {0}",
+    "AgentNear": "stand next to the {0}",
+    "AgentNearUp": "stand just below the {0}",
+    "AgentNearRight": "stand just left of the {0}",
+    "AgentNearDown": "stand just above the {0}",
+    "AgentNearLeft": "stand just right of the {0}",
+    "TileNear": "put the {0} next to the {1}",
+    "TileNearUp": "put the {1} just above the {0}",
+    "TileNearRight": "put the {1} just right of the {0}",
+    "TileNearDown": "put the {1} just below the {0}",
+    "TileNearLeft": "put the {1} just left of the {0}",
+}
+_WIDTHS = {"goals": 5, "rules": 7, "init_tiles": 2}
+# Draws in a row of which none is new, after which there is likely nothing new to be had.
+_PATIENCE = 100_000
+
+
+class Rulesets(NamedTuple):
+    """`N` rulesets: goals `[N, 5]`, rules `[N, R, 7]` and initial tiles `[N, M, 2]`, all uint8 as xminigrid encodes them.
+
+    Rows of zeros are no rule and no tile: all rulesets have as many rows as the largest might have.
+    """
+
+    goals: np.ndarray
+    rules: np.ndarray
+    init_tiles: np.ndarray
+
+    @property
+    def number(self) -> int:
+        return len(self.goals)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How rulesets are drawn.
+
+    `Recipe(chain_depth=1, single_branch=True)` has one rule exactly: it makes the goal's object, or one of its two.
+
+    Raises: UsageError for figures that no ruleset can have.
+    """
+
+    chain_depth: int = 0  # levels of rules between the goal and what is there at the start
+    sample_depth: bool = False  # a depth for each ruleset, 0 to chain_depth, all as likely
+    single_branch: bool = False  # a level has one rule, where otherwise it has one for each object of the level above
+    prune_probability: float = 0.0  # that an object is there at the start, although the tree could go deeper
+    distractor_rules: int = 0  # rules that make nothing of use
+    sample_distractor_rules: bool = False  # as many as drawn for each ruleset, 0 to distractor_rules, all as likely
+    distractor_objects: int = 0  # objects that neither the goal nor a rule towards it takes
+    goals: str = "all"  # kinds of goals: "basic" ones, or "all", which adds those with a direction
+    rules: str = "all"  # kinds of rules, likewise
+
+    def __post_init__(self) -> None:
+        for field in ("chain_depth", "distractor_rules", "distractor_objects"):
+            if getattr(self, field) < 0:
+                raise UsageError(f"recipe of rulesets: {field} ({getattr(self, field)}) must be at least 0.")
+        if not 0 <= self.prune_probability <= 1:
+            raise UsageError(f"recipe of rulesets: prune_probability ({self.prune_probability}) must be between 0 and 1.")
+        for field in ("goals", "rules"):
+            if getattr(self, field) not in KINDS:
+                raise UsageError(f"recipe of rulesets: {field} ({getattr(self, field)!r}) must be one of {', '.join(KINDS)}.")
+        # The depth alone is looked at first: a power of it might be beyond all bounds.
+        if self.chain_depth > len(OBJECTS) or sum(self._widths()) + self.distractor_objects > len(OBJECTS):
+            raise UsageError(
+                f"recipe of rulesets: chain_depth {self.chain_depth} with {self.distractor_objects} distractor_objects may "
+                f"need more than the {len(OBJECTS)} objects that there are: lower either, or set single_branch."
+            )
+
+    def _widths(self) -> list[int]:
+        """The most new objects of each level of the tree, from the goal downwards."""
+        deeper = range(1, self.chain_depth + 1)
+        return [2, *(2 if self.single_branch else 2 ** (level + 1) for level in deeper)]
+
+    @property
+    def max_rules(self) -> int:
+        """The most rules that a ruleset may have, and at least 1."""
+        return max(1, sum(self._widths()[1:]) // 2 + self.distractor_rules)
+
+    @property
+    def max_tiles(self) -> int:
+        """The most initial tiles that a ruleset may have."""
+        leaves = self.chain_depth + 2 if self.single_branch else self._widths()[-1]
+        return leaves + self.distractor_objects + 2 * self.distractor_rules
+
+
+RECIPES = {
+    "trivial": Recipe(distractor_objects=3),
+    "small": Recipe(1, prune_probability=0.3, distractor_rules=2, sample_distractor_rules=True, distractor_objects=2),
+    "medium": Recipe(2, prune_probability=0.1, distractor_rules=3, sample_distractor_rules=True, distractor_objects=2),
+    "high": Recipe(3, prune_probability=0.1, distractor_rules=4, sample_distractor_rules=True, distractor_objects=1),
+}
+
+
+class _Clause(NamedTuple):
+    """A goal, which makes nothing, or a rule."""
+
+    kind: str
+    takes: tuple[Tile, ...]
+    makes: Tile | None = None
+
+    def row(self) -> list[int]:
+        number = GOALS.index(self.kind) if self.makes is None else RULES.index(self.kind)
+        made = () if self.makes is None else self.makes
+        return [number, *(number for tile in self.takes for number in tile), *made]
+
+
+class _Drawn(NamedTuple):
+    goal: _Clause
+    rules: list[_Clause]
+    tiles: list[Tile]
+
+    def task(self) -> bytes:
+        """What makes it this task and no other: its goal and its rules. Other distractor objects make no other task."""
+        return bytes(number for clause in (self.goal, *self.rules) for number in clause.row())
+
+
+def generate(recipe: Recipe, number: int, seed: int) -> Rulesets:
+    """`number` rulesets, no two of which have both the same goal and the same rules. The same arguments give the same ones.
+
+    The first rulesets are those of a smaller number, and the shapes, `[N, recipe.max_rules, 7]` and
+    `[N, recipe.max_tiles, 2]`, are the recipe's.
+
+    Raises: UsageError when the recipe has not as many different ones.
+    """
+    if number < 1 or seed < 0:
+        raise UsageError(f"rulesets: their number ({number}) must be at least 1, and the seed ({seed}) at least 0.")
+    random = np.random.default_rng(seed)
+    shapes = (number, 5), (number, recipe.max_rules, 7), (number, recipe.max_tiles, 2)
+    found = Rulesets(*(np.zeros(shape, np.uint8) for shape in shapes))
+    tasks: set[bytes] = set()
+    misses = 0
+    while len(tasks) < number:
+        drawn = _draw(recipe, random)
+        task = drawn.task()
+        if task not in tasks:
+            _write(found, len(tasks), drawn)
+            tasks.add(task)
+            misses = 0
+            continue
+        misses += 1
+        if misses == _PATIENCE:
+            raise UsageError(
+                f"rulesets: the recipe gave {len(tasks)} different ones and {_PATIENCE} more draws nothing new, so that "
+                f"{number} cannot be had: ask for at most {len(tasks)}, or choose a richer recipe."
+            )
+    return found
+
+
+def _write(rulesets: Rulesets, index: int, drawn: _Drawn) -> None:
+    goal = drawn.goal.row()
+    rulesets.goals[index, : len(goal)] = goal
+    for place, rule in enumerate(drawn.rules):
+        row = rule.row()
+        rulesets.rules[index, place, : len(row)] = row
+    rulesets.init_tiles[index, : len(drawn.tiles)] = drawn.tiles
+
+
+def _draw(recipe: Recipe, random: np.random.Generator) -> _Drawn:
+    objects = (OBJECTS[i] for i in random.permutation(len(OBJECTS)))
+    goal = _clause(recipe.goals, objects, None, random)
+    rules, tiles = _tree(recipe, goal, objects, random)
+    tiles += [next(objects) for _ in range(recipe.distractor_objects)]
+    needed = {tile for clause in (goal, *rules) for tile in clause.takes}
+    number = recipe.distractor_rules
+    distractors: list[_Clause] = []
+    for _ in range(random.integers(number + 1) if recipe.sample_distractor_rules else number):
+        distractor = _distractor(recipe, goal, rules, distractors, random)
+        distractors.append(distractor)
+        tiles += [tile for tile in distractor.takes if tile not in needed and tile not in tiles]
+    return _Drawn(goal, rules + distractors, tiles)
+
+
+def _clause(kinds: str, objects: Iterator[Tile], makes: Tile | None, random: np.random.Generator) -> _Clause:
+    """A goal or rule that takes the next of the objects."""
+    kind = KINDS[kinds][random.integers(len(KINDS[kinds]))]
+    # With two objects in order, no two clauses say the same: TileNear has no order, and the one above is the other's below.
+    takes = sorted((next(objects), next(objects))) if kind.startswith("TileNear") else [next(objects)]
+    return _Clause(kind, tuple(takes), makes)
+
+
+def _tree(
+    recipe: Recipe, goal: _Clause, objects: Iterator[Tile], random: np.random.Generator
+) -> tuple[list[_Clause], list[Tile]]:
+    """Rules that make the goal's objects, level by level, and the objects that no rule makes."""
+    rules: list[_Clause] = []
+    leaves: list[Tile] = []
+    level = list(goal.takes)
+    for _ in range(random.integers(recipe.chain_depth + 1) if recipe.sample_depth else recipe.chain_depth):
+        only = random.integers(max(len(level), 1)) if recipe.single_branch else None
+        deeper: list[Tile] = []
+        for place, tile in enumerate(level):
+            if only not in (None, place) or random.random() < recipe.prune_probability:
+                leaves.append(tile)
+                continue
+            rules.append(_clause(recipe.rules, objects, tile, random))
+            deeper += rules[-1].takes
+        level = deeper
+    return rules, leaves + level
+
+
+def _distractor(
+    recipe: Recipe, goal: _Clause, rules: list[_Clause], distractors: list[_Clause], random: np.random.Generator
+) -> _Clause:
+    """A rule that makes nothing of use and leaves the goal within reach."""
+    needed = {tile for clause in (goal, *rules) for tile in clause.takes}
+    while True:
+        first, second = random.choice(len(OBJECTS), 2, replace=False)
+        takes = iter((OBJECTS[first], OBJECTS[second]))
+        useless = [tile for tile in (*OBJECTS, FLOOR) if tile not in needed]
+        makes = useless[random.integers(len(useless))]
+        rule = _clause(recipe.rules, takes, makes, random)
+        if makes not in rule.takes and _leaves_a_way(rule, goal, rules, distractors):
+            return rule
+
+
+def _leaves_a_way(distractor: _Clause, goal: _Clause, rules: list[_Clause], distractors: list[_Clause]) -> bool:
+    """Whether an agent that knows the rules can keep the distractor from taking what it needs."""
+    tree = (goal, *rules)
+    takers = [clause for clause in tree if set(clause.takes) & set(distractor.takes)]
+    if not takers:
+        return True
+    if distractor.kind.startswith("TileNear"):
+        # It fires upon putting one down next to the other, which only the clause that takes both asks for.
+        return all(taker.takes != distractor.takes for taker in takers)
+    if distractor.kind.startswith("AgentNear"):
+        # It fires on walking by, which cannot always be avoided.
+        return False
+    # It fires upon picking up, which is not called for where another object can be brought to where this one lies.
+    (tile,), (taker,) = distractor.takes, takers
+    in_hand = any(rule.makes == tile and rule.kind == "AgentHold" for rule in rules)
+    fixed = {tile for other in distractors if other.kind == "AgentHold" for tile in other.takes}
+    return taker.kind == "TileNear" and not in_hand and not fixed & (set(taker.takes) - {tile})
+
+
+def split(rulesets: Rulesets, held_out: float, seed: int) -> tuple[Rulesets, Rulesets]:
+    """`(train, held_out)`, both shuffled: no task of one, that is no goal with the same rules, is in the other.
+
+    `held_out` is the share of the tasks that are held out. The same arguments give the same split.
+
+    Raises: UsageError when the share leaves either side empty, or for a negative seed.
+    """
+    if seed < 0:
+        raise UsageError(f"rulesets: the seed ({seed}) must be at least 0.")
+    rows = np.concatenate([rulesets.goals, rulesets.rules.reshape(rulesets.number, -1)], axis=1)
+    task = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    number = int(task.max()) + 1
+    count = round(held_out * number) if 0 < held_out < 1 else 0
+    if not 0 < count < number:
+        raise UsageError(
+            f"rulesets: held_out ({held_out}) must be a share of the {number} different tasks that leaves neither side "
+            "empty: give one nearer to one half, or more rulesets."
+        )
+    rank = np.random.default_rng(seed).permutation(number)[task]
+    order = np.argsort(rank, kind="stable")
+    is_held_out = rank[order] < count
+    train, other = (Rulesets(*(part[order[chosen]] for part in rulesets)) for chosen in (~is_held_out, is_held_out))
+    return train, other
+
+
+def describe(rulesets: Rulesets, index: int) -> str:
+    """One ruleset in words: its goal, its rules and its initial objects, each on a line.
+
+    Raises: UsageError when there is no ruleset of that index.
+    """
+    if not 0 <= index < rulesets.number:
+        raise UsageError(f"rulesets: index ({index}) must be between 0 and {rulesets.number - 1}.")
+    number, *rest = rulesets.goals[index].tolist()
+    lines = [f"goal: {_phrase(GOALS[number], rest)}"]
+    for number, *rest in rulesets.rules[index].tolist():
+        if number:
+            made = rest[4:6] if RULES[number].startswith("TileNear") else rest[2:4]
+            lines.append(f"rule: {_phrase(RULES[number], rest)} -> {_words(made)}")
+    tiles = [_words(tile) for tile in rulesets.init_tiles[index].tolist() if tile[0]]
+    return "\n".join([*lines, f"objects: {', '.join(tiles) or 'none'}"])
+
+
+def _phrase(kind: str, numbers: list[int]) -> str:
+    """What to do for it, by the numbers that follow its own."""
+    if kind == "AgentOnPosition":
+        return f"stand in row {numbers[0]}, column {numbers[1]}"
+    if kind == "TileOnPosition":
+        return f"bring the {_words(numbers[:2])} to row {numbers[2]}, column {numbers[3]}"
+    return _PHRASES[kind].format(_words(numbers[:2]), _words(numbers[2:4]))
+
+
+def _words(tile: list[int]) -> str:
+    return "nothing" if tuple(tile) == FLOOR else f"{COLOURS[tile[1]]} {TILES[tile[0]]}"
+
+
+def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
+    """Writes the rulesets to a file that `load` reads: an `.npz`, whatever its name ends in."""
+    path = Path(path).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        np.savez_compressed(file, **rulesets._asdict())
+
+
+def load(path: str | os.PathLike[str]) -> Rulesets:
+    """The rulesets of a file by `save`, or of one of xminigrid's benchmark files. Nothing in the file is executed.
+
+    Raises: UsageError when there is no such file, or one that is anything else.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise UsageError(
+            f"rulesets {str(path)!r}: neither a recipe ({', '.join(RECIPES)}) nor a file that is there. "
+            "Nothing is downloaded: fetch xminigrid's benchmark file, or write one with rollax.environments.rulesets.save."
+        )
+    with path.open("rb") as file:
+        start = file.read(3)
+    readers = {b"PK\x03": _read_arrays, b"BZh": _read_benchmark}
+    if start not in readers:
+        raise UsageError(f"rulesets {str(path)!r}: neither an .npz by rollax nor one of xminigrid's benchmark files.")
+    try:
+        content = readers[start](path)
+    except UsageError:
+        raise
+    # What a damaged file leads to can be of any kind.
+    except Exception as error:
+        raise UsageError(
+            f"rulesets {str(path)!r}: it cannot be read, and may be damaged: fetch or write it again ({error})."
+        ) from error
+    return _checked(path, content)
+
+
+def _checked(path: Path, content: Any) -> Rulesets:
+    """The arrays as rulesets. Raises UsageError for those that are none."""
+    keys = list(content) if isinstance(content, dict) else []
+    missing = [key for key in _WIDTHS if key not in keys]
+    if missing:
+        raise UsageError(
+            f"rulesets {str(path)!r}: it has no {', '.join(missing)} (it has: {', '.join(map(str, keys)) or 'nothing'}). "
+            "Wanted is a file by rollax.environments.rulesets.save, or one of xminigrid's benchmark files."
+        )
+    found = Rulesets(*(_numbers(path, key, content[key]) for key in _WIDTHS))
+    if len({len(part) for part in found}) > 1:
+        shapes = ", ".join(f"{key} {list(part.shape)}" for key, part in zip(_WIDTHS, found, strict=True))
+        raise UsageError(f"rulesets {str(path)!r}: its arrays are of different numbers of rulesets: {shapes}.")
+    goals, rules, tiles = found
+    placed = np.isin(goals[:, 0], [GOALS.index("TileOnPosition"), GOALS.index("AgentOnPosition")])
+    limits = [
+        (goals[:, 0], len(GOALS), "goal"),
+        (rules[..., 0], len(RULES), "rule"),
+        *((part[..., 0::2], len(TILES), "tile") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
+        *((part[..., 1::2], len(COLOURS), "colour") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
+    ]
+    for numbers, limit, kind in limits:
+        if numbers.max(initial=0) >= limit:
+            raise UsageError(f"rulesets {str(path)!r}: there is no {kind} of number {numbers.max()}: they end at {limit - 1}.")
+    return found
+
+
+def _numbers(path: Path, key: str, value: Any) -> np.ndarray:
+    """An array of a file as uint8, which upstream's goals are not."""
+    value = value.array if isinstance(value, _Array) else value
+    leading = ["N"] if key == "goals" else ["N", "R" if key == "rules" else "M"]
+    wanted = f"an array of whole numbers [{', '.join(leading)}, {_WIDTHS[key]}]"
+    if not isinstance(value, np.ndarray):
+        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, and are none ({type(value).__name__}).")
+    fits = value.dtype.kind in "ui" and value.ndim == len(leading) + 1 and value.shape[-1] == _WIDTHS[key] and value.size
+    if not fits or value.min() < 0 or value.max() > 255:
+        shown = f"{value.dtype}{list(value.shape)}"
+        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, each 0 to 255, and are {shown}.")
+    return value.astype(np.uint8)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    # numpy leaves a damaged file open where it has opened it itself.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}
+
+
+def _read_benchmark(path: Path) -> Any:
+    """A pickle of a dictionary of arrays, of numpy or of jax, compressed with bz2."""
+    with bz2.open(path, "rb") as file:
+        return _Unpickler(file, path).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds arrays and plain values and nothing else: what a file calls by name are functions of this module."""
+
+    def __init__(self, file: Any, path: Path) -> None:
+        super().__init__(file)
+        self.path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            # The module's name before numpy 2.
+            return _CALLED[module.replace("numpy.core.", "numpy._core."), name]
+        except KeyError:
+            raise UsageError(
+                f"rulesets {str(self.path)!r}: refused to read it, as it asks for {module}.{name}, and rulesets need arrays "
+                "only. Nothing in it was executed: do not trust the file."
+            ) from None
+
+
+class _Called:
+    """A function that a file may call. It takes no state, so that no file can change it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a function has no state")
+
+
+class _Type:
+    """numpy's type of numbers, as a file names it."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, name: str) -> None:
+        if not re.fullmatch("b1|[iu][1248]|f[248]", name):
+            raise pickle.UnpicklingError(f"no type of plain numbers: {name!r}")
+        self.type = np.dtype(name)
+
+    def __setstate__(self, state: Any) -> None:
+        self.type = self.type.newbyteorder(state[1])
+
+
+class _Array:
+    """An array that is filled in two steps, as pickles do."""
+
+    __slots__ = ("array",)
+
+    def __init__(self) -> None:
+        self.array = np.zeros(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, of, is_fortran, content = state
+        self.array = np.frombuffer(content, of.type).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _from_buffer(content: Any, of: _Type, shape: Any, order: Any) -> _Array:
+    array = _Array()
+    array.array = np.frombuffer(content, of.type).reshape(shape, order=order)
+    return array
+
+
+def _from_jax(build: _Called, arguments: Any, state: Any, aval: Any) -> _Array:
+    """A jax array, which has a numpy array's way to build it inside."""
+    del aval  # only whether its type is weak
+    array = build(*arguments)
+    array.__setstate__(state)
+    return array
+
+
+_CALLED = {
+    ("numpy", "ndarray"): _Called(lambda: None),
+    ("numpy", "dtype"): _Called(lambda name, align=False, copy=True: _Type(name)),
+    ("numpy._core.multiarray", "_reconstruct"): _Called(lambda kind, shape, of: _Array()),
+    ("numpy._core.multiarray", "scalar"): _Called(lambda of, content: np.frombuffer(content, of.type)[0].item()),
+    ("numpy._core.numeric", "_frombuffer"): _Called(_from_buffer),
+    ("jax._src.array", "_reconstruct_array"): _Called(_from_jax),
+    # How old protocols of pickles spell bytes.
+    ("_codecs", "encode"): _Called(lambda text, coding: text.encode("latin1")),
+}

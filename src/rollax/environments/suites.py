@@ -1,0 +1,129 @@
+"""The suites and the names of their environments, listed without importing any of them."""
+
+from typing import NamedTuple
+
+
+class Suite(NamedTuple):
+    """A family of environments behind one adapter module, which is imported when one of its names is asked for.
+
+    The module has two functions: `make(name, arguments) -> Environment`, with the arguments as a dictionary, and
+    `arguments(name) -> dict` of what it accepts and the defaults.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    extra: str | None  # what to install: pip install "rollax[extra]"; None for suites that are part of rollax
+    absent: dict[str, str] = {}
+
+
+_GYMNAX = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "Catch-bsuite",
+    "DeepSea-bsuite",
+    "MemoryChain-bsuite",
+    "UmbrellaChain-bsuite",
+    "DiscountingChain-bsuite",
+    "SimpleBandit-bsuite",
+    "FourRooms-misc",
+    "MetaMaze-misc",
+    "PointRobot-misc",
+    "BernoulliBandit-misc",
+    "GaussianBandit-misc",
+    "Reacher-misc",
+    "Swimmer-misc",
+    "Pong-misc",
+    "FrozenLake-misc",
+)
+
+_PROBES = (
+    "one-action",
+    "two-observations",
+    "two-steps",
+    "action-reward",
+    "action-observation",
+    "memory",
+    "two-agents",
+    "truncation",
+    "continuous",
+    "multi-discrete",
+    "masked",
+)
+
+_MEMORY = (
+    "repeat-previous",
+    "CartPole-v1",
+    "Pendulum-v1",
+    "MountainCarContinuous-v0",
+)
+
+_XLAND = (
+    "XLand-MiniGrid-R1-9x9",
+    "XLand-MiniGrid-R1-11x11",
+    "XLand-MiniGrid-R1-13x13",
+    "XLand-MiniGrid-R1-15x15",
+    "XLand-MiniGrid-R1-17x17",
+    "XLand-MiniGrid-R2-9x9",
+    "XLand-MiniGrid-R2-11x11",
+    "XLand-MiniGrid-R2-13x13",
+    "XLand-MiniGrid-R2-15x15",
+    "XLand-MiniGrid-R2-17x17",
+    "XLand-MiniGrid-R4-9x9",
+    "XLand-MiniGrid-R4-11x11",
+    "XLand-MiniGrid-R4-13x13",
+    "XLand-MiniGrid-R4-15x15",
+    "XLand-MiniGrid-R4-17x17",
+    "XLand-MiniGrid-R6-13x13",
+    "XLand-MiniGrid-R6-17x17",
+    "XLand-MiniGrid-R6-19x19",
+    "XLand-MiniGrid-R9-16x16",
+    "XLand-MiniGrid-R9-19x19",
+    "XLand-MiniGrid-R9-25x25",
+)
+
+_MINIGRID = (
+    "MiniGrid-BlockedUnlockPickUp",
+    "MiniGrid-DoorKey-5x5",
+    "MiniGrid-DoorKey-6x6",
+    "MiniGrid-DoorKey-8x8",
+    "MiniGrid-DoorKey-16x16",
+    "MiniGrid-Empty-5x5",
+    "MiniGrid-Empty-6x6",
+    "MiniGrid-Empty-8x8",
+    "MiniGrid-Empty-16x16",
+    "MiniGrid-EmptyRandom-5x5",
+    "MiniGrid-EmptyRandom-6x6",
+    "MiniGrid-EmptyRandom-8x8",
+    "MiniGrid-EmptyRandom-16x16",
+    "MiniGrid-FourRooms",
+    "MiniGrid-LockedRoom",
+    "MiniGrid-MemoryS8",
+    "MiniGrid-MemoryS16",
+    "MiniGrid-MemoryS32",
+    "MiniGrid-MemoryS64",
+    "MiniGrid-MemoryS128",
+    "MiniGrid-Playground",
+    "MiniGrid-Unlock",
+    "MiniGrid-UnlockPickUp",
+)
+
+SUITES: dict[str, Suite] = {
+    "gymnax": Suite(
+        "rollax.environments.gymnax",
+        _GYMNAX,
+        "gymnax",
+        {"MNISTBandit-bsuite": "it downloads its images when it is made; every other gymnax environment works offline"},
+    ),
+    "probe": Suite("rollax.environments.native.probes", _PROBES, None),
+    "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
+    "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
+    "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
+}

@@ -1,0 +1,156 @@
+"""Environments seen otherwise: with their last action and reward in the observation, or as trials of several episodes."""
+
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.environments.core import Environment, Transition
+from rollax.errors import UsageError
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
+
+
+class TaskEnvironment(Environment, Protocol):
+    """An environment whose episodes may differ in their task. `reset(key)` draws a task and begins an episode of it."""
+
+    def sample_task(self, key: jax.Array) -> Any:
+        """A task, a pytree of arrays; `()` where there is only one."""
+        ...
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        """`(state, obs)` at the start of an episode of that task."""
+        ...
+
+
+class Recalling(eqx.Module):
+    """An environment whose observation also tells the action before and the reward that it brought.
+
+    Parts "previous_action", the discrete action or, at the start of an episode, the number of actions (none yet), and
+    "previous_reward", 0 at the start. The observation's own parts stay, one that has none is the part "observation".
+
+    Raises: UsageError for actions that are not `Discrete`, and for environments with agents.
+    """
+
+    env: Any
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.env.action_space, Discrete) or self.env.num_agents is not None:
+            raise UsageError(f"{self.env.name}: its previous action can be shown for one agent with discrete actions only.")
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def observation_space(self) -> Space:
+        more = {"previous_action": Discrete(self.env.action_space.n + 1), "previous_reward": _reward_space()}
+        return Dict({**_spaces(self.env.observation_space), **more})
+
+    @property
+    def action_space(self) -> ActionSpace:
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> None:
+        return None
+
+    @property
+    def time_limit(self) -> int | None:
+        return self.env.time_limit
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        after = self.env.step(key, state, action)
+        return after._replace(obs=self._extended(after.obs, action, after.reward))
+
+    def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
+        more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
+        return {**_parts(self.env.observation_space, obs), **more}
+
+
+class Trials(eqx.Module):
+    """Episodes of one task in a row as one long episode, in which a memory lives: RL^2 (Duan et al. 2016, arXiv:1611.02779).
+
+    A trial draws a task and has `episodes` episodes of it; it terminates with the last of them. The ends of those before are no
+    ends of experience: values reach across them, and nothing is reset but the inner environment. The part "begins" of the
+    observation is 1 where an inner episode has just begun. `info["episode_returns"]`, `[episodes]`, adds up to the return of
+    each. The starts of all episodes are drawn with the trial, so none is drawn that is not used.
+
+    `env` is a `TaskEnvironment`.
+    """
+
+    env: Any
+    episodes: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.episodes < 1:
+            raise UsageError(f"{self.env.name}: episodes ({self.episodes}) must be at least 1.")
+        if self.env.num_agents is not None:
+            raise UsageError(f"{self.env.name}: trials are for one agent, but it has {self.env.num_agents}.")
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def observation_space(self) -> Space:
+        return Dict({**_spaces(self.env.observation_space), "begins": Discrete(2)})
+
+    @property
+    def action_space(self) -> ActionSpace:
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> None:
+        return None
+
+    @property
+    def time_limit(self) -> int | None:
+        return None if self.env.time_limit is None else self.env.time_limit * self.episodes
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        task_key, start_key = jax.random.split(key)
+        task = self.env.sample_task(task_key)
+        starts = jax.vmap(lambda k: self.env.reset_task(k, task))(jax.random.split(start_key, self.episodes))
+        state, obs = jax.tree.map(lambda x: x[0], starts)
+        return (state, starts, jnp.zeros((), jnp.int32)), self._extended(obs, jnp.ones((), bool))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        inner, starts, episode = state
+        after = self.env.step(key, inner, action)
+        returns = jnp.where(jnp.arange(self.episodes) == episode, after.reward, 0.0)
+        ended = after.terminated | after.truncated
+        over = ended & (episode + 1 == self.episodes)
+        begins = ended & ~over
+        following = jax.tree.map(lambda x: x[jnp.minimum(episode + 1, self.episodes - 1)], starts)
+        inner, obs = tree.where(begins, following, (after.state, after.obs))
+        return Transition(
+            state=(inner, starts, episode + begins),
+            obs=self._extended(obs, begins),
+            reward=after.reward,
+            terminated=over,
+            truncated=jnp.zeros((), bool),
+            info={**after.info, "episode_returns": returns},
+        )
+
+    def _extended(self, obs: Any, begins: jax.Array) -> dict[str, Any]:
+        return {**_parts(self.env.observation_space, obs), "begins": begins.astype(jnp.int32)}
+
+
+def _spaces(space: Space) -> dict[str, Space]:
+    """The spaces of an observation's parts."""
+    return space.spaces if isinstance(space, Dict) else {"observation": space}
+
+
+def _parts(space: Space, value: Any) -> dict[str, Any]:
+    """The parts of an observation of that space."""
+    return dict(value) if isinstance(space, Dict) else {"observation": value}
+
+
+def _reward_space() -> Box:
+    return Box(float("-inf"), float("inf"), ())

@@ -1,0 +1,40 @@
+"""Errors that are a user's to mend. Their messages name the value, the reason and the remedy."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """A user's mistake. The message says what to do; the command line prints it alone and exits with code 2."""
+
+
+class UnknownNameError(UsageError):
+    """A name that nothing has: `UnknownNameError("environment", "gymnax/CartPol", names)` names those near it."""
+
+    def __init__(self, kind: str, name: str, names: Iterable[str]) -> None:
+        known = list(names)
+        close = near(name, known)
+        if close:
+            remedy = f"did you mean {' or '.join(close)}?"
+        elif known:
+            remedy = f"known are: {', '.join(known[:30])}{' ...' if len(known) > 30 else ''}."
+        else:
+            remedy = "there is none."
+        ValueError.__init__(self, f"unknown {kind} {name!r}: {remedy}")
+
+
+def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like `name`, best first, at most `count`. Case and what comes before a `/` weigh little."""
+
+    def likeness(candidate: str) -> float:
+        whole = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
+        last = difflib.SequenceMatcher(None, _last(name), _last(candidate)).ratio()
+        inside = 0.8 if len(_last(name)) >= 3 and _last(name) in _last(candidate) else 0.0
+        return max(whole, last, inside)
+
+    scored = sorted(((likeness(candidate), candidate) for candidate in names), key=lambda pair: (-pair[0], pair[1]))
+    return [candidate for score, candidate in scored[:count] if score >= 0.6]
+
+
+def _last(name: str) -> str:
+    return name.lower().rsplit("/", 1)[-1]

@@ -1,0 +1,173 @@
+"""Networks with a policy and a value: two of them, or one with two heads."""
+
+import dataclasses
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.environments.core import Environment
+from rollax.networks import layers
+from rollax.networks.core import ActorCriticOutput
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
+
+
+class Tower(eqx.Module):
+    """Encoder, memory, head: a whole network. Encoder and head see a sequence at once, the memory alone is scanned.
+
+    With `precision` "bfloat16" its products and its memory are computed in that; what goes in and comes out is float32.
+    """
+
+    encoder: Any  # obs -> features
+    core: layers.Core
+    head: Any  # (features, obs) -> output
+    precision: str = eqx.field(static=True, default="float32")
+
+    def initial_carry(self) -> Any:
+        return self.core.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, Any]:
+        net = self._lowered(self)
+        carry, features = net.core(self._lowered(carry), self._lowered(net.encoder(obs)))
+        return _raised((carry, self.head(_raised(features), obs)))
+
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
+        net = self._lowered(self)
+        features = self._lowered(tree.over_steps(net.encoder)(obs))
+        carry, features = net.core.unroll(self._lowered(carry), features, reset)
+        return _raised((carry, tree.over_steps(self.head)(_raised(features), obs)))
+
+    def _lowered(self, values: Any) -> Any:
+        return values if self.precision == "float32" else _with_floats(values, self.precision)
+
+
+def _raised(values: Any) -> Any:
+    return _with_floats(values, "float32")
+
+
+def _with_floats(values: Any, dtype: str) -> Any:
+    """A tree with its floats in that precision."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, values)
+
+
+class ActorCritic(eqx.Module):
+    """A policy and a critic that share nothing. What lies under the field `critic` is trained by the critic's optimiser."""
+
+    actor: Tower
+    critic: Tower
+
+    def initial_carry(self) -> Any:
+        return self.actor.initial_carry(), self.critic.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+        actor_carry, policy = self.actor(carry[0], obs)
+        critic_carry, value = self.critic(carry[1], obs)
+        return (actor_carry, critic_carry), ActorCriticOutput(policy, value)
+
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, ActorCriticOutput]:
+        actor_carry, policy = self.actor.unroll(carry[0], obs, reset)
+        critic_carry, value = self.critic.unroll(carry[1], obs, reset)
+        return (actor_carry, critic_carry), ActorCriticOutput(policy, value)
+
+
+class TwoHeads(eqx.Module):
+    """The head of a shared network: a policy and a value from the same features."""
+
+    policy: Any
+    value: Any
+
+    def __call__(self, features: jax.Array, obs: Any) -> ActorCriticOutput:
+        return ActorCriticOutput(self.policy(features, obs), self.value(features, obs))
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig:
+    """How the actor-critic network is built."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Sizes of the dense layers."""
+    activation: layers.Activation = "tanh"
+    """Activation of every layer."""
+    core: Literal["none", "gru", "lstm", "mingru"] = "none"
+    """Memory between encoder and heads."""
+    core_size: int = 64
+    """Size of the memory."""
+    core_layers: int = 1
+    """Memories one upon the other."""
+    core_sum: bool = False
+    """The output of several memories is the sum of all instead of the last one's."""
+    head_hidden: tuple[int, ...] = ()
+    """Sizes of dense layers between memory and heads, for each head its own."""
+    shared: bool = False
+    """One network with two heads instead of a separate actor and critic."""
+    filters: tuple[tuple[int, int, int], ...] | None = None
+    """Convolutions as (outputs, kernel, stride) for observations [H, W, C]; chosen by size when None, none when ()."""
+    embedding: int = 8
+    """Size of the vector for each symbol of a grid."""
+    squash: bool = False
+    """Continuous actions through tanh onto the action space instead of clipped to it."""
+    initial_std: float = 1.0
+    """Spread of continuous actions at the start, before any squash."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What the network computes in; parameters, policies and values stay in float32."""
+
+
+def policy_head(environment: Environment, config: NetworkConfig, inputs: int, key: jax.Array) -> Any:
+    """The head that the action space asks for. Raises ValueError for an action space without one."""
+    space, observation = environment.action_space, environment.observation_space
+    if isinstance(space, Discrete | MultiDiscrete):
+        is_masked = isinstance(observation, Dict) and "action_mask" in observation.spaces
+        return layers.CategoricalHead(inputs, space, is_masked, key=key)
+    if isinstance(space, Box) and space.dtype.startswith("float"):
+        return layers.GaussianHead(inputs, space, config.squash, config.initial_std, key=key)
+    raise ValueError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete or a Box of floats")
+
+
+def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
+    """A new network for the environment's spaces, with orthogonal weights. Raises ValueError for sizes below 1."""
+    _check_sizes(config)
+    observation = environment.observation_space
+
+    def tower(head: Any, key: jax.Array) -> Tower:
+        encoder_key, core_key, head_key = jax.random.split(key, 3)
+        sizes = config.hidden
+        encoder = layers.Encoder(observation, sizes, config.activation, config.filters, config.embedding, key=encoder_key)
+        features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
+        if config.core == "none":
+            return Tower(encoder, layers.Memoryless(), head(features, head_key), config.precision)
+        core = layers.memory(config.core, features, config.core_size, config.core_layers, config.core_sum, core_key)
+        return Tower(encoder, core, head(config.core_size, head_key), config.precision)
+
+    def deep(make: Any, inputs: int, key: jax.Array) -> Any:
+        if not config.head_hidden:
+            return make(inputs, key)
+        dense_key, head_key = jax.random.split(key)
+        dense = layers.MLP(inputs, config.head_hidden, config.activation, key=dense_key)
+        return layers.Deep(dense, make(config.head_hidden[-1], head_key))
+
+    def policy(inputs: int, key: jax.Array) -> Any:
+        return deep(lambda n, k: policy_head(environment, config, n, k), inputs, key)
+
+    def value(inputs: int, key: jax.Array) -> Any:
+        return deep(lambda n, k: layers.ValueHead(n, key=k), inputs, key)
+
+    def both(inputs: int, key: jax.Array) -> TwoHeads:
+        policy_key, value_key = jax.random.split(key)
+        return TwoHeads(policy(inputs, policy_key), value(inputs, value_key))
+
+    if config.shared:
+        return tower(both, key)
+    actor_key, critic_key = jax.random.split(key)
+    return ActorCritic(tower(policy, actor_key), tower(value, critic_key))
+
+
+def _check_sizes(config: NetworkConfig) -> None:
+    lists = {name: min(getattr(config, name), default=1) for name in ("hidden", "head_hidden")}
+    numbers = {name: getattr(config, name) for name in ("core_size", "core_layers", "embedding")}
+    for name, size in (lists | numbers).items():
+        if size < 1:
+            raise ValueError(f"network.{name} ({getattr(config, name)}) must be at least 1")
+    if not config.initial_std > 0:
+        raise ValueError(f"network.initial_std ({config.initial_std}) must be more than 0")

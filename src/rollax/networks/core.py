@@ -1,0 +1,75 @@
+"""The protocol of networks, and how a network is applied to a step and to a sequence."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.distributions import Distribution
+
+
+class Network(Protocol):
+    """A pytree whose leaves are arrays only; it sees one step of one stream, never a reset. The library vmaps.
+
+    `unroll` is the same over a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset` `[L, B]` (this observation
+    begins an episode, so the memory starts afresh before it). What has no memory sees all L * B steps at once, only memory is
+    scanned. `Stepwise` gives `unroll` to any network that has only the other two.
+    """
+
+    def initial_carry(self) -> Any: ...
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, Any]: ...
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]: ...
+
+
+class ActorCriticOutput(NamedTuple):
+    """What a network for an actor-critic algorithm returns for one step of one stream."""
+
+    policy: Distribution
+    value: jax.Array  # float []
+
+
+def step(network: Network, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
+    """One step of one stream; where `reset`, the memory is that of a new episode."""
+    return network(tree.where(reset, network.initial_carry(), carry), obs)
+
+
+class Stepwise(eqx.Module):
+    """Gives `unroll` to a network that has only `initial_carry` and `__call__`: without memory all at once, else a scan."""
+
+    network: Any
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, Any]:
+        return self.network(carry, obs)
+
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
+        if not jax.tree.leaves(carry):
+            return carry, tree.over_steps(lambda o: self.network(carry, o)[1])(obs)
+        steps = jax.vmap(lambda c, o, r: step(self.network, c, o, r))
+        return jax.lax.scan(lambda c, x: steps(c, *x), carry, (obs, reset))
+
+
+class Preprocessed(eqx.Module):
+    """A network behind a function of the observation, such as normalisation or a view of a part of it."""
+
+    network: Network
+    function: Callable[[Any], Any]
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, Any]:
+        return self.network(carry, self.function(obs))
+
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
+        return self.network.unroll(carry, tree.over_steps(self.function)(obs), reset)
+
+
+def batch_carry(network: Network, size: int) -> Any:
+    """The initial memory of `size` streams, `[size, ...]`."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry())

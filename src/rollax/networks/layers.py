@@ -1,0 +1,495 @@
+"""Encoders, recurrent cores and heads, out of equinox layers whose leaves are arrays only."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import distributions, tree
+from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space, zeros
+
+Activation = Literal["tanh", "relu", "gelu", "silu", "elu"]
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "elu": jax.nn.elu,
+}
+
+
+def linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
+    """A dense layer with orthogonal weights of the given gain and zero bias, as is usual for policy gradients."""
+    layer_key, weight_key = jax.random.split(key)
+    layer = eqx.nn.Linear(inputs, outputs, key=layer_key)
+    weight = jax.nn.initializers.orthogonal(gain)(weight_key, layer.weight.shape)
+    return eqx.tree_at(lambda m: (m.weight, m.bias), layer, (weight, jnp.zeros(outputs)))
+
+
+class MLP(eqx.Module):
+    """Dense layers, each followed by the activation: `[inputs]` to `[sizes[-1]]`."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, *, key: jax.Array) -> None:
+        keys = jax.random.split(key, max(len(sizes), 1))
+        pairs = zip((inputs, *sizes), sizes, keys, strict=False)
+        self.layers = tuple(linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.layers:
+            x = ACTIVATIONS[self.activation](layer(x.astype(layer.weight.dtype)))
+        return x
+
+
+class Convolution(eqx.Module):
+    """A convolution `[H, W, C]` to `[H', W', outputs]` without padding, as one product of all patches with the weights.
+
+    On a CPU, inside a loop, that is some fifty times as fast as XLA's own convolution and its gradient.
+    """
+
+    weight: jax.Array  # [outputs, kernel * kernel * C], patches row by row
+    bias: jax.Array
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, channels: int, outputs: int, kernel: int, stride: int, *, key: jax.Array) -> None:
+        self.weight = jax.nn.initializers.orthogonal(math.sqrt(2))(key, (outputs, channels * kernel * kernel))
+        self.bias, self.kernel, self.stride = jnp.zeros(outputs), kernel, stride
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        height, width = x.shape[0] - self.kernel + 1, x.shape[1] - self.kernel + 1
+        corners = [(i, j) for i in range(self.kernel) for j in range(self.kernel)]
+        shifted = [x[i : i + height : self.stride, j : j + width : self.stride] for i, j in corners]
+        product = jnp.concatenate(shifted, axis=-1) @ self.weight.T
+        return product + jnp.broadcast_to(self.bias, product.shape)
+
+
+class CNN(eqx.Module):
+    """Convolutions over a grid or an image `[H, W, C]`, flattened: 8-bit images are scaled to 0 ... 1."""
+
+    layers: tuple[Convolution, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(self, channels: int, filters: tuple["Filter", ...], activation: str, *, key: jax.Array) -> None:
+        layers = []
+        for k, (outputs, kernel, stride) in zip(jax.random.split(key, len(filters)), filters, strict=True):
+            layers.append(Convolution(channels, outputs, kernel, stride, key=k))
+            channels = outputs
+        self.layers, self.activation = tuple(layers), activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.astype(self.layers[0].weight.dtype) / (255 if x.dtype == jnp.uint8 else 1)
+        for layer in self.layers:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return x.reshape(-1)
+
+
+Filter = tuple[int, int, int]  # outputs, kernel, stride
+# Small boards (MinAtar's 10 x 10), pictures and an agent's view of symbols want different filters.
+GRID_FILTERS: tuple[Filter, ...] = ((16, 3, 1),)
+SYMBOL_FILTERS: tuple[Filter, ...] = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
+IMAGE_FILTERS: tuple[Filter, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+def _flat(space: Space, value: Any) -> jax.Array:
+    """A value as one vector of floats: integers of a discrete space one-hot, a dictionary's parts in the order of names."""
+    if isinstance(space, Dict):
+        parts = [_flat(part, value[name]) for name, part in space.items if name != "action_mask"]
+        return jnp.concatenate(parts)
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(value, space.n)
+    if isinstance(space, MultiDiscrete):
+        return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(space.sizes)])
+    scale = 1 / 255 if space.dtype == "uint8" else 1.0
+    return value.astype(jnp.float32).reshape(-1) * scale
+
+
+class Embedding(eqx.Module):
+    """Every symbol of a grid's cells as a vector, those of a cell side by side: `[H, W, k]` to `[H, W, k * size]`."""
+
+    tables: tuple[jax.Array, ...]  # one for each number of a cell: [symbols, size]
+
+    def __init__(self, space: Grid, size: int, *, key: jax.Array) -> None:
+        keys = jax.random.split(key, len(space.sizes))
+        self.tables = tuple(jax.random.normal(k, (n, size)) for k, n in zip(keys, space.sizes, strict=True))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        # A product with one-hot rows: on a CPU its gradient is many times as fast as that of an index.
+        parts = [jax.nn.one_hot(x[..., i], len(table), dtype=table.dtype) @ table for i, table in enumerate(self.tables)]
+        return jnp.concatenate(parts, axis=-1)
+
+
+class Encoder(eqx.Module):
+    """Any observation to features `[n]`: grids of symbols embedded, images and grids through a CNN, the rest flattened; then
+    dense layers.
+
+    A part named "action_mask" is left out: it concerns the policy's head. A discrete part is one-hot, so the first dense layer
+    (or the memory's input) is its embedding.
+    """
+
+    space: Space = eqx.field(static=True)
+    embeddings: dict[str, Embedding]  # by name of the part; "" for an observation without parts
+    convolutions: dict[str, CNN]
+    dense: MLP
+
+    def __init__(
+        self,
+        space: Space,
+        sizes: tuple[int, ...],
+        activation: str,
+        filters: tuple[Filter, ...] | None,
+        embedding: int = 8,
+        *,
+        key: jax.Array,
+    ) -> None:
+        embedding_key, conv_key, dense_key = jax.random.split(key, 3)
+        self.space = space
+        parts = _parts(space)
+        grids = {name: part for name, part in parts.items() if isinstance(part, Grid)}
+        keys = jax.random.split(embedding_key, max(len(grids), 1))
+        self.embeddings = {
+            name: Embedding(part, embedding, key=k) for (name, part), k in zip(grids.items(), keys, strict=False)
+        }
+        images = {name: part for name, part in parts.items() if isinstance(part, Box) and len(part.shape) == 3}
+        images |= {name: part for name, part in grids.items() if min(part.cells) > 2}
+        if filters is None:  # the usual ones leave nothing of what is smaller than they see
+            images = {name: part for name, part in images.items() if min(part.shape[:2]) >= (4 if name in grids else 3)}
+        if filters == ():
+            images = {}
+        keys = jax.random.split(conv_key, max(len(images), 1))
+        self.convolutions = {}
+        for (name, part), k in zip(images.items(), keys, strict=False):
+            channels = len(part.sizes) * embedding if isinstance(part, Grid) else part.shape[-1]
+            chosen = filters or _usual_filters(part)
+            _check_filters(name, part.shape[:2], chosen)
+            self.convolutions[name] = CNN(channels, chosen, activation, key=k)
+        features = jax.eval_shape(lambda obs: self._features(obs), zeros(space)).shape[0]
+        self.dense = MLP(features, sizes, activation, key=dense_key)
+
+    def __call__(self, obs: Any) -> jax.Array:
+        return self.dense(self._features(obs))
+
+    def _features(self, obs: Any) -> jax.Array:
+        parts = obs if isinstance(self.space, Dict) else {"": obs}
+        return jnp.concatenate([self._part(name, part, parts[name]) for name, part in _parts(self.space).items()])
+
+    def _part(self, name: str, space: Space, value: Any) -> jax.Array:
+        if name in self.embeddings:
+            value = self.embeddings[name](value)
+        if name in self.convolutions:
+            return self.convolutions[name](value)
+        return value.reshape(-1) if name in self.embeddings else _flat(space, value)
+
+
+def _usual_filters(space: Box | Grid) -> tuple[Filter, ...]:
+    if isinstance(space, Grid):
+        return SYMBOL_FILTERS
+    return IMAGE_FILTERS if min(space.shape[:2]) >= 36 else GRID_FILTERS
+
+
+def _check_filters(name: str, sides: tuple[int, ...], filters: tuple[Filter, ...]) -> None:
+    """Raises ValueError where a filter is larger than what those before it leave."""
+    for _, kernel, stride in filters:
+        if kernel > min(sides):
+            part = f"the part {name!r}" if name else "the observation"
+            raise ValueError(
+                f"network.filters {filters}: a kernel of {kernel} does not fit {part}, of which {sides[0]} x {sides[1]} are "
+                "left there: choose smaller filters, or none with ()"
+            )
+        sides = tuple((side - kernel) // stride + 1 for side in sides)
+
+
+def _parts(space: Space) -> dict[str, Space]:
+    if isinstance(space, Dict):
+        return {name: part for name, part in space.items if name != "action_mask"}
+    return {"": space}
+
+
+LONGEST_MEMORY = 32  # steps, of the units of a new memory
+
+
+class Core(Protocol):
+    """Memory: `(carry, [n]) -> (carry, [m])`, and the same over sequences `[L, B, n]` with resets `[L, B]`.
+
+    A reset puts the memory back to its beginning before the step.
+    """
+
+    def initial_carry(self) -> Any: ...
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]: ...
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]: ...
+
+
+class Memoryless(eqx.Module):
+    """No memory: the carry is `()`."""
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: tuple[()], x: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return (), x
+
+    def unroll(self, carry: tuple[()], x: jax.Array, reset: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return (), x
+
+
+class GRU(eqx.Module):
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
+
+    Its units begin with memories of 1 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialisation, Tallec
+    and Ollivier 2018, arXiv:1804.11188, eq. 16): with a bias of 0 all would have halved after one step.
+    """
+
+    cell: eqx.nn.GRUCell
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        cell_key, weight_key, bias_key = jax.random.split(key, 3)
+        cell = _orthogonal_cell(eqx.nn.GRUCell(inputs, size, key=cell_key), weight_key)
+        # equinox orders the gates reset, update, new value.
+        bias = jnp.zeros(3 * size).at[size : 2 * size].set(_chrono(bias_key, size))
+        self.cell = eqx.tree_at(lambda m: (m.bias, m.bias_n), cell, (bias, jnp.zeros(size)))
+
+    def initial_carry(self) -> jax.Array:
+        return jnp.zeros(self.cell.hidden_size)
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._advance(carry, self._project(x))
+
+    def unroll(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _scan(self._advance, self.initial_carry(), carry, tree.over_steps(self._project)(x), reset)
+
+    def _project(self, x: jax.Array) -> jax.Array:
+        """What the gates take from the input, which no step has to wait for."""
+        return self.cell.weight_ih @ x + _bias(self.cell)
+
+    def _advance(self, carry: jax.Array, projected: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """As `eqx.nn.GRUCell`, whose biases are one for all gates and one more for the new value."""
+        reset_in, update_in, new_in = jnp.split(projected, 3)
+        reset_hidden, update_hidden, new_hidden = jnp.split(self.cell.weight_hh @ carry, 3)
+        forget = jax.nn.sigmoid(reset_in + reset_hidden)
+        update = jax.nn.sigmoid(update_in + update_hidden)
+        new = jnp.tanh(new_in + forget * (new_hidden + _bias(self.cell, "bias_n")))
+        carry = new + update * (carry - new)
+        return carry, carry
+
+
+class LSTM(eqx.Module):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997), begun as `GRU` with memories of several lengths."""
+
+    cell: eqx.nn.LSTMCell
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        cell_key, weight_key, bias_key = jax.random.split(key, 3)
+        cell = _orthogonal_cell(eqx.nn.LSTMCell(inputs, size, key=cell_key), weight_key)
+        # equinox orders the gates input, forget, cell, output.
+        chrono = _chrono(bias_key, size)
+        bias = jnp.zeros(4 * size).at[: 2 * size].set(jnp.concatenate([-chrono, chrono]))
+        self.cell = eqx.tree_at(lambda m: m.bias, cell, bias)
+
+    def initial_carry(self) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size)
+
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        return self._advance(carry, self._project(x))
+
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        return _scan(self._advance, self.initial_carry(), carry, tree.over_steps(self._project)(x), reset)
+
+    def _project(self, x: jax.Array) -> jax.Array:
+        return self.cell.weight_ih @ x + _bias(self.cell)
+
+    def _advance(self, carry: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
+        """As `eqx.nn.LSTMCell`."""
+        hidden, memory = carry
+        enter, forget, new, show = jnp.split(projected + self.cell.weight_hh @ hidden, 4)
+        memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(show) * jnp.tanh(memory)
+        return (hidden, memory), hidden
+
+
+class MinGRU(eqx.Module):
+    """Minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201, section 3.1): `h' = (1 - z) h + z n`.
+
+    Gate z and new value n depend on the input alone, so a sequence is a linear recurrence and is solved by a parallel scan:
+    its depth grows with the logarithm of the length. Deviation: no log-space form, which single precision does not
+    need for gates between 0 and 1.
+    """
+
+    gate: eqx.nn.Linear
+    new: eqx.nn.Linear
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        gate_key, new_key, bias_key = jax.random.split(key, 3)
+        gate = linear(inputs, size, gate_key, 1.0)
+        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size))  # as in `GRU`
+        self.new = linear(inputs, size, new_key, 1.0)
+
+    def initial_carry(self) -> jax.Array:
+        return jnp.zeros(self.new.out_features)
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keep, add = self._project(x)
+        carry = keep * carry + add
+        return carry, carry
+
+    def unroll(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keep, add = tree.over_steps(self._project)(x)
+        keep = jnp.where(reset[..., None], 0.0, keep)  # a reset forgets everything before it
+        add = add.at[0].add(keep[0] * carry)
+
+        def combine(first: Any, second: Any) -> Any:
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        _, hidden = jax.lax.associative_scan(combine, (keep, add))
+        return hidden[-1], hidden
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gate = jax.nn.sigmoid(self.gate(x))
+        return 1 - gate, gate * self.new(x)
+
+
+class Stack(eqx.Module):
+    """Memories one upon the other: the last one's output, or the sum of all."""
+
+    cores: tuple[Any, ...]
+    is_sum: bool = eqx.field(static=True)
+
+    def initial_carry(self) -> tuple[Any, ...]:
+        return tuple(core.initial_carry() for core in self.cores)
+
+    def __call__(self, carry: tuple[Any, ...], x: jax.Array) -> tuple[Any, jax.Array]:
+        return self._through(carry, x, lambda core, c, x: core(c, x))
+
+    def unroll(self, carry: tuple[Any, ...], x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        return self._through(carry, x, lambda core, c, x: core.unroll(c, x, reset))
+
+    def _through(self, carry: tuple[Any, ...], x: jax.Array, apply: Callable[..., Any]) -> tuple[Any, jax.Array]:
+        carries, outputs = [], []
+        for core, before in zip(self.cores, carry, strict=True):
+            after, x = apply(core, before, x)
+            carries.append(after)
+            outputs.append(x)
+        return tuple(carries), sum(outputs[1:], outputs[0]) if self.is_sum else x
+
+
+def _scan(
+    advance: Callable[[Any, Any], tuple[Any, jax.Array]], initial: Any, carry: Any, x: Any, reset: jax.Array
+) -> tuple[Any, jax.Array]:
+    """`advance(carry, x)` of one stream over `[L, B]` steps, from `initial` where `reset`."""
+
+    def step(carry: Any, now: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        x, reset = now
+        start = jax.tree.map(lambda i, c: jnp.broadcast_to(i.astype(c.dtype), c.shape), initial, carry)
+        return jax.vmap(advance)(tree.where(reset, start, carry), x)
+
+    return jax.lax.scan(step, carry, (x, reset))
+
+
+def _bias(cell: Any, name: str = "bias") -> jax.Array:
+    """A bias of equinox's cell, which is typed as optional."""
+    return getattr(cell, name)
+
+
+def _chrono(key: jax.Array, size: int) -> jax.Array:
+    """Biases `[size]` of a gate that keeps, sigmoid(log(t - 1)) = 1 - 1 / t, for memories of t = 2 ... steps."""
+    return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=LONGEST_MEMORY - 1))
+
+
+def _orthogonal_cell(cell: Any, key: jax.Array) -> Any:
+    """Orthogonal recurrent weights, gate by gate, and Glorot inputs."""
+    key_in, key_recurrent = jax.random.split(key)
+    gates = cell.weight_hh.shape[0] // cell.hidden_size
+    blocks = [jax.nn.initializers.orthogonal()(k, (cell.hidden_size,) * 2) for k in jax.random.split(key_recurrent, gates)]
+    weight_in = jax.nn.initializers.glorot_normal(1, 0)(key_in, cell.weight_ih.shape)
+    return eqx.tree_at(lambda m: (m.weight_ih, m.weight_hh), cell, (weight_in, jnp.concatenate(blocks)))
+
+
+CORES: dict[str, Callable[..., Any]] = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
+
+
+def memory(kind: str, inputs: int, size: int, num_layers: int, is_sum: bool, key: jax.Array) -> Any:
+    """A memory of one or several layers of that kind."""
+    if num_layers == 1:
+        return CORES[kind](inputs, size, key=key)
+    keys = jax.random.split(key, num_layers)
+    return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), is_sum)
+
+
+class ValueHead(eqx.Module):
+    """Features to a value `[]`."""
+
+    layer: eqx.nn.Linear
+
+    def __init__(self, inputs: int, *, key: jax.Array) -> None:
+        self.layer = linear(inputs, 1, key, 1.0)
+
+    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
+        return self.layer(features)[0]
+
+
+def categorical(logits: jax.Array, space: Discrete | MultiDiscrete, action_mask: jax.Array | None) -> distributions.Categorical:
+    """The distribution over a space's choices: logits `[n]`, or `[k * max n]` or `[k, max n]` for a multi-discrete one."""
+    legal = True if action_mask is None else action_mask.astype(bool)
+    if isinstance(space, Discrete):
+        return distributions.masked(logits, jnp.broadcast_to(legal, logits.shape))
+    logits = logits.reshape(len(space.sizes), -1)
+    return distributions.masked(logits, jnp.asarray(distributions.padding(space)) & legal)
+
+
+def gaussian(
+    mean: jax.Array, log_std: jax.Array, space: Box, squash: bool
+) -> distributions.Gaussian | distributions.SquashedGaussian:
+    """The distribution over a box, with the spread kept where densities are finite."""
+    plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space)
+    return distributions.SquashedGaussian(plain) if squash else plain
+
+
+class Deep(eqx.Module):
+    """A head behind dense layers of its own."""
+
+    dense: MLP
+    head: Any
+
+    def __call__(self, features: jax.Array, obs: Any) -> Any:
+        return self.head(self.dense(features), obs)
+
+
+class CategoricalHead(eqx.Module):
+    """Features to a choice of a `Discrete` or `MultiDiscrete` space; an observation's "action_mask" is respected."""
+
+    layer: eqx.nn.Linear
+    space: Discrete | MultiDiscrete = eqx.field(static=True)
+    is_masked: bool = eqx.field(static=True)
+
+    def __init__(self, inputs: int, space: Discrete | MultiDiscrete, is_masked: bool, *, key: jax.Array) -> None:
+        shape = (space.n,) if isinstance(space, Discrete) else (len(space.sizes), max(space.sizes))
+        self.layer = linear(inputs, math.prod(shape), key, 0.01)
+        self.space, self.is_masked = space, is_masked
+
+    def __call__(self, features: jax.Array, obs: Any) -> distributions.Categorical:
+        return categorical(self.layer(features), self.space, obs["action_mask"] if self.is_masked else None)
+
+
+class GaussianHead(eqx.Module):
+    """Features to independent normals over a `Box`, with one learned spread a dimension that does not depend on the state."""
+
+    layer: eqx.nn.Linear
+    log_std: jax.Array
+    space: Box = eqx.field(static=True)
+    squash: bool = eqx.field(static=True)
+
+    def __init__(self, inputs: int, space: Box, squash: bool, initial_std: float, *, key: jax.Array) -> None:
+        if squash and not space.is_bounded:
+            raise ValueError(f"network.squash needs an action space with finite bounds, but it is {space}: leave squash off")
+        self.layer = linear(inputs, math.prod(space.shape), key, 0.01)
+        self.log_std = jnp.full(space.shape, np.log(initial_std), jnp.float32)
+        self.space, self.squash = space, squash
+
+    def __call__(self, features: jax.Array, obs: Any) -> distributions.Gaussian | distributions.SquashedGaussian:
+        return gaussian(self.layer(features), self.log_std, self.space, self.squash)

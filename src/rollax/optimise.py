@@ -1,0 +1,53 @@
+"""Optimisers rebuilt at every trace from numbers that may be traced, so that their states are arrays only."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import tree
+
+Parts = dict[str, Any]
+
+
+def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
+    """Adam on gradients clipped by their global norm."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+
+
+def anneal(end: jax.Array | float, progress: jax.Array | float) -> jax.Array:
+    """From 1 to `end` in a straight line as progress goes from 0 to 1."""
+    return 1 + (jnp.asarray(end) - 1) * jnp.clip(progress, 0.0, 1.0)
+
+
+def split(network: Any) -> Parts:
+    """A network's parts that have an optimiser of their own: what lies under its field `critic`, and the rest as "actor"."""
+
+    def is_critic(path: tuple[Any, ...], _: Any) -> bool:
+        return bool(path) and isinstance(path[0], jax.tree_util.GetAttrKey) and path[0].name == "critic"
+
+    critic, rest = eqx.partition(network, jax.tree_util.tree_map_with_path(is_critic, network))
+    return {"actor": rest, "critic": critic} if jax.tree.leaves(critic) else {"actor": rest}
+
+
+def init(transformations: dict[str, optax.GradientTransformation], network: Any) -> Parts:
+    """The state of each part's optimiser."""
+    return {name: transformations[name].init(part) for name, part in split(network).items()}
+
+
+def update(
+    transformations: dict[str, optax.GradientTransformation],
+    network: Any,
+    states: Parts,
+    gradient: Any,
+    active: dict[str, jax.Array],
+) -> tuple[Any, Parts]:
+    """One step of each part's optimiser, where `active`; the others stay as they are. Returns network and states."""
+    gradients, new_parts, new_states = split(gradient), {}, {}
+    for name, part in split(network).items():
+        changes, new_state = transformations[name].update(gradients[name], states[name], part)
+        new = eqx.apply_updates(part, changes), new_state
+        new_parts[name], new_states[name] = tree.where(active[name], new, (part, states[name]))
+    return eqx.combine(*new_parts.values()), new_states

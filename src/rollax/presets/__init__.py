@@ -1,0 +1,1 @@
+"""Tuned settings by algorithm and environment."""

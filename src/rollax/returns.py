@@ -1,0 +1,68 @@
+"""Credit: advantages of one trajectory. Each function takes arrays `[T]`; `over_streams` applies it to `[T, S]`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+Scalar = Float[Array, ""] | float
+
+
+def gae(
+    reward: Float[Array, " T"],
+    value: Float[Array, " T"],
+    next_value: Float[Array, " T"],
+    terminated: Bool[Array, " T"],
+    truncated: Bool[Array, " T"],
+    gamma: Scalar,
+    gae_lambda: Scalar,
+) -> Float[Array, " T"]:
+    """Generalised advantage estimation, cut at every end (Schulman et al. 2016, arXiv:1506.02438, eqs. 11, 12, 16).
+
+    delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
+    A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}
+
+    `next_value[t]` is V of the true observation after step t: at a truncation that of the final observation, not of the new
+    episode's first one. A termination stops the bootstrap and the trace, a truncation the trace alone (Pardo et al. 2018,
+    arXiv:1712.00378).
+
+    >>> end = jnp.array([False, True])
+    >>> gae(jnp.array([1.0, 2.0]), jnp.full(2, 0.5), jnp.full(2, 0.5), end, jnp.zeros(2, bool), 1.0, 1.0).tolist()
+    [2.5, 1.5]
+    """
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    decay = gamma * gae_lambda * jnp.where(terminated | truncated, 0.0, 1.0)
+
+    def backward(advantage: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        advantage = step[0] + step[1] * advantage
+        return advantage, advantage
+
+    return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=8)[1]
+
+
+def discounted_returns(
+    reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
+) -> tuple[Float[Array, ""], Float[Array, " T"]]:
+    """Running discounted sums g_t = gamma g_{t-1} + r_t from the start of the episode, and the sum to go on with.
+
+    `initial` is the sum that the rollout before ended with. The spread of g is the scale of the rewards that reward
+    normalisation divides by.
+    """
+
+    def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        running = gamma * running + step[0]
+        return jnp.where(step[1], 0.0, running), running
+
+    return jax.lax.scan(forward, initial, (reward, ended), unroll=8)
+
+
+def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any]:
+    """`function` over the stream axis 1 of `[T, S]` arrays; its last `shared` arguments are the same for all streams."""
+
+    def batched(*arguments: Any) -> Any:
+        axes = (1,) * (len(arguments) - shared) + (None,) * shared
+        return jax.vmap(function, in_axes=axes, out_axes=1)(*arguments)
+
+    return batched

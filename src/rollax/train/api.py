@@ -1,0 +1,201 @@
+"""Runs from Python: `train`, `resume`, `load`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.train import loop, record, run_dir
+from rollax.train import program as programs
+from rollax.train.checkpoint import Checkpoints
+from rollax.train.evaluate import Episodes, Metric, default_metrics, evaluator
+from rollax.train.loop import Result
+from rollax.train.progress import Display, display
+from rollax.train.settings import RunOptions, Spec, make_spec
+from rollax.train.signals import stop_on_signals
+
+
+def train(
+    algorithm: str,
+    environment: str | Environment,
+    *,
+    total_steps: int | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    config: Any = None,
+    network: Any = None,
+    arguments: Mapping[str, Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    options: RunOptions | None = None,
+    metrics: Metric | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+) -> Result:
+    """Trains and leaves a run folder.
+
+    `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
+    tasks that are held out) or an environment; `config` the algorithm's settings, or a
+    dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
+    traced settings to values; `metrics` is a function from `Episodes` to further numbers of an evaluation. `options` has
+    everything else; `total_steps`, `seed` and `seeds` come before those in it.
+
+    Raises UsageError before anything is compiled or written when something does not fit.
+    """
+    own_environment = None if isinstance(environment, str) else environment
+    name = environment if isinstance(environment, str) else environment.name
+    own_network = network if callable(network) else None
+    given = {"total_steps": total_steps, "seed": seed, "seeds": seeds}
+    options = dataclasses.replace(
+        options or RunOptions(), **{name: value for name, value in given.items() if value is not None}
+    )
+    settings = None if own_network else network
+    spec = make_spec(algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments)
+    if own_environment is not None:
+        if eval_arguments:
+            raise UsageError("eval_arguments are for environments made from their id, not for an environment that was passed")
+        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
+    if own_network is not None:
+        spec = dataclasses.replace(spec, network=run_dir.CUSTOM)
+    programs.check(spec, own_environment, own_network)
+    loop.check(spec, metrics, own_environment)
+    folder = run_dir.create(spec)
+    with run_dir.alone(folder):
+        return _run(spec, folder, own_environment, own_network, metrics, show or display(quiet))
+
+
+def resume(
+    folder: str | Path,
+    *,
+    total_steps: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+    metrics: Metric | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+    **changes: Any,
+) -> Result:
+    """Goes on with a run from its newest checkpoint, bit for bit as if it had never stopped.
+
+    With other `total_steps` its schedules end there from now on. `environment` and `network` are needed again when
+    the run was given objects of its own. Further keywords change options of the host, such as `on_nonfinite`.
+
+    Raises UsageError when there is no run, or nothing left to do.
+    """
+    folder = Path(folder)
+    spec = loop.resumed(run_dir.read_spec(folder), total_steps, changes)
+    newest = max(Checkpoints(folder / "checkpoints").steps(), default=0)
+    end = spec.total_updates * spec.config.frames_per_update
+    if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
+        raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
+    programs.check(spec, environment, network)
+    loop.check(spec, metrics, environment)
+    with run_dir.alone(folder):
+        run_dir.write_spec(folder, spec)
+        return _run(spec, folder, environment, network, metrics, show or display(quiet))
+
+
+def _run(spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display) -> Result:
+    with stop_on_signals() as request:
+        try:
+            show.message(f"{spec.algorithm} on {spec.environment}, run folder {folder}")
+            show.status("compiling")
+            program = programs.compile_program(spec, environment, network)
+            session = loop.Session(spec, folder, program, show, metrics)
+            loop.announce(session)
+            result = loop.run(session, request)
+            for words in loop.closing_words(result, spec):
+                show.message(words)
+            return result
+        finally:
+            show.close()
+
+
+class Policy(NamedTuple):
+    """A trained policy: `carry = policy.initial_carry()`, then `action, carry = policy.act(obs, carry, key)`.
+
+    `environment` is that of its evaluations.
+    """
+
+    spec: Spec
+    environment: Environment
+    step: int
+    state: Any
+    algorithm: Any
+    warnings: list[str]
+    member: int | None = None  # which of a population
+
+    def initial_carry(self) -> Any:
+        """The memory that an episode begins with."""
+        return self.algorithm.initial_carry(self.state)
+
+    def act(self, obs: Any, carry: Any, key: jax.Array, greedy: bool = True) -> tuple[Any, Any]:
+        """The action for one observation of one stream, and the memory after it. Pure: jit and vmap it."""
+        carry, action = self.algorithm.act(self.state, carry, obs, key, greedy)
+        return action, carry
+
+    def evaluate(self, episodes: int, key: jax.Array, greedy: bool = True) -> tuple[dict[str, float], Episodes]:
+        """Plays whole episodes: their numbers, and each one's return, length and end."""
+        steps = programs.eval_steps(self.environment, self.spec)
+        run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy))
+        played = jax.device_get(run(self.state, key))
+        return default_metrics(played), played
+
+
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str | int = "last",
+    member: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+) -> Policy:
+    """The policy of a run, at its "last" or "best" checkpoint or that of a step.
+
+    Of a population it is the member asked for, or the one with the best return at that checkpoint.
+
+    Raises UsageError when there is no such run, checkpoint or member.
+    """
+    folder = Path(folder)
+    spec = run_dir.read_spec(folder)
+    algorithm, trained_in = programs.assemble(spec, environment, network)
+    like = programs.abstract(spec, algorithm)
+    environment = programs.evaluation_environment(spec, trained_in)
+    count = len(spec.members())
+    if count > 1:
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), like)
+    if member is not None and not 0 <= member < count:
+        raise UsageError(f"member ({member}) must be between 0 and {count - 1}: the run has {count}")
+    options = spec.options
+    checkpoints = Checkpoints(
+        folder / "checkpoints", options.keep_last, options.keep_best, options.best_metric, options.best_mode
+    )
+    if checkpoint not in ("last", "best") and not str(checkpoint).isdecimal():
+        raise UsageError(f"checkpoint ({checkpoint}) must be last, best or the number of a step: {checkpoints.steps()}")
+    which: Any = checkpoint if checkpoint in ("last", "best") else int(checkpoint)
+    step, state, warnings = checkpoints.restore(which, like)
+    checkpoints.close()
+    if count == 1:
+        return Policy(spec, environment, step, state, algorithm, warnings)
+    chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
+    state = jax.tree.map(lambda x: x[chosen], state)
+    return Policy(spec, environment, step, state, algorithm, warnings, chosen)
+
+
+def _best_member(folder: Path, step: int, count: int, best_mode: str) -> int:
+    path = folder / run_dir.EVALUATIONS
+    if not path.exists():
+        return 0
+    with np.load(path, allow_pickle=False) as file:
+        steps, returns = file["step"], file["returns"]
+    earlier = np.flatnonzero(steps <= step)
+    if not earlier.size:
+        return 0
+    means = returns[earlier[-1]].reshape(count, -1).mean(axis=1)
+    means = means if best_mode == "max" else -means
+    return int(np.argmax(np.where(np.isfinite(means), means, -np.inf)))

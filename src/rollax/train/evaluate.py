@@ -1,0 +1,116 @@
+"""Evaluation on whole episodes: every episode counts, long or short, and none is cut but by its own limit."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.algorithm import Algorithm
+from rollax.environments.core import Environment
+from rollax.spaces import zeros
+from rollax.train.statistics import summarize
+
+
+class Episodes(NamedTuple):
+    """What N episodes gave. With agents, returns have a further axis `[A]`; with members, all lead with `[P]`."""
+
+    returns: jax.Array  # float [N] or [N, A]
+    length: jax.Array  # int32 [N]
+    terminated: jax.Array  # bool [N]: all agents' tasks ended
+    truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
+    info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of what the environment's `info` tells
+
+
+def evaluator(
+    environment: Environment, algorithm: Algorithm, num_episodes: int, max_steps: int, greedy: bool
+) -> Callable[[Any, jax.Array], Episodes]:
+    """`(state, key) -> Episodes`: N environments side by side, each for one episode from its own start.
+
+    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`.
+    """
+    agents = environment.num_agents
+
+    def act(state: Any, carry: Any, obs: Any, keys: jax.Array) -> tuple[Any, Any]:
+        step = jax.vmap(lambda c, o, k: algorithm.act(state, c, o, k, greedy))
+        return step(carry, obs, keys) if agents is None else jax.vmap(step)(carry, obs, keys)
+
+    def evaluate(state: Any, key: jax.Array) -> Episodes:
+        reset_key, run_key = jax.random.split(key)
+        env_state, obs = jax.vmap(environment.reset)(jax.random.split(reset_key, num_episodes))
+        streams = (num_episodes,) if agents is None else (num_episodes, agents)
+        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*streams, *jnp.shape(x))), algorithm.initial_carry(state))
+        no = jnp.zeros(num_episodes, bool)
+        # Truths and whole numbers are counted in float32.
+        info = jax.tree.map(lambda x: jnp.zeros((num_episodes, *x.shape)), info_shapes(environment))
+        start = Episodes(jnp.zeros(streams), jnp.zeros(num_episodes, jnp.int32), no, no, info)
+
+        def running(loop: tuple[Any, ...]) -> jax.Array:
+            time, *_, episodes = loop
+            return (time < max_steps) & ~jnp.all(episodes.terminated | episodes.truncated)
+
+        def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+            time, carry, env_state, obs, episodes = loop
+            act_key, env_key = jax.random.split(jax.random.fold_in(run_key, time))
+            carry, action = act(state, carry, obs, jax.random.split(act_key, streams))
+            after = jax.vmap(environment.step)(jax.random.split(env_key, num_episodes), env_state, action)
+            alive = ~(episodes.terminated | episodes.truncated)
+            terminated, truncated = after.terminated, after.truncated
+            reward = tree.where(alive, after.reward, jnp.zeros_like(after.reward))
+            info = tree.where(alive, jax.tree.map(jnp.add, episodes.info, after.info), episodes.info)
+            if agents is not None:
+                ended = jnp.all(terminated | truncated, axis=-1)
+                terminated = jnp.all(terminated, axis=-1)
+                truncated = ended & ~terminated
+            episodes = Episodes(
+                episodes.returns + reward,
+                episodes.length + alive,
+                episodes.terminated | (alive & terminated),
+                episodes.truncated | (alive & truncated),
+                info,
+            )
+            return time + 1, carry, after.state, after.obs, episodes
+
+        first = (jnp.zeros((), jnp.int32), carry, env_state, obs, start)
+        return jax.lax.while_loop(running, body, first)[-1]
+
+    return evaluate
+
+
+def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
+    """What the environment's `info` holds at one step."""
+    action = zeros(environment.action_space)
+    if environment.num_agents is not None:
+        action = jax.tree.map(lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action)
+    keys = jax.random.split(jax.random.key(0))
+    return jax.eval_shape(lambda keys: environment.step(keys[0], environment.reset(keys[1])[0], action).info, keys)
+
+
+Metric = Callable[[Episodes], dict[str, float]]
+
+
+def default_metrics(episodes: Episodes) -> dict[str, Any]:
+    """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, and the means of their `info`.
+
+    With one member the summary is over episodes, with several over the members' mean returns.
+    """
+    returns = np.asarray(episodes.returns, np.float64)
+    length = np.asarray(episodes.length)
+    ended = np.asarray(episodes.terminated) | np.asarray(episodes.truncated)
+    if length.ndim == 2:
+        returns = returns.reshape(length.shape[0], -1).mean(axis=1)
+    elif returns.ndim == 2:
+        returns = returns.mean(axis=1)
+    told = {
+        name: np.asarray(total, float).reshape(-1, *total.shape[length.ndim :]).mean(axis=0).tolist()
+        for name, total in episodes.info.items()
+    }
+    return told | {
+        **{f"return_{name}": value for name, value in summarize(returns).items()},
+        "length_mean": float(length.mean()),
+        "terminated": float(np.mean(episodes.terminated)),
+        "truncated": float(np.mean(episodes.truncated)),
+        "unfinished": float(1 - ended.mean()),
+    }

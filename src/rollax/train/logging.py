@@ -1,0 +1,148 @@
+"""Where metrics go: functions of a step and its numbers."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollax.errors import UsageError
+
+Metrics = dict[str, Any]
+
+
+class Sink(NamedTuple):
+    """`write(step, metrics)` takes the numbers of one step, in environment frames; `close()` is called once, at the end."""
+
+    write: Callable[[int, Metrics], None]
+    close: Callable[[], None]
+
+
+def every(sinks: Sequence[Sink]) -> Sink:
+    """One sink that writes to all of `sinks`."""
+
+    def write(step: int, metrics: Metrics) -> None:
+        for sink in sinks:
+            sink.write(step, metrics)
+
+    def close() -> None:
+        for sink in sinks:
+            sink.close()
+
+    return Sink(write, close)
+
+
+def json_lines(path: str | Path, resume_from: int | None = None) -> Sink:
+    """One JSON object a line, appended and flushed; NaN and infinities become null. What is there is never rewritten.
+
+    `resume_from`: the step a resumed run goes on from. It writes a marker, by which `read_metrics` drops what the earlier
+    session wrote for later steps.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    broken = _ends_inside_a_line(path)
+    file = path.open("a", encoding="utf-8")
+
+    def append(record: dict[str, Any]) -> None:
+        file.write(json.dumps({name: _as_json(value) for name, value in record.items()}, allow_nan=False) + "\n")
+        file.flush()
+
+    if broken:
+        file.write("\n")
+    if resume_from is not None:
+        append({"event": "resume", "step": int(resume_from)})
+    return Sink(lambda step, metrics: append({"step": int(step)} | metrics | {"step": int(step)}), file.close)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The metrics that `json_lines` wrote, as one run: without markers, broken lines, and what a resumed session did again."""
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"there are no metrics at {path}")
+    records: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        record = _parsed(line)
+        if record is None:
+            continue
+        if record.get("event") == "resume":
+            records = [earlier for earlier in records if earlier["step"] <= record["step"]]
+        else:
+            records.append(record)
+    return records
+
+
+def tensorboard(folder: str | Path, resume_from: int | None = None) -> Sink:
+    """Event files. What an earlier session wrote for steps after `resume_from` is hidden."""
+    from tensorboardX import SummaryWriter
+
+    first_new_step = None if resume_from is None else int(resume_from) + 1
+    writer = SummaryWriter(str(folder), purge_step=first_new_step)
+
+    def write(step: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, float(value), int(step))
+        writer.flush()
+
+    return Sink(write, writer.close)
+
+
+def wandb(project: str, name: str, folder: str | Path, config: dict[str, Any], resume: bool = False) -> Sink:
+    """Weights & Biases. `name` is the run's name and identity, so that a resumed run goes on in the same place.
+
+    Raises: `UsageError` when the package is missing.
+    """
+    try:
+        import wandb as package
+    except ImportError as error:
+        raise missing("wandb") from error
+    run = package.init(project=project, name=name, id=name, dir=str(folder), config=config, resume="allow" if resume else None)
+    # Their own step must rise; after a resume ours may step back, so it is a metric that the others are drawn over.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    return Sink(lambda step, metrics: run.log({"step": int(step), **metrics}), run.finish)
+
+
+def trackio(project: str, name: str, config: dict[str, Any], resume: bool = False) -> Sink:
+    """Trackio, on this machine.
+
+    Raises: `UsageError` when the package is missing.
+    """
+    try:
+        import trackio as package
+    except ImportError as error:
+        raise missing("trackio") from error
+    run = package.init(project=project, name=name, config=config, resume="allow" if resume else "never")
+    return Sink(lambda step, metrics: run.log(dict(metrics), step=int(step)), run.finish)
+
+
+def missing(package: str) -> UsageError:
+    """What to raise when a sink's package is not installed."""
+    return UsageError(f'the package {package} is not installed: pip install "rollax[{package}]"')
+
+
+def _ends_inside_a_line(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
+
+
+def _as_json(value: Any) -> Any:
+    """Numbers as JSON knows them: lists as lists, numpy scalars as Python numbers, NaN and infinities as null."""
+    if isinstance(value, list):
+        return [_as_json(element) for element in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """A record with an integer step, or None: a line cut short by a kill, or not ours."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    valid = isinstance(record, dict) and isinstance(record.get("step"), int)
+    return record if valid else None

@@ -1,0 +1,212 @@
+"""From a specification to compiled functions: the only place that knows of members, devices and donation."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import environments
+from rollax.algorithm import Algorithm, population, segment
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.scale import sharding
+from rollax.train.evaluate import Episodes, evaluator
+from rollax.train.settings import Spec, entry
+
+LARGEST_CAPACITY = 256
+
+
+class Program(NamedTuple):
+    """What the host's loop calls. A population's states, metrics and episodes lead with (or, metrics, follow with) `[P]`."""
+
+    algorithm: Algorithm
+    environment: Environment  # of evaluations
+    num_members: int | None  # None: a single run, without the axis
+    abstract_state: Any  # shapes, types and placement of the state
+    init: Callable[[], Any]
+    advance: Callable[[Any, int], tuple[Any, dict[str, np.ndarray]]]  # (state, updates) -> (state, metrics by update)
+    evaluate: Callable[[Any, int], Episodes]  # (state, updates done) -> episodes
+    capacity: int  # most updates in one call of advance
+    compile_seconds: float
+    memory_bytes: int | None  # estimate of what one call of advance needs
+    mesh: jax.sharding.Mesh | None
+
+
+def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> tuple[Algorithm, Environment]:
+    """The algorithm in its environment. A run that used objects of the user's own needs them again.
+
+    Raises UsageError when they are missing or do not fit together.
+    """
+    kinds = entry(spec.algorithm)
+    if environment is None:
+        if spec.own_environment:
+            raise UsageError(f"this run used an environment of its own ({spec.environment}): pass it again as environment=...")
+        environment = environments.make(spec.environment, **spec.arguments)
+    if make_network is None:
+        if not dataclasses.is_dataclass(spec.network):
+            raise UsageError("this run used a network of its own: pass it again as network=...")
+        make_network = functools.partial(kinds.make_network, environment, spec.network)
+    return kinds.make(environment, make_network), environment
+
+
+def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
+    """The environment of evaluations: with arguments of its own where the run has them, else that of the run.
+
+    Raises UsageError when its observations or actions are others.
+    """
+    if environment is not None and not spec.eval_arguments:
+        return environment
+    other = environments.make(spec.environment, **(spec.arguments | spec.eval_arguments))
+    if environment is not None:
+        for what in ("observation_space", "action_space", "num_agents"):
+            if getattr(other, what) != getattr(environment, what):
+                raise UsageError(f"eval_arguments {spec.eval_arguments} change the {what}: leave those out that do")
+    return other
+
+
+def abstract(spec: Spec, algorithm: Algorithm) -> Any:
+    """Shapes and types of one member's state. Raises UsageError for sizes that do not divide, before anything is compiled."""
+    try:
+        return jax.eval_shape(algorithm.init, jax.random.key(0), spec.config)
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(str(error)) from error
+
+
+def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None:
+    """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
+    algorithm, environment = assemble(spec, environment, make_network)
+    evaluation_environment(spec, environment)
+    one = abstract(spec, algorithm)
+    is_population = len(spec.members()) > 1
+    over = _mesh(spec, is_population)
+    if not is_population:
+        _placed(one, over, is_population)
+
+
+def seed_keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    """A member's keys: for its run and for its evaluations."""
+    run_key, eval_key = jax.random.split(jax.random.key(seed))
+    return run_key, eval_key
+
+
+def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
+    """Traces and compiles everything a run needs, the two large programs side by side."""
+    algorithm, environment = assemble(spec, environment, make_network)
+    one = abstract(spec, algorithm)
+    members = spec.members()
+    is_population = len(members) > 1
+    options = spec.options
+    keys = [seed_keys(int(member["seed"])) for member in members]
+    configs = [_config_of(spec, member) for member in members]
+    shown = evaluation_environment(spec, environment)
+    evaluate = evaluator(shown, algorithm, options.eval_episodes, eval_steps(shown, spec), not options.eval_stochastic)
+    running = algorithm
+    if is_population:
+        running, evaluate = population(algorithm), jax.vmap(evaluate)
+        config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *configs)
+        run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
+        one = jax.eval_shape(running.init, jax.ShapeDtypeStruct(run_key.shape, run_key.dtype), config)
+    else:
+        config, (run_key, eval_key) = configs[0], keys[0]
+    capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
+    capacity = min(capacity, max(1, spec.total_updates))
+    run = segment(running, capacity)
+    over = _mesh(spec, is_population)
+    placed = _placed(one, over, is_population)
+    if over is not None and is_population:
+        run = sharding.over_members(run, over, (0, None), (0, 1))
+        evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
+    in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
+    started = time.monotonic()
+    where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
+
+    def compile_run() -> Any:
+        with in_mesh():
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, None))
+            return jitted.lower(placed, jnp.int32(0)).compile()
+
+    with ThreadPoolExecutor(2) as threads:
+        later = threads.submit(lambda: jax.jit(evaluate).lower(placed, eval_key).compile())
+        compiled_run = compile_run()
+        compiled_evaluate = later.result()
+    seconds = time.monotonic() - started
+
+    def init() -> Any:
+        state = jax.jit(running.init)(run_key, config)
+        return state if where is None else jax.device_put(state, where)
+
+    def advance(state: Any, num_updates: int) -> tuple[Any, dict[str, np.ndarray]]:
+        state, metrics = compiled_run(state, jnp.int32(num_updates))
+        return state, {name: np.asarray(rows)[:num_updates] for name, rows in metrics.items()}
+
+    def evaluate_at(state: Any, updates: int) -> Episodes:
+        key = eval_key
+        if options.eval_fresh:
+            fold = jax.vmap(jax.random.fold_in, (0, None)) if is_population else jax.random.fold_in
+            key = fold(eval_key, updates)
+        return jax.device_get(compiled_evaluate(state, key))
+
+    memory = compiled_run.memory_analysis()
+    size = None if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    num_members = len(members) if is_population else None
+    return Program(algorithm, shown, num_members, placed, init, advance, evaluate_at, capacity, seconds, size, over)
+
+
+def eval_steps(environment: Environment, spec: Spec) -> int:
+    """The most steps an evaluated episode may take: the environment's own limit where it has one."""
+    limit = getattr(environment, "time_limit", None)
+    return spec.options.eval_max_steps if limit is None else limit
+
+
+def _config_of(spec: Spec, member: dict[str, float]) -> Any:
+    swept = {name: value for name, value in member.items() if name != "seed"}
+    return dataclasses.replace(spec.config, total_updates=float(spec.total_updates), **swept)
+
+
+def with_total_updates(state: Any, total_updates: int) -> Any:
+    """The state with schedules that end at another number of updates."""
+    old = state.config.total_updates
+    config = dataclasses.replace(state.config, total_updates=jax.device_put(jnp.full_like(old, total_updates), old.sharding))
+    return state._replace(config=config)
+
+
+def with_other_keys(state: Any, number: int) -> Any:
+    """The state with other random numbers and episode starts ahead, so that going back does not repeat what went wrong."""
+
+    def fold(keys: jax.Array) -> jax.Array:
+        folded = jax.vmap(jax.random.fold_in, (0, None))(keys.reshape(-1), number).reshape(keys.shape)
+        return jax.device_put(folded, keys.sharding)
+
+    streams = state.actor.streams
+    empty = jax.device_put(jnp.full_like(streams.spare_episode, -1), streams.spare_episode.sharding)
+    streams = streams._replace(key=fold(streams.key), spare_episode=empty)
+    return state._replace(key=fold(state.key), actor=state.actor._replace(streams=streams))
+
+
+def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
+    number = spec.options.devices
+    if number == 1:
+        return None
+    if is_population and len(spec.members()) % number:
+        raise UsageError(f"the population has {len(spec.members())} members, which devices ({number}) does not divide")
+    return sharding.mesh(number, "members" if is_population else "environments")
+
+
+def _placed(state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
+    if over is None:
+        return state
+    if is_population:
+        where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
+        places = jax.tree.map(lambda _: where, state)
+    else:
+        places = sharding.environment_shardings(state, over)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

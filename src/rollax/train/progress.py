@@ -1,0 +1,101 @@
+"""What a person sees: a live bar on a terminal, plain lines in a pipe."""
+
+import sys
+import time
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+
+
+class Display(Protocol):
+    """How a run shows itself."""
+
+    def message(self, text: str) -> None: ...
+    def status(self, text: str) -> None: ...
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def close(self) -> None: ...
+
+
+def display(quiet: bool = False) -> Display:
+    """The live display when standard output is a terminal, else lines; nothing but warnings when quiet."""
+    if quiet:
+        return Lines(seconds=float("inf"), silent=True)
+    console = Console()
+    return Live(console) if console.is_terminal else Lines()
+
+
+class Lines:
+    """A plain line for each message, and one of progress every few seconds."""
+
+    def __init__(self, seconds: float = 5.0, silent: bool = False) -> None:
+        self._seconds, self._silent, self._last = seconds, silent, 0.0
+        self._said: set[str] = set()
+
+    def message(self, text: str) -> None:
+        if not self._silent:
+            print(text, flush=True)
+        elif text.startswith(("warning:", "error:")):
+            print(text, file=sys.stderr, flush=True)
+
+    def status(self, text: str) -> None:
+        if text not in self._said:  # what comes again and again is no news in a log
+            self._said.add(text)
+            self.message(text)
+
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
+        now = time.monotonic()
+        if done < total and now - self._last < self._seconds:
+            return
+        self._last = now
+        self.message("  ".join([f"{done:,}/{total:,} steps", *(f"{name} {value}" for name, value in figures.items())]))
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+class Live:
+    """A bar with return, speed and time left, below the messages."""
+
+    def __init__(self, console: Console) -> None:
+        columns: tuple[ProgressColumn, ...] = (
+            SpinnerColumn(),
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[figures]}"),
+        )
+        self._bar = Progress(*columns, console=console, refresh_per_second=8)
+        self._task: Any = self._bar.add_task("starting", total=None, figures="")
+        self._bar.start()
+
+    def message(self, text: str) -> None:
+        self._bar.console.print(escape(text), highlight=False, soft_wrap=True)
+
+    def status(self, text: str) -> None:
+        self._bar.update(self._task, description=escape(text))
+
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
+        text = "  ".join(f"[dim]{name}[/] {value}" for name, value in figures.items())
+        self._bar.update(self._task, description="training", completed=done, total=total, figures=text)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:07, 12:34 or 1:02:03."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def size(number: int) -> str:
+    """Bytes as a person reads them."""
+    amount = float(number)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"

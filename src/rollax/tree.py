@@ -1,0 +1,123 @@
+"""Small helpers for pytrees: settings as data, selecting, counting."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+import jax
+import jax.numpy as jnp
+
+from rollax.errors import UsageError
+
+T = TypeVar("T")
+
+
+def static(default: Any, low: int = 1) -> Any:
+    """A settings field that is a shape, a count (of at least `low`) or a choice: part of the program, not of the data."""
+    return dataclasses.field(default=default, metadata={"static": True, "low": low, "high": math.inf})
+
+
+def number(default: float, low: float = -math.inf, high: float = math.inf) -> Any:
+    """A settings field that is data: any number from `low` to `high`."""
+    return dataclasses.field(default=default, metadata={"low": low, "high": high})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, number))
+def settings(cls: type[T]) -> type[T]:
+    """Makes a frozen dataclass a pytree: fields marked `static` are structure, all others are traced leaves."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+def traced_fields(cls: type) -> list[str]:
+    """The names of the settings that may differ between members of a population without recompiling."""
+    return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
+
+
+def check_settings(config: Any) -> None:
+    """Raises UsageError when a setting is out of its range or not a number; the message names it, its value and its range."""
+    check_choices(config)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, bool | str | tuple) or value is None:
+            continue
+        if field.type is int and not isinstance(value, int):
+            raise UsageError(f"{field.name} ({value}) must be a whole number")
+        low, high = field.metadata.get("low", -math.inf), field.metadata.get("high", math.inf)
+        if not bool(jnp.all((jnp.asarray(value) >= low) & (jnp.asarray(value) <= high))):
+            span = f"between {low:g} and {high:g}" if math.isfinite(high) else f"at least {low:g}"
+            raise UsageError(f"{field.name} ({value}) must be {span}")
+
+
+def check_choices(config: Any) -> None:
+    """Raises UsageError when a setting that is one of several words is none of them."""
+    for name, hint in get_type_hints(type(config)).items():
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        if choices and getattr(config, name) not in choices:
+            raise UsageError(f"{name} ({getattr(config, name)!r}) must be one of {', '.join(choices)}")
+
+
+def as_leaves(tree: T) -> T:
+    """Every leaf as an array of a definite type, so that a Python number never compiles a second program."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return leaf
+        array = jnp.asarray(leaf)
+        # A number that came as an argument of `jit` is weakly typed, which this ends.
+        return jax.lax.convert_element_type(array, array.dtype)
+
+    return jax.tree.map(convert, tree)
+
+
+def where(condition: jax.Array, when_true: T, when_false: T) -> T:
+    """Selects whole trees by `condition`, whose axes are the leading axes of every leaf.
+
+    `condition`: boolean `[...]`; leaves: `[..., *]`, typed keys included.
+    """
+
+    def select(a: jax.Array, b: jax.Array) -> jax.Array:
+        shape = condition.shape + (1,) * (jnp.ndim(a) - condition.ndim)
+        return jnp.where(condition.reshape(shape), a, b)
+
+    return jax.tree.map(select, when_true, when_false)
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """True when no floating-point leaf holds a NaN or an infinity."""
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    checks = [jnp.all(jnp.isfinite(x)) for x in leaves]
+    return jnp.all(jnp.stack(checks)) if checks else jnp.asarray(True)
+
+
+def over_steps(function: Callable[..., T]) -> Callable[..., T]:
+    """`function` of one step over `[L, B]` of them, as one batch of B * L: two nested `vmap`s would make slower products.
+
+    B comes first, because it is the axis that lies over devices: so no step leaves its device.
+    """
+
+    def batched(*arguments: Any) -> T:
+        length, size = jax.tree.leaves(arguments)[0].shape[:2]
+        flat = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(size * length, *x.shape[2:]), arguments)
+        return jax.tree.map(lambda x: x.reshape(size, length, *x.shape[1:]).swapaxes(0, 1), jax.vmap(function)(*flat))
+
+    return batched
+
+
+def over_devices(function: Callable[..., T], in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., T]:
+    """Runs `function` once per device on its share of the environments, without any communication.
+
+    `in_axes` and `out_axes` say, as for `jax.vmap` but for whole arguments, along which axis a value is split over the mesh
+    axis "environments" of the mesh in force (`jax.set_mesh`); None means whole on every device. Without such an axis this
+    is `function` itself.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if "environments" not in mesh.axis_names or "environments" in mesh.manual_axes:
+        return function
+
+    def spec(axis: int | None) -> jax.sharding.PartitionSpec:
+        return jax.sharding.PartitionSpec(*(() if axis is None else (None,) * axis + ("environments",)))
+
+    is_axis = lambda x: x is None or isinstance(x, int)  # noqa: E731
+    in_specs, out_specs = jax.tree.map(spec, (in_axes, out_axes), is_leaf=is_axis)
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -1,0 +1,407 @@
+"""Pictures of environments: small functions of an environment, its state and its observation.
+
+`DRAWINGS` knows them by the environment's id, or by that of the environment beneath its wrappers; every other environment is
+drawn by the shape of its observation. A further suite adds its own:
+`DRAWINGS["mine/Maze-*"] = Drawing(function, frames_per_second)`.
+"""
+
+import fnmatch
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from rich.text import Text
+
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.view import grid
+from rollax.view.unwrap import innermost, unwrapped
+
+WIDTH, HEIGHT, BOARD = 400, 280, 320
+SOFT = 2  # scenes are drawn so many times larger and then reduced, for soft edges
+
+PAPER, INK, GREY, LIGHT = (255, 255, 255), (51, 51, 51), (150, 150, 150), (225, 225, 225)
+BLUE, ORANGE, GREEN, RED, BROWN = (0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (166, 118, 82)
+NIGHT, GAP = (24, 26, 32), (46, 49, 58)
+CHANNELS = (BLUE, RED, GREEN, ORANGE, (204, 121, 167), (86, 180, 233), (240, 228, 66), BROWN, (117, 112, 179), (170, 170, 170))
+PALETTE = tuple(dict.fromkeys((PAPER, INK, GREY, LIGHT, NIGHT, GAP, *CHANNELS)))
+
+Colour = tuple[int, int, int]
+Draw = Callable[[Any, Any, Any], Image.Image]  # (environment, env_state, obs) -> RGB
+
+
+class Drawing(NamedTuple):
+    """How an environment is drawn. All functions are given the environment beneath its wrappers, its state and observation."""
+
+    draw: Draw
+    fps: int  # steps that are shown in a second
+    text: Callable[[Any, Any, Any], Text] | None = None  # the same in characters, where there is a way to
+    notes: Callable[[Any, Any, Any], list[str]] | None = None  # lines on what a picture does not tell
+    actions: tuple[str, ...] = ()  # what discrete actions are called
+    palette: Callable[[], Sequence[Colour]] = tuple  # colours that must not be lost, however small what has them
+
+
+def drawing_of(environment: Any) -> Drawing:
+    """The drawing registered for the environment's id or that of the one beneath it, or else a general one.
+
+    Its functions take the environment, states and observations as they are, with all wrappers.
+    """
+    names = (environment.name, innermost(environment).name)
+    for name, (pattern, drawing) in ((name, entry) for name in names for entry in DRAWINGS.items()):
+        if fnmatch.fnmatchcase(name, pattern):
+            beneath = {part: _beneath(getattr(drawing, part)) for part in ("draw", "text", "notes")}
+            return drawing._replace(**beneath)
+    return Drawing(observation, 10)
+
+
+def _beneath(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    return None if function is None else lambda environment, state, obs: function(*unwrapped(environment, state, obs))
+
+
+@functools.cache
+def font(size: float) -> Any:
+    """Pillow's own font, so that nothing depends on what the machine has."""
+    return ImageFont.load_default(size)
+
+
+class Scene:
+    """A picture in the coordinates of a world: `unit` pixels to a length of 1, `centre` in the middle of the picture."""
+
+    def __init__(self, unit: float, centre: tuple[float, float] = (0.0, 0.0)) -> None:
+        self._image = Image.new("RGB", (WIDTH * SOFT, HEIGHT * SOFT), PAPER)
+        self._draw = ImageDraw.Draw(self._image)
+        self._unit, self._centre = unit * SOFT, centre
+
+    def _at(self, point: Sequence[float]) -> tuple[float, float]:
+        x = WIDTH * SOFT / 2 + (point[0] - self._centre[0]) * self._unit
+        return x, HEIGHT * SOFT / 2 - (point[1] - self._centre[1]) * self._unit
+
+    def line(self, points: Sequence[Sequence[float]], colour: Colour, width: float = 2) -> None:
+        """`width` in pixels of the finished picture."""
+        self._draw.line([self._at(point) for point in points], colour, round(width * SOFT), joint="curve")
+
+    def polygon(self, points: Sequence[Sequence[float]], colour: Colour) -> None:
+        self._draw.polygon([self._at(point) for point in points], colour)
+
+    def box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
+        """An upright box around (x, y)."""
+        w, h = width / 2, height / 2
+        self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], colour)
+
+    def disc(self, centre: Sequence[float], radius: float, colour: Colour, outline: Colour | None = None) -> None:
+        x, y = self._at(centre)
+        r = radius * self._unit
+        self._draw.ellipse((x - r, y - r, x + r, y + r), colour, outline, SOFT if outline else 0)
+
+    def rod(self, start: Sequence[float], end: Sequence[float], colour: Colour, thickness: float) -> None:
+        """A line with round ends; `thickness` in lengths of the world."""
+        self.line((start, end), colour, thickness * self._unit / SOFT)
+        for point in (start, end):
+            self.disc(point, thickness / 2, colour)
+
+    def picture(self) -> Image.Image:
+        return self._image.reduce(SOFT)
+
+
+def cartpole(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The cart on its track; short marks stand where an episode ends."""
+    params, x, theta = environment.params, float(state.x), float(state.theta)
+    limit, length = float(params.x_threshold), 2 * float(params.length)
+    scene = Scene(WIDTH / (2.45 * limit), (0.0, 0.6))
+    scene.line([(-2 * limit, 0), (2 * limit, 0)], GREY)
+    for end in (-limit, limit):
+        scene.line([(end, -0.12), (end, 0.12)], RED, 3)
+    scene.box(x, 0.0, 0.7, 0.4, INK)
+    tip = (x + length * math.sin(theta), 0.12 + length * math.cos(theta))
+    scene.rod((x, 0.12), tip, ORANGE, 0.13)
+    scene.disc((x, 0.12), 0.06, BLUE)
+    return scene.picture()
+
+
+def pendulum(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The pendulum, and an arc that shows the torque: as long as it is strong, on the side it turns to."""
+    params, theta, torque = environment.params, float(state.theta), float(np.ravel(state.last_u)[0])
+    length = float(params.l)
+    scene = Scene(HEIGHT / (2.6 * length))
+    share = max(-1.0, min(1.0, torque / float(params.max_torque)))
+    arc = [(0.45 * length * math.cos(a), 0.45 * length * math.sin(a)) for a in np.linspace(0, share * 2.4, 30) + math.pi / 2]
+    if abs(share) > 0.02:
+        scene.line(arc, BLUE, 3)
+        scene.disc(arc[-1], 0.045 * length, BLUE)
+    scene.rod((0, 0), (-length * math.sin(theta), length * math.cos(theta)), RED, 0.17 * length)
+    scene.disc((0, 0), 0.05 * length, INK)
+    return scene.picture()
+
+
+def acrobot(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """Both links, and the line that the tip must rise above."""
+    params, first, second = environment.params, float(state.joint_angle1), float(state.joint_angle2)
+    length_1, length_2 = float(params.link_length_1), float(params.link_length_2)
+    scene = Scene(HEIGHT / (2.3 * (length_1 + length_2)))
+    scene.line([(-9, 1), (9, 1)], GREEN)
+    joint = (length_1 * math.sin(first), -length_1 * math.cos(first))
+    tip = (joint[0] + length_2 * math.sin(first + second), joint[1] - length_2 * math.cos(first + second))
+    scene.rod((0, 0), joint, BLUE, 0.2)
+    scene.rod(joint, tip, (86, 180, 233), 0.2)
+    for point in ((0, 0), joint):
+        scene.disc(point, 0.08, ORANGE)
+    return scene.picture()
+
+
+def mountain_car(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The car between the hills, and the flag that it should reach."""
+    params, x = environment.params, float(state.position)
+    low, high, goal = float(params.min_position), float(params.max_position), float(params.goal_position)
+
+    def ground(x: float) -> tuple[float, float]:
+        return x, 0.45 * math.sin(3 * x)
+
+    scene = Scene(WIDTH / (high - low + 0.1), ((low + high) / 2, 0.12))
+    hills = [ground(at) for at in np.linspace(low - 0.1, high + 0.1, 90)]
+    scene.polygon([*hills, (high + 0.1, -2), (low - 0.1, -2)], LIGHT)
+    scene.line(hills, GREY)
+    foot = ground(goal)
+    scene.line([foot, (goal, foot[1] + 0.2)], INK, 2)
+    scene.polygon([(goal, foot[1] + 0.2), (goal + 0.09, foot[1] + 0.16), (goal, foot[1] + 0.12)], ORANGE)
+    angle = math.atan(1.35 * math.cos(3 * x))
+    _car(scene, ground(x), angle)
+    return scene.picture()
+
+
+def _car(scene: Scene, place: tuple[float, float], angle: float) -> None:
+    def at(along: float, up: float) -> tuple[float, float]:
+        x = place[0] + along * math.cos(angle) - up * math.sin(angle)
+        return x, place[1] + along * math.sin(angle) + up * math.cos(angle)
+
+    scene.polygon([at(-0.1, 0.03), at(0.1, 0.03), at(0.1, 0.07), at(0.06, 0.11), at(-0.06, 0.11), at(-0.1, 0.07)], BLUE)
+    for wheel in (-0.055, 0.055):
+        scene.disc(at(wheel, 0.03), 0.03, INK)
+
+
+def point_robot(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The robot, its goal, and the half circle that goals lie on."""
+    params = environment.params
+    radius = float(params.circle_radius)
+    scene = Scene(HEIGHT / (2.2 * radius), (0.0, 0.5 * radius))
+    scene.line([(radius * math.cos(a), radius * math.sin(a)) for a in np.linspace(0, math.pi, 60)], LIGHT, 3)
+    scene.disc(np.asarray(state.goal).tolist(), float(params.goal_radius), (190, 226, 214), GREEN)
+    scene.disc(np.asarray(state.pos).tolist(), 0.06 * radius, RED, INK)
+    return scene.picture()
+
+
+def cells(colours: np.ndarray, gap: bool = True) -> Image.Image:
+    """A board of coloured cells `[H, W, 3]`, as large as fits, with a thin line between them where there is room."""
+    size = max(1, BOARD // max(colours.shape[:2]))
+    board = np.repeat(np.repeat(colours.astype(np.uint8), size, axis=0), size, axis=1)
+    if gap and size >= 12:
+        board[::size] = board[:, ::size] = GAP
+    return Image.fromarray(board)
+
+
+def board(paints: Sequence[tuple[int, Colour]]) -> Draw:
+    """A drawing of an observation `[H, W, C]` by (channel, colour), the later above the earlier."""
+
+    def draw(environment: Any, state: Any, obs: Any) -> Image.Image:
+        shown = np.asarray(obs)
+        colours = np.full((*shown.shape[:2], 3), NIGHT, np.uint8)
+        for channel, colour in paints:
+            colours[shown[..., channel] > 0] = colour
+        return cells(colours)
+
+    return draw
+
+
+def catch(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The falling ball and the paddle."""
+    colours = np.full((*np.shape(obs), 3), NIGHT, np.uint8)
+    colours[int(state.ball_y), int(state.ball_x)] = ORANGE
+    colours[int(state.paddle_y), int(state.paddle_x)] = BLUE
+    return cells(colours)
+
+
+def maze(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """Walls, the goal and the agent, whatever of them the agent observes."""
+    walls = np.asarray(environment.dynamics.occupied_map) > 0
+    colours = np.where(walls[..., None], np.array(INK), np.array((240, 240, 240)))
+    for place, colour in ((state.goal, GREEN), (state.pos, RED)):
+        colours[int(place[0]), int(place[1])] = colour
+    return cells(colours)
+
+
+def frozen_lake(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """Ice with its holes, start and goal, and the agent upon it."""
+    from gymnax.environments.misc import frozen_lake as lake
+
+    tiles = np.asarray(environment.dynamics.desc)
+    colours = np.full((*tiles.shape, 3), (205, 228, 240))
+    colours[tiles == lake.HOLE], colours[tiles == lake.GOAL] = (40, 70, 110), GREEN
+    picture = cells(colours)
+    size = BOARD // max(tiles.shape)
+    row, column = divmod(int(state.position), tiles.shape[1])
+    edge = size // 4
+    place = (column * size + edge, row * size + edge, (column + 1) * size - edge, (row + 1) * size - edge)
+    ImageDraw.Draw(picture).ellipse(place, RED)
+    return picture
+
+
+def symbols(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The symbols shown so far, the newest on the right: the next action is to repeat the one on the left."""
+    edge, gap = min(64, (WIDTH - 16) // len(state.recent)), 4
+    picture = Image.new("RGB", (WIDTH, 120), PAPER)
+    pen = ImageDraw.Draw(picture)
+    left, top = (WIDTH - edge * len(state.recent)) / 2, 60 - edge / 2
+    number = min(int(state.time) + 1, len(state.recent))
+    for place, symbol in enumerate(np.asarray(state.recent).tolist()):
+        is_shown = place >= len(state.recent) - number
+        corner = left + place * edge
+        box = (corner + gap / 2, top, corner + edge - gap / 2, top + edge - gap)
+        pen.rectangle(box, CHANNELS[symbol % len(CHANNELS)] if is_shown else PAPER, LIGHT)
+        if is_shown and edge >= 20:
+            pen.text((corner + edge / 2, 60 - gap / 2), str(symbol), PAPER, font(edge / 2.5), anchor="mm")
+    pen.text((left + edge / 2, top - 6), "asked for", INK, font(11), anchor="md")
+    pen.text((left + edge * (len(state.recent) - 0.5), top + edge + 2), "on show", GREY, font(11), anchor="ma")
+    return picture
+
+
+def observation(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """Any observation: boards and pictures as such, everything else as bars; agents beneath or beside each other."""
+    space = environment.observation_space
+    parts = _parts(space, obs, "")
+    if environment.num_agents is not None:
+        parts = [
+            (f"agent {agent} {name}".strip(), part, np.asarray(value)[agent])
+            for agent in range(environment.num_agents)
+            for name, part, value in parts
+        ]
+    boards = [_board_of(part, np.asarray(value)) for _, part, value in parts if np.ndim(value) in (2, 3)]
+    if boards:
+        return _side_by_side(boards[:4])
+    return _bars([(name, part, np.atleast_1d(value)) for name, part, value in parts])
+
+
+def _parts(space: Space, obs: Any, name: str) -> list[tuple[str, Space, Any]]:
+    if isinstance(space, Dict):
+        return [found for key, part in space.items for found in _parts(part, obs[key], f"{name} {key}".strip())]
+    return [(name, space, obs)]
+
+
+def _board_of(space: Space, values: np.ndarray) -> Image.Image:
+    """A grid `[H, W]`, a picture `[H, W, 1 or 3]` of pixels, or a grid of channels `[H, W, C]`."""
+    if values.ndim == 2:
+        values = values[..., None]
+    pixels = min(values.shape[:2]) >= 32 or (values.dtype == np.uint8 and isinstance(space, Box) and np.max(space.high) == 255)
+    if pixels and values.shape[2] in (1, 3):
+        levels = values if values.dtype == np.uint8 else np.clip(values, 0, 1) * 255
+        return cells(np.broadcast_to(levels, (*values.shape[:2], 3)), gap=False)
+    high = np.broadcast_to(space.high, values.shape).max() if isinstance(space, Box) else 1.0
+    strength = np.clip(values / high if 0 < high < 1e6 else values / max(np.abs(values).max(), 1), 0, 1)
+    colours = np.full((*values.shape[:2], 3), NIGHT, float)
+    for channel in reversed(range(values.shape[2])):
+        share = strength[..., channel, None]
+        colours = share * np.array(CHANNELS[channel % len(CHANNELS)]) + (1 - share) * colours
+    return cells(colours)
+
+
+def _side_by_side(pictures: list[Image.Image]) -> Image.Image:
+    if len(pictures) == 1:
+        return pictures[0]
+    small = [picture.resize((BOARD // 2, BOARD // 2 * picture.height // picture.width)) for picture in pictures]
+    gap, height = 8, max(picture.height for picture in small)
+    row = Image.new("RGB", (len(small) * (BOARD // 2 + gap) - gap, height), PAPER)
+    for index, picture in enumerate(small):
+        row.paste(picture, (index * (BOARD // 2 + gap), 0))
+    return row
+
+
+MOST_ROWS, MOST_BARS = 6, 64
+
+
+def _bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
+    """Vectors as rows of bars around zero, with their numbers where there is room for them."""
+    rows = rows[:MOST_ROWS]
+    height = max(70, min(HEIGHT - 40, 240 // len(rows)))
+    picture = Image.new("RGB", (WIDTH, height * len(rows) + 10), PAPER)
+    draw = ImageDraw.Draw(picture)
+    for index, (name, space, values) in enumerate(rows):
+        _row_of_bars(draw, name or "observation", space, values, 5 + index * height, height)
+    return picture
+
+
+def _row_of_bars(draw: ImageDraw.ImageDraw, name: str, space: Space, values: np.ndarray, top: int, height: int) -> None:
+    shown = values.ravel()[:MOST_BARS].astype(float)
+    lengths = _lengths(space, values)[: shown.size]
+    more = f", the first {MOST_BARS} of {values.size}" if values.size > MOST_BARS else ""
+    draw.text((8, top), name + more, GREY, font(11))
+    start, end = top + 18, top + height - 16
+    zero = end if lengths.min() >= 0 and _low(space) >= 0 else (start + end) / 2
+    reach = zero - start
+    width = min((WIDTH - 16) / shown.size, 60.0)
+    draw.line((8, zero, 8 + width * shown.size, zero), LIGHT)
+    for i, (value, length) in enumerate(zip(shown, lengths, strict=True)):
+        x, y = 8 + i * width, zero - length * reach
+        gap = 1 if width < 12 else 4
+        draw.rectangle((x + gap, min(y, zero), x + width - gap, max(y, zero)), BLUE if value >= 0 else RED)
+        if width >= 34:
+            draw.text((x + width / 2, end + 2), f"{value:.3g}", INK, font(10), anchor="ma")
+
+
+def _low(space: Space) -> float:
+    return float(np.min(space.low)) if isinstance(space, Box) else 0.0
+
+
+def _lengths(space: Space, values: np.ndarray) -> np.ndarray:
+    """Between -1 and 1: in shares of the bounds where they are near, or else x / (1 + |x|), which shows all there is."""
+    numbers = np.nan_to_num(values.ravel().astype(float))
+    if isinstance(space, Box):
+        reach = np.broadcast_to(np.maximum(np.abs(space.low), np.abs(space.high)), values.shape).ravel()
+        squashed = numbers / (1 + np.abs(numbers))
+        return np.where((reach > 0) & (reach < 100), np.clip(numbers / np.maximum(reach, 1e-9), -1, 1), squashed)
+    sizes = np.asarray(space.sizes if isinstance(space, MultiDiscrete) else space.n if isinstance(space, Discrete) else 1)
+    return np.clip(numbers / np.maximum(sizes - 1, 1), 0, 1)
+
+
+WHITE, DIM, GOLD, FISH = (240, 240, 240), (92, 96, 108), (240, 200, 60), (86, 180, 233)
+
+DRAWINGS: dict[str, Drawing] = {
+    "gymnax/CartPole-*": Drawing(cartpole, 50),
+    "gymnax/Pendulum-*": Drawing(pendulum, 20),
+    "gymnax/Acrobot-*": Drawing(acrobot, 15),
+    "gymnax/MountainCar*": Drawing(mountain_car, 30),
+    "gymnax/PointRobot-*": Drawing(point_robot, 10),
+    "gymnax/Catch-*": Drawing(catch, 5),
+    "gymnax/FourRooms-*": Drawing(maze, 5),
+    "gymnax/MetaMaze-*": Drawing(maze, 5),
+    "gymnax/FrozenLake-*": Drawing(frozen_lake, 5),
+    "gymnax/Pong-*": Drawing(board([(2, DIM), (0, WHITE), (1, GOLD)]), 15),
+    "gymnax/Asterix-*": Drawing(board([(2, DIM), (1, RED), (3, GOLD), (0, BLUE)]), 10),
+    "gymnax/Breakout-*": Drawing(board([(3, RED), (2, DIM), (0, BLUE), (1, WHITE)]), 10),
+    # Channels 2 to 6 are the cars' trails: the brighter, the slower.
+    "gymnax/Freeway-*": Drawing(
+        board([*((i, (40 + 16 * i, 44 + 16 * i, 56 + 16 * i)) for i in range(2, 7)), (1, RED), (0, GOLD)]), 10
+    ),
+    # Trails, gauges of oxygen and divers, both shots, fish and enemies, divers, the submarine's back and front.
+    "gymnax/Seaquest-*": Drawing(
+        board(
+            [
+                (3, DIM),
+                (7, WHITE),
+                (8, GOLD),
+                (4, RED),
+                (2, GOLD),
+                (5, FISH),
+                (6, RED),
+                (9, ORANGE),
+                (1, (0, 110, 82)),
+                (0, GREEN),
+            ]
+        ),
+        10,
+    ),
+    # Aliens that go left and right, both shots, the cannon.
+    "gymnax/SpaceInvaders-*": Drawing(board([(1, GREEN), (2, GREEN), (3, FISH), (4, WHITE), (5, RED), (0, BLUE)]), 10),
+    "memory/repeat-previous": Drawing(symbols, 3),
+    "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
+    "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
+}

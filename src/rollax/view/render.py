@@ -1,0 +1,298 @@
+"""A trained policy at play, as an animated picture."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image, ImageDraw
+
+from rollax import tree
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.spaces import Box
+from rollax.train.api import Policy, load
+from rollax.train.program import eval_steps
+from rollax.train.run_dir import write_atomically
+from rollax.view import draw
+from rollax.view.unwrap import shown_state, trial
+
+CHUNK = 64  # steps in one call of the device
+COLOURS = 128
+LAST_FRAME_MS = 1200
+PAUSE_MS = 600  # at the end of an episode within a trial
+
+
+class Frame(NamedTuple):
+    """What is shown at once: the state after a step (`unwrap.shown_state`) and the action that led to it, None at the start."""
+
+    step: int
+    state: Any
+    obs: Any
+    action: np.ndarray | None
+    reward: np.ndarray  # float [] or [A]
+    total: np.ndarray  # float [] or [A]: return so far
+    end: str  # "", "terminated" or "truncated"
+
+
+class Play(NamedTuple):
+    """One episode, thinned to every `stride`-th step and the last."""
+
+    frames: list[Frame]
+    stride: int
+
+
+class Caption(NamedTuple):
+    """What is said of a frame, in words."""
+
+    when: str
+    action: str
+    gained: str
+    trial: str  # "" where episodes are no trials
+    thinned: str  # "" where every step is shown
+    notes: list[str]
+
+
+def render(
+    folder: Path | str,
+    out: Path | str | None = None,
+    checkpoint: str | int = "last",
+    seed: int = 0,
+    episodes: int = 1,
+    greedy: bool = True,
+    max_frames: int = 600,
+    fps: int | None = None,
+    *,
+    member: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+) -> Path:
+    """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given.
+
+    An episode of more than `max_frames / episodes` steps shows every second one, every fourth, ..., and says so in the picture.
+    `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`.
+
+    Raises UsageError when there is no such run or checkpoint, or when `out` is no .gif or cannot be written.
+    """
+    target = Path(folder) / "figures" / "episode.gif" if out is None else Path(out)
+    if target.suffix.lower() != ".gif":
+        raise UsageError(f"--out ({target}) must end in .gif")
+    for name, value, least in (("episodes", episodes, 1), ("max_frames", max_frames, 2 * episodes), ("fps", fps or 1, 1)):
+        if value < least:
+            raise UsageError(f"{name} ({value}) must be at least {least}")
+    policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    drawing = draw.drawing_of(policy.environment)
+    plays = play_all(policy, seed, episodes, greedy, max_frames // episodes)
+    pictures = [picture(policy, drawing, play, frame) for play in plays for frame in play.frames]
+    # Browsers show anything shorter than 20 ms as 100 ms.
+    durations = [max(20, time) for time in times(policy, plays, fps or drawing.fps)]
+    content = gif(same_size(pictures), durations, drawing.palette())
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, content)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written ({error}): choose another --out") from error
+    return target
+
+
+def play_all(policy: Policy, seed: int, episodes: int, greedy: bool, max_frames: int) -> list[Play]:
+    """Several episodes, each of no more than `max_frames` frames."""
+    run = player(policy, greedy)
+    return [play(policy, run, key, max_frames) for key in jax.random.split(jax.random.key(seed), episodes)]
+
+
+def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
+    """How long each frame of all plays is shown, in milliseconds: ends are held, those within a trial for a shorter time."""
+    shown = []
+    for frames in (play.frames for play in plays):
+        trials = [trial(policy.environment, frame.state) for frame in frames]
+        is_pause = [now != after for now, after in zip(trials, trials[1:], strict=False)]
+        shown += [PAUSE_MS if pause else round(1000 / fps) for pause in is_pause] + [LAST_FRAME_MS]
+    return shown
+
+
+class Now(NamedTuple):
+    """An episode under way."""
+
+    carry: Any
+    env_state: Any
+    obs: Any
+    terminated: jax.Array  # bool []
+    truncated: jax.Array  # bool []
+
+
+def player(policy: Policy, greedy: bool) -> Callable[[Any, Now, jax.Array], tuple[Now, Any]]:
+    """`(algorithm's state, now, keys [n]) -> (now, what happened [n, ...])`, compiled: n steps, none after the end."""
+    environment, agents = policy.environment, policy.environment.num_agents
+
+    def act(state: Any, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
+        one = lambda c, o, k: policy.algorithm.act(state, c, o, k, greedy)  # noqa: E731
+        return one(carry, obs, key) if agents is None else jax.vmap(one)(carry, obs, jax.random.split(key, agents))
+
+    def step(state: Any, now: Now, key: jax.Array) -> tuple[Now, Any]:
+        act_key, env_key = jax.random.split(key)
+        carry, action = act(state, now.carry, now.obs, act_key)
+        after = environment.step(env_key, now.env_state, action)
+        ended = jnp.all(after.terminated | after.truncated)
+        terminated = jnp.all(after.terminated)
+        new = Now(carry, after.state, after.obs, terminated, ended & ~terminated)
+        over = now.terminated | now.truncated
+        new = tree.where(over, now, new)
+        shown = shown_state(environment, env_key, now.env_state, action, after.state)
+        return new, (new._replace(env_state=shown), action, jnp.where(over, 0.0, after.reward), ~over)
+
+    return jax.jit(lambda state, now, keys: jax.lax.scan(lambda now, key: step(state, now, key), now, keys))
+
+
+def start(policy: Policy, key: jax.Array) -> Now:
+    """The beginning of an episode."""
+    env_state, obs = jax.jit(lambda key: policy.environment.reset(key))(key)
+    carry, agents = policy.initial_carry(), policy.environment.num_agents
+    if agents is not None:
+        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (agents, *jnp.shape(x))), carry)
+    # Every leaf as an array of its final type, so that the scan's first step compiles no second program.
+    return tree.as_leaves(Now(carry, env_state, obs, jnp.zeros((), bool), jnp.zeros((), bool)))
+
+
+def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: int) -> Play:
+    """One episode to its end, or to the most steps that an evaluation would take."""
+    limit = eval_steps(policy.environment, policy.spec)
+    reset_key, run_key = jax.random.split(key)
+    now = start(policy, reset_key)
+    zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
+    env_state, obs = jax.device_get((now.env_state, now.obs))
+    last = Frame(0, env_state, obs, None, zero, zero, "")
+    frames, stride = [last], 1
+    for first in range(0, limit, CHUNK):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(CHUNK))
+        now, happened = run(policy.state, now, keys)
+        new = _frames(jax.device_get(happened), first, limit, last.total)
+        last = new[-1]
+        frames += [frame for frame in new if frame.step % stride == 0]
+        # Thinned while it is played, so that a long episode of large states does not fill the memory.
+        while len(frames) >= max_frames:
+            stride *= 2
+            frames = [frame for frame in frames if frame.step % stride == 0]
+        if last.end:
+            break
+    return Play(frames if frames[-1] is last else [*frames, last], stride)
+
+
+def _frames(happened: Any, first: int, limit: int, total: np.ndarray) -> list[Frame]:
+    """The frames of one chunk, those after the end left out. `first`: steps before it; `total`: return before it."""
+    now, action, reward, alive = happened
+    count = min(int(np.sum(alive)), limit - first)
+    totals = total + np.cumsum(reward, axis=0)
+    at = lambda values, i: jax.tree.map(lambda x: x[i], values)  # noqa: E731
+    return [
+        Frame(
+            first + i + 1,
+            at(now.env_state, i),
+            at(now.obs, i),
+            np.asarray(action[i]),
+            reward[i],
+            totals[i],
+            "terminated" if now.terminated[i] else "truncated" if now.truncated[i] else "",
+        )
+        for i in range(count)
+    ]
+
+
+def caption(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> Caption:
+    """Of one frame: step, action, reward and return so far, and what the environment's drawing has to add."""
+    environment = policy.environment
+    episode = trial(environment, frame.state)
+    return Caption(
+        when=f"{frame.end} at step {frame.step}" if frame.end else f"step {frame.step}",
+        action="start" if frame.action is None else f"action {_words(environment.action_space, drawing.actions, frame.action)}",
+        gained=f"reward {_numbers(frame.reward)}   return {_numbers(frame.total)}",
+        trial="" if episode is None else f"episode {episode[0]} of {episode[1]}",
+        thinned="" if play.stride == 1 else f"1 step in {play.stride} is shown",
+        notes=[] if drawing.notes is None else drawing.notes(environment, frame.state, frame.obs),
+    )
+
+
+def picture(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> Image.Image:
+    """A frame's drawing between a header (environment, step, action, reward and return so far) and its notes."""
+    scene, words = drawing.draw(policy.environment, frame.state, frame.obs), caption(policy, drawing, play, frame)
+    has_third_line = bool(words.trial or words.thinned)
+    width, header = max(scene.width, draw.BOARD), 66 if has_third_line else 46
+    foot = 16 * len(words.notes) + 8 if words.notes else 0
+    whole = Image.new("RGB", (width, header + scene.height + foot), draw.PAPER)
+    whole.paste(scene, ((width - scene.width) // 2, header))
+    pen, name = ImageDraw.Draw(whole), policy.environment.name
+    room = width - 24 - draw.font(12).getlength(words.when)
+    pen.text((8, 6), name, draw.INK, _fitting(name, 13, room))
+    pen.text((width - 8, 6), words.when, draw.RED if frame.end else draw.GREY, draw.font(12), anchor="ra")
+    pen.text((8, 26), words.action, draw.BLUE, draw.font(12))
+    pen.text((width - 8, 26), words.gained, draw.INK, draw.font(12), anchor="ra")
+    pen.text((8, 46), words.trial, draw.INK, draw.font(12))
+    pen.text((width - 8, 46), words.thinned, draw.GREY, draw.font(12), anchor="ra")
+    note_font = _fitting(max(words.notes, key=len, default=""), 11, width - 16)
+    for line, note in enumerate(words.notes):
+        pen.text((8, header + scene.height + 6 + 16 * line), note, draw.INK, note_font)
+    return whole
+
+
+def _fitting(words: str, size: int, room: float) -> Any:
+    """The font of that size, or the largest in which the words fit."""
+    sizes = [each for each in range(size, 7, -1) if draw.font(each).getlength(words) <= room]
+    return draw.font(sizes[0] if sizes else 7)
+
+
+def same_size(pictures: list[Image.Image]) -> list[Image.Image]:
+    """All as large as the largest, with paper below: one episode may have more notes than the next."""
+    size = max(image.width for image in pictures), max(image.height for image in pictures)
+    canvases = [Image.new("RGB", size, draw.PAPER) for _ in pictures]
+    for canvas, image in zip(canvases, pictures, strict=True):
+        canvas.paste(image)
+    return canvases
+
+
+def _words(space: Any, names: tuple[str, ...], action: np.ndarray) -> str:
+    if names:
+        return names[int(action)]
+    is_real = isinstance(space, Box)
+    shown = [f"{value:+.2f}" if is_real else str(int(value)) for value in np.ravel(action)[:4]]
+    return " ".join(shown) + (" ..." if np.size(action) > 4 else "")
+
+
+def _numbers(values: np.ndarray) -> str:
+    """One number, those of a few agents, or the mean of many."""
+    numbers = np.ravel(values)
+    if numbers.size > 4:
+        return f"{_number(float(numbers.mean()))} (mean)"
+    return " ".join(_number(float(number)) for number in numbers)
+
+
+def _number(value: float) -> str:
+    """Two decimals, or two digits where those would show nothing."""
+    return f"{value:.2g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.2f}"
+
+
+def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[draw.Colour] = ()) -> bytes:
+    """An endless animation. All frames share one palette, taken from some of them, so that nothing flickers.
+
+    `colours`: those that are in it in any case.
+    """
+    some = pictures[:: max(1, len(pictures) // 8)][:8] + pictures[-1:]
+    strip = Image.new("RGB", (pictures[0].width, sum(image.height for image in some)))
+    top = 0
+    for image in some:
+        strip.paste(image, (0, top))
+        top += image.height
+    # Colours of small things would be lost in a palette by area, so those in use are set first.
+    certain = dict.fromkeys((*draw.PALETTE, *colours))
+    fixed = [level for colour in certain for level in colour]
+    found = strip.quantize(COLOURS - len(certain), Image.Quantize.MEDIANCUT).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette((fixed + found)[: 3 * COLOURS])
+    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
+    buffer = io.BytesIO()
+    frames[0].save(
+        buffer, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=False, disposal=1
+    )
+    return buffer.getvalue()

@@ -1,0 +1,74 @@
+"""A trained policy at play, in a terminal's characters."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.train.api import Policy, load
+from rollax.view import draw
+from rollax.view.render import Play, caption, play_all, times
+
+
+def show(
+    folder: Path | str,
+    checkpoint: str | int = "last",
+    seed: int = 0,
+    episodes: int = 1,
+    greedy: bool = True,
+    fps: float | None = None,
+    *,
+    member: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Plays episodes with a run's policy and prints every step: in place on a terminal, one after another in a pipe.
+
+    `fps`: steps in a second on a terminal; by default what suits the environment. Other arguments as for `render`.
+
+    Raises UsageError when there is no such run or checkpoint, or for environments that cannot be drawn in characters.
+    """
+    for name, value in (("episodes", episodes), ("fps", fps or 1)):
+        if value < 1:
+            raise UsageError(f"{name} ({value}) must be at least 1")
+    policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    drawing = draw.drawing_of(policy.environment)
+    if drawing.text is None:
+        able = ", ".join(pattern for pattern, drawing in draw.DRAWINGS.items() if drawing.text is not None)
+        raise UsageError(f"{policy.environment.name} has no drawing in text, only {able} have: leave --text out to get a GIF")
+    plays = play_all(policy, seed, episodes, greedy, max_frames=10**9)
+    texts = [text for play in plays for text in texts_of(policy, drawing, play)]
+    console = Console() if console is None else console
+    if console.is_interactive:
+        _animate(console, texts, times(policy, plays, fps or drawing.fps))
+        return
+    for text in texts:
+        # Not by rich, which would exit with an error when the reader of a pipe has enough.
+        print(text.plain, end="\n\n")
+
+
+def _animate(console: Console, texts: list[Text], milliseconds: list[int]) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+        for text, duration in zip(texts, milliseconds, strict=True):
+            live.update(text, refresh=True)
+            time.sleep(duration / 1000)
+
+
+def texts_of(policy: Policy, drawing: draw.Drawing, play: Play) -> list[Text]:
+    """Every frame of an episode: a header of two lines, the drawing, and its notes."""
+    assert drawing.text is not None
+    texts = []
+    for frame in play.frames:
+        words = caption(policy, drawing, play, frame)
+        head = Text("  ".join(part for part in (policy.environment.name, words.trial, words.when) if part), "bold")
+        lines = [head, Text(f"{words.action}   {words.gained}"), drawing.text(policy.environment, frame.state, frame.obs)]
+        texts.append(Text("\n", no_wrap=True, overflow="crop").join([*lines, *map(Text, words.notes)]))
+    return texts

@@ -1,0 +1,59 @@
+"""The fixtures of tests that train, and the command line within this process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rollax.cli import main
+from train.fixtures import compile_once, quick_compilation
+from train.runs import FRAMES, SMALL_WORDS
+
+__all__ = ["compile_once", "quick_compilation"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The last line of standard output as strict JSON."""
+        return json.loads(self.lines[-1], parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.fixture
+def rollax(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """`rollax("train", ...)`: the exit code and what was printed, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: Any) -> Outcome:
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="package")
+def finished(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small run with two evaluations besides the first."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    words = ["train", "ppo", "probe/memory", "--total-steps", str(4 * FRAMES), "--eval-count", "2", *SMALL_WORDS]
+    assert main([*words, "--run-dir", str(folder)]) == 0
+    return folder

@@ -1,0 +1,255 @@
+"""The commands as a user drives them: what they print, leave and return."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import rollax as library
+from rollax.environments import registry
+from rollax.version import __version__
+from train.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations
+
+Rollax = Callable[..., Any]
+NUMBERS = {"return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high"}
+OBJECT = {"run", "steps", "episodes", "wall_time", "steps_per_second"} | NUMBERS
+TINY = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir", "run"]
+
+
+def test_a_run_in_a_pipe(tmp_path: Path) -> None:
+    """Of a real process: plain lines with the time to compile, the speed and evaluations, and one JSON object at the end."""
+    folder = tmp_path / "run"
+    command = Command("train", "ppo", "probe/memory", *TINY, "--run-dir", folder, "--total-steps", 10 * FRAMES, quick=True)
+    assert command.finish() == 0, command.err
+    assert command.err == []
+    out = command.out
+    assert out[0] == f"ppo on probe/memory, run folder {folder}"
+    assert any(line.startswith("compiled in ") and " s for cpu" in line for line in out)
+    assert any("steps/s" in line and f"{10 * FRAMES}/{10 * FRAMES} steps" in line for line in out)
+    evaluated = [line.split(" steps  return ")[0].strip() for line in out if "iqm" in line and "over 8 episodes" in line]
+    assert evaluated == ["0", "320"]
+    assert "\x1b" not in "".join(out), "a terminal's escapes in a pipe"
+    assert any(f"rollax eval {folder}" in line for line in out)
+    summary = json.loads(out[-1])
+    assert summary.keys() >= OBJECT
+    assert (summary["run"], summary["status"], summary["steps"], summary["episodes"]) == (str(folder), "done", 320, 8)
+    assert summary["return_mean"] == evaluations(folder)["returns"][-1].mean()
+    assert summary["wall_time"] > 0 and summary["steps_per_second"] > 0
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_eval_ends_with_an_object(rollax: Rollax, finished: Path, words: list[str]) -> None:
+    """In a pipe always, with `--json` alone on standard output; the other lines agree with it."""
+    outcome = rollax("eval", finished, "--episodes", 6, *words)
+    assert (outcome.code, outcome.err) == (0, "")
+    found = outcome.object
+    assert found.keys() >= OBJECT
+    assert (found["run"], found["steps"], found["episodes"]) == (str(finished), 4 * FRAMES, 6)
+    assert found["length_mean"] == 4 and found["terminated"] == 1
+    if words:
+        assert len(outcome.lines) == 1
+    else:
+        assert f"mean {found['return_mean']:.3f}" in outcome.out
+        assert "6 episodes" in outcome.lines[0]
+
+
+def test_eval_is_repeatable(rollax: Rollax, finished: Path) -> None:
+    """The same seed gives the same numbers, sampled actions other ones; a step may be asked for."""
+    words = ["eval", finished, "--episodes", 64, "--json", "--checkpoint"]
+
+    def numbers(*more: Any) -> list[float]:
+        found = rollax(*words, *more).object
+        return [found[name] for name in sorted(NUMBERS)]
+
+    assert numbers("last") == numbers("last", "--seed", 0)
+    assert numbers("last") != numbers("last", "--seed", 3)
+    assert numbers("last", "--stochastic") == numbers("last", "--stochastic")
+    assert rollax(*words, 2 * FRAMES).object["steps"] == 2 * FRAMES
+
+
+def test_the_lines_of_train(rollax: Rollax) -> None:
+    """The settings given on the command line are those of the run."""
+    settings = [
+        "--config.learning-rate",
+        "3e-4",
+        "--env.delay=2",
+        "--seed",
+        4,
+        "--network.core",
+        "gru",
+        "--network.core-size",
+        4,
+        "--config.sequence-length",
+        4,
+    ]
+    outcome = rollax("train", "ppo", "probe/memory", *TINY, *settings)
+    assert (outcome.code, outcome.err) == (0, "")
+    document = yaml.safe_load(Path("run/config.yaml").read_text())
+    assert document["config"]["learning_rate"] == 3e-4
+    assert document["arguments"] in ({"delay": "2"}, {"delay": 2})
+    assert document["options"]["seed"] == 4
+    assert (document["network"]["core"], document["network"]["core_size"]) == ("gru", 4)
+    assert (evaluations(Path("run"))["length"] == 3).all()
+
+
+def test_a_population(rollax: Rollax) -> None:
+    """`--sweep` and `--seeds` make members; `eval --member` plays one of them and says which."""
+    words = ["--sweep.learning-rate", "1e-3", "1e-2", "--seeds", 2, "--eval-stochastic"]
+    outcome = rollax("train", "ppo", "probe/action-reward", *words, *TINY)
+    assert outcome.code == 0, outcome.err
+    assert "4 members in one program" in outcome.out
+    found = outcome.object
+    means = evaluations(Path("run"))["returns"][-1].mean(axis=1)
+    assert found["return_members"] == pytest.approx(means.tolist())
+    assert found["return_mean"] == pytest.approx(means.mean())
+    assert found["episodes"] == 4 * 8
+    one = rollax("eval", "run", "--member", 3, "--episodes", 4)
+    assert one.object["member"] == 3 and "member 3" in one.lines[0]
+    assert rollax("eval", "run", "--episodes", 4).object["member"] == int(np.argmax(means))
+
+
+def test_resume(rollax: Rollax) -> None:
+    """A finished run is refused with the remedy, and goes on with it."""
+    assert rollax("train", "ppo", "probe/memory", *TINY).code == 0
+    outcome = rollax("resume", "run")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "error: run is finished at 64 steps: give --total-steps more than that to go on\n"
+    outcome = rollax("resume", "run", "--total-steps", 4 * FRAMES)
+    assert (outcome.code, outcome.object["steps"], outcome.object["status"]) == (0, 4 * FRAMES, "done")
+    assert "going on from step 64" in outcome.out
+
+
+@pytest.fixture
+def bad(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Environments with rewards that are not finite, as ids."""
+    monkeypatch.setattr(registry, "_registered", {})
+    library.register("bad/Bad", Bad)
+    return "bad/Bad"
+
+
+def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
+    """Exit code 3, the culprit and its step, and an object that is strict JSON."""
+    words = [*TINY, "--total-steps", 4 * FRAMES, "--eval-max-steps", 12, "--env.good", 10]
+    outcome = rollax("train", "ppo", bad, *words)
+    assert outcome.code == 3, outcome.err
+    assert f"a reward of the environment became NaN or infinite at step {2 * FRAMES}" in outcome.out
+    found = outcome.object
+    assert (found["status"], found["any_nan"], found["steps"]) == ("nonfinite", True, 0)
+    assert [found[name] for name in NUMBERS] == [None] * 5
+    played = rollax("eval", "run", "--episodes", 3)
+    assert played.code == 0 and played.object["return_mean"] is None and played.object["any_nan"] is True
+
+
+def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
+    """Also those of single members."""
+    words = [*TINY, "--eval-max-steps", 2, "--env.good", 0, "--env.value", "inf", "--seeds", 2]
+    outcome = rollax("train", "ppo", bad, *words)
+    assert outcome.code == 3
+    assert outcome.object["return_members"] == [None, None]
+
+
+def test_rollback(rollax: Rollax, bad: str) -> None:
+    """`resume --on-nonfinite rollback`, as the stopped run proposes."""
+    words = ["--total-steps", 16 * FRAMES, "--eval-max-steps", 2, "--env.good", 10**6, "--env.chance", 0.003]
+    outcome = rollax("train", "ppo", bad, *TINY, *words, "--checkpoint-steps", FRAMES)
+    assert outcome.code == 3
+    assert "rollax resume run --on-nonfinite rollback" in outcome.out
+    outcome = rollax("resume", "run", "--on-nonfinite", "rollback")
+    assert (outcome.code, outcome.object["steps"]) == (0, 16 * FRAMES)
+
+
+def test_envs(rollax: Rollax) -> None:
+    """All, those of a suite, or the arguments of one; as JSON too."""
+    everything = rollax("envs")
+    assert everything.code == 0
+    assert {"gymnax/CartPole-v1", "probe/memory"} <= set(everything.lines)
+    suite = rollax("envs", "probe")
+    assert suite.lines and all(line.startswith("probe/") for line in suite.lines)
+    assert json.loads(rollax("envs", "probe", "--json").out) == suite.lines
+    assert "delay" in rollax("envs", "probe/memory").out and "default 3" in rollax("envs", "probe/memory").out
+    assert json.loads(rollax("envs", "probe/memory", "--json").out) == {"delay": 3}
+    assert rollax("envs", "probe/one-action").out == "takes no arguments\n"
+
+
+def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
+    """Names and defaults that `--env` takes."""
+    lines = rollax("envs", "gymnax/CartPole-v1").lines
+    assert any(line.split() == ["--env.gravity", "default", "9.8"] for line in lines)
+    found = rollax("envs", "gymnax/CartPole-v1", "--json").object
+    assert found["gravity"] == 9.8 and len(found) == len(lines)
+
+
+def test_algorithms(rollax: Rollax) -> None:
+    assert "proximal policy optimisation" in rollax("algorithms").out
+    assert "ppo" in rollax("algorithms", "--json").object
+
+
+def test_doctor(rollax: Rollax) -> None:
+    """Versions, devices, what is missing and how to get it."""
+    outcome = rollax("doctor")
+    assert outcome.code == 0
+    import jax
+
+    for part in (f"jax {jax.__version__}", f"rollax {__version__}", "cpu", "can be written"):
+        assert part.lower() in outcome.out.lower()
+    found = rollax("doctor", "--json").object
+    assert found["packages"]["jax"] == jax.__version__ and found["runs_writable"] is True
+    for package, version in found["optional"].items():
+        line = next(line for line in outcome.lines if line.startswith(package))
+        assert version in line if version else "not installed: pip install" in line
+
+
+def test_version_and_overview(rollax: Rollax) -> None:
+    assert rollax("--version").out.strip() == __version__
+    overview = rollax()
+    assert overview.code == 0 and overview == rollax("--help") == rollax("-h") == rollax("help")
+    for command in ("train", "resume", "eval", "plot", "render", "envs", "algorithms", "doctor"):
+        assert f"rollax {command}" in overview.out
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (
+            "train ppo probe/memory",
+            "--total-steps --seeds --run-dir --config.gamma --network.hidden --sweep --env --json",
+        ),
+        ("train", "--total-steps --config.learning-rate"),
+        ("resume", "--total-steps --on-nonfinite --devices --json"),
+        ("eval", "--checkpoint --episodes --stochastic --seed --member --json"),
+        ("plot", "--out"),
+        ("render", "--out --checkpoint --seed --episodes"),
+        ("envs", "--json"),
+        ("algorithms", "--json"),
+        ("doctor", "--json"),
+    ],
+)
+def test_help(rollax: Rollax, command: str, options: str) -> None:
+    """Each command's help names its options, and nothing is run."""
+    outcome = rollax(*command.split(), "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert [name for name in options.split() if name not in outcome.out] == []
+    assert list(Path().iterdir()) == []
+
+
+def test_plot(rollax: Rollax, finished: Path) -> None:
+    """One run into its figures, two into a file of one's choice."""
+    pytest.importorskip("rollax.view.plot")
+    outcome = rollax("plot", finished)
+    assert outcome.code == 0, outcome.err
+    path = Path(outcome.lines[-1])
+    assert path.parent == finished / "figures" and path.stat().st_size > 1000
+    assert rollax("plot", finished, finished, "--out", "both.png").code == 0
+    assert Path("both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_render(rollax: Rollax, finished: Path) -> None:
+    """An episode as a GIF."""
+    pytest.importorskip("rollax.view.render")
+    outcome = rollax("render", finished, "--out", "episode.gif")
+    assert outcome.code == 0, outcome.err
+    assert Path("episode.gif").read_bytes().startswith(b"GIF8")

@@ -1,0 +1,184 @@
+"""What a user gets wrong is answered by one message with the remedy and exit code 2, and nothing is left behind."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import rollax as library
+from rollax.environments import registry
+from rollax.spaces import Box, Dict
+from train.runs import FRAMES, SMALL_WORDS, Bad, Command
+
+Rollax = Callable[..., Any]
+TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 2 * FRAMES, *SMALL_WORDS]
+
+
+def refused(outcome: Any, *parts: str) -> None:
+    """Exit code 2, all parts of the message on standard error, no traceback, nothing else printed, nothing created."""
+    assert outcome.code == 2, outcome
+    message = " ".join(outcome.err.split())
+    assert [part for part in parts if part not in message] == [], message
+    assert "Traceback" not in outcome.err
+    assert outcome.out == ""
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["trian"], ["unknown command 'trian'", "did you mean train?"]),
+        (["train", "ppo"], ["an algorithm and an environment", "rollax train ppo gymnax/CartPole-v1"]),
+        (["train", "ppo", "probe/memory", "more"], ["an algorithm and an environment"]),
+        (["train", "ppp", "probe/memory"], ["unknown algorithm 'ppp'", "did you mean ppo?"]),
+        (["train", "ppo", "gymnax/CartPol-v1"], ["unknown environment", "did you mean gymnax/CartPole-v1"]),
+        (["train", "ppo", "cartpole"], ["did you mean gymnax/CartPole-v1"]),
+        ([*TRAIN, "--env.dely", "3"], ["unknown argument of probe/memory 'dely'", "did you mean delay?"]),
+        ([*TRAIN, "--env.delay", "soon"], ["delay must be a whole number, not 'soon' (default: 3)"]),
+        ([*TRAIN, "--env.delay", "-1"], ["delay (-1) must be at least 0"]),
+        ([*TRAIN, "--env.delay"], ["--env.delay needs a value"]),
+        ([*TRAIN, "--config.lerning-rate", "1"], ["--config.lerning-rate", "Perhaps you meant", "--config.learning-rate"]),
+        ([*TRAIN, "--totl-steps", "1"], ["--totl-steps", "Perhaps you meant", "--total-steps"]),
+        ([*TRAIN, "--config.num-envs", "four"], ["--config.num-envs", "'four'"]),
+        ([*TRAIN, "--network.core", "grru"], ["'grru'", "'gru'"]),
+        ([*TRAIN, "--on-nonfinite", "ignore"], ["'ignore'", "'rollback'"]),
+        ([*TRAIN, "--config.num-minibatches", "3"], ["num_minibatches (3)", "try num_minibatches 2 or 4 or num_envs 3 or 6"]),
+        ([*TRAIN, "--config.sequence-length", "3"], ["sequence_length (3)", "try sequence_length 2 or 4 or num_steps 6 or 9"]),
+        ([*TRAIN, "--config.num-envs", "0"], ["num_envs (0) must be at least 1"]),
+        ([*TRAIN, "--config.num-steps", "-8"], ["num_steps (-8) must be at least 1"]),
+        ([*TRAIN, "--config.gamma", "2"], ["gamma (2.0) must be between 0 and 1"]),
+        ([*TRAIN, "--config.learning-rate", "nan"], ["learning_rate (nan) must be at least 0"]),
+        ([*TRAIN, "--config.total-updates", "3"], ["set that instead", "--total-steps"]),
+        ([*TRAIN, "--network.hidden", "0"], ["network.hidden ((0,)) must be at least 1"]),
+        ([*TRAIN, "--network.core", "gru", "--network.core-size", "0"], ["network.core_size (0) must be at least 1"]),
+        ([*TRAIN, "--network.initial-std", "0"], ["network.initial_std (0.0) must be more than 0"]),
+        ([*TRAIN, "--total-steps", "0"], ["total_steps (0) must be at least 1"]),
+        ([*TRAIN, "--eval-episodes", "0"], ["eval_episodes (0) must be at least 1"]),
+        ([*TRAIN, "--eval-count", "-1"], ["eval_count (-1) must be at least 0"]),
+        ([*TRAIN, "--keep-last", "0"], ["keep_last (0) must be at least 1"]),
+        ([*TRAIN, "--seeds", "0"], ["seeds (0) must be at least 1"]),
+        ([*TRAIN, "--seed", "-1"], ["seed (-1) must be at least 0"]),
+        ([*TRAIN, "--best-metric", "retrun_mean"], ["unknown best_metric", "did you mean return_mean"]),
+        ([*TRAIN, "--sweep.num-envs", "4", "8"], ["static ones cannot be", "learning_rate"]),
+        ([*TRAIN, "--sweep.lerning-rate", "1"], ["did you mean learning_rate"]),
+        ([*TRAIN, "--sweep.gamma", "0.9", "2"], ["gamma (2.0) must be between 0 and 1"]),
+        ([*TRAIN, "--sweep.gamma", "high"], ["--sweep.gamma takes numbers, not 'high'"]),
+        ([*TRAIN, "--sweep.gamma"], ["--sweep.gamma needs a value"]),
+        ([*TRAIN, "--devices", "64"], ["devices (64) is more than there are"]),
+        ([*TRAIN, "--devices", "0"], ["devices (0) must be at least 1"]),
+        ([*TRAIN, "--run-dir", "/dev/null/run"], ["/dev/null/run cannot be written", "choose another --run-dir"]),
+        (["resume"], ["Folder of the run", "rollax resume --help"]),
+        (["resume", "nowhere"], ["nowhere is not a run: it has no config.yaml"]),
+        (["eval", "nowhere"], ["nowhere is not a run"]),
+        (["eval", "nowhere", "--episodes", "0"], ["episodes (0) must be at least 1"]),
+        (["plot"], ["rollax plot RUN"]),
+        (["plot", "nowhere"], ["nowhere is not a run"]),
+        (["render", "nowhere"], ["nowhere is not a run"]),
+        (["envs", "gymnx"], ["unknown suite of environments 'gymnx'", "did you mean gymnax?"]),
+        (["envs", "probe/memry"], ["did you mean probe/memory"]),
+        (["algorithms", "--jsn"], ["--jsn"]),
+    ],
+    ids=lambda value: " ".join(map(str, [w for w in value if w not in TRAIN] or value)) if isinstance(value, list) else None,
+)
+def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
+    """Names near the unknown one, sizes that work, ranges."""
+    refused(rollax(*words), *parts)
+
+
+def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code and standard error are what a shell sees."""
+    monkeypatch.chdir(tmp_path)
+    command = Command("train", "ppo", "gymnax/CartPol-v1")
+    assert command.finish() == 2
+    assert command.out == []
+    assert len(command.err) == 1 and command.err[0].startswith("error: unknown environment 'gymnax/CartPol-v1': did you mean")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--checkpoint", "worst"], ["--checkpoint", "7"], ["--member", "1"]])
+def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[str]) -> None:
+    refused(rollax("eval", finished, *words), "error: ", words[1])
+
+
+def test_a_run_folder_that_is_in_use(rollax: Rollax, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It is left as it is, and the message says how to go on with it."""
+    folder = tmp_path_factory.mktemp("taken")
+    (folder / "notes.txt").write_text("mine")
+    refused(rollax(*TRAIN, "--run-dir", folder), f"{folder} exists and is not empty", f"rollax resume {folder}")
+    refused(rollax(*TRAIN, "--run-dir", folder / "notes.txt"), "exists and is not empty")
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_suite_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install."""
+    monkeypatch.setitem(sys.modules, "gymnax", None)  # importing it fails from now on
+    monkeypatch.delitem(sys.modules, "rollax.environments.gymnax", raising=False)
+    refused(rollax("train", "ppo", "gymnax/CartPole-v1"), "need the package gymnax", 'pip install "rollax[gymnax]"')
+
+
+@pytest.mark.parametrize("package", ["wandb", "trackio"])
+def test_a_logger_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    from rollax.train import loop
+
+    monkeypatch.setattr(loop, "installed", lambda name: None)
+    refused(rollax(*TRAIN, f"--{package}", "project"), f'pip install "rollax[{package}]"')
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "parts"),
+    [
+        (Box(-float("inf"), float("inf"), (1,)), ["--network.squash"], ["network.squash", "finite bounds", "leave squash off"]),
+        (Dict({"a": Box(0, 1, (1,))}), [], ["no policy for the action space", "must be Discrete, MultiDiscrete or a Box"]),
+        (Box(0, 5, (1,), "int32"), [], ["no policy for the action space"]),
+    ],
+)
+def test_action_spaces(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, space: Any, words: list[str], parts: list[str]) -> None:
+    """What the network cannot act in is refused before anything is compiled."""
+
+    class Other(Bad):
+        name = "mine/other"
+        action_space = space
+
+    monkeypatch.setattr(registry, "_registered", {})
+    library.register("mine/Other", Other)
+    refused(rollax("train", "ppo", "mine/Other", *SMALL_WORDS, *words), *parts)
+
+
+def test_devices_that_do_not_divide(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of a population over devices."""
+    device = jax.devices()[0]
+    monkeypatch.setattr(jax, "devices", lambda *_: [device] * 2)
+    refused(rollax(*TRAIN, "--seeds", 3, "--devices", 2), "3 members, which devices (2) does not divide")
+
+
+def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while starting: 130, one line, nothing left."""
+    from rollax.train import api
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "train", interrupted)
+    outcome = rollax(*TRAIN)
+    assert outcome.code == 130
+    assert outcome.err.startswith("error: interrupted") and len(outcome.err.splitlines()) == 1
+
+
+def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1 and one message that says how to see where; then the traceback."""
+    from rollax.train import api
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "metrics.jsonl")
+
+    monkeypatch.setattr(api, "train", full)
+    outcome = rollax(*TRAIN)
+    assert outcome.code == 1
+    assert "No space left on device: 'metrics.jsonl'" in outcome.err and "ROLLAX_TRACEBACK=1" in outcome.err
+    monkeypatch.setenv("ROLLAX_TRACEBACK", "1")
+    with pytest.raises(OSError):
+        rollax(*TRAIN)

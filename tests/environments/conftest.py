@@ -1,0 +1,14 @@
+"""These programs run once, so that optimising them would cost more than it saves."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _quick_compilation() -> Iterator[None]:
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -1,0 +1,104 @@
+"""One contract for every listed environment, and what the probes promise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.environments import arguments, check_environment, list_environments, make
+
+# Ten seconds each, nearly all of it compilation. Of XLand-MiniGrid's many ids, some that differ in kind.
+SLOW = ("gymnax/Asterix-MinAtar", "gymnax/Freeway-MinAtar", "gymnax/Seaquest-MinAtar")
+CHOSEN = (
+    "xminigrid/MiniGrid-DoorKey-5x5",
+    "xminigrid/MiniGrid-MemoryS8",
+    "xminigrid/XLand-MiniGrid-R2-9x9",
+    "rl2/XLand-MiniGrid-R1-9x9",
+)
+
+
+def is_slow(id: str) -> bool:
+    return id in SLOW or (id.startswith(("xminigrid/", "rl2/")) and id not in CHOSEN)
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in list_environments()])
+def test_every_listed_environment_keeps_the_contract(id: str) -> None:
+    # A short limit, so that long episodes end too; 30 steps see four ends at least.
+    short = {name: 6 for name in ("max_steps_in_episode", "max_steps", "length") if name in arguments(id)}
+    # gymnax's Swimmer and the rooms of XLand-MiniGrid add arrays of different ranks.
+    with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/")) else "raise"):
+        env = make(id, **short)
+        report = check_environment(env, steps=30)
+    assert report.episodes > 0, report
+    assert env.name == id
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(env))
+
+
+def _play(id: str, policy, **options: object) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards of whole episodes from 64 starts, `[64, T, ...]`, and the first observations."""
+    env = make(id, **options)
+
+    def episode(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        reset_key, loop_key = jax.random.split(key)
+        state, obs = env.reset(reset_key)
+        first, rewards = obs, []
+        for step_key in jax.random.split(loop_key, env.time_limit):
+            transition = env.step(step_key, state, policy(first, obs))
+            state, obs = transition.state, transition.obs
+            rewards.append(transition.reward)
+        return jnp.stack(rewards), first
+
+    rewards, first = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), 64))
+    return np.asarray(rewards), jax.tree.map(np.asarray, first)
+
+
+POLICIES = {
+    "one-action": lambda first, obs: 0,
+    "action-reward": lambda first, obs: 1,
+    "action-observation": lambda first, obs: obs[0] > 0,
+    "memory": lambda first, obs: first[0] > 0,
+    "two-agents": lambda first, obs: obs[:, 0] * obs[:, 1] < 0,
+    "two-steps": lambda first, obs: 0,
+    "multi-discrete": lambda first, obs: obs > 0,
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_best_policy_of_a_probe_has_its_return(name: str) -> None:
+    rewards, _ = _play(f"probe/{name}", lambda first, obs: jnp.asarray(POLICIES[name](first, obs), jnp.int32))
+    np.testing.assert_allclose(rewards.sum(axis=1), 1.0)
+
+
+def test_a_worse_policy_has_less() -> None:
+    wrong = {"action-reward": -1.0, "action-observation": -1.0, "memory": -1.0, "multi-discrete": 0.0}
+    for name, expected in wrong.items():
+        policy = POLICIES[name]
+        rewards, _ = _play(f"probe/{name}", lambda first, obs, policy=policy: 1 - jnp.asarray(policy(first, obs), jnp.int32))
+        np.testing.assert_allclose(rewards.sum(axis=1), expected)
+
+
+def test_continuous_and_masked_probes() -> None:
+    rewards, _ = _play("probe/continuous", lambda first, obs: obs)
+    np.testing.assert_allclose(rewards, 0.0)
+    rewards, _ = _play("probe/masked", lambda first, obs: 3 - jnp.argmax(obs["action_mask"][::-1]), steps=40)
+    assert (rewards >= 0).all()
+    np.testing.assert_allclose(rewards.mean(), 34 / 45, atol=0.02)
+    rewards, first = _play("probe/masked", lambda first, obs: 3, steps=1)
+    np.testing.assert_allclose(rewards[:, 0], np.where(first["action_mask"][:, 3], 1.0, -10.0))
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_truncation_probe(terminate: bool) -> None:
+    env = make("probe/truncation", time_limit=3, terminate=terminate)
+    state, obs = env.reset(jax.random.key(0))
+    seen = [obs]
+    for time in (1, 2, 3):
+        transition = env.step(jax.random.key(time), state, 0)
+        state = transition.state
+        seen.append(transition.obs)
+        assert (bool(transition.terminated), bool(transition.truncated)) == (
+            terminate and time == 3,
+            not terminate and time == 3,
+        )
+    expected = np.vstack([np.eye(3), np.zeros((1, 3))]) if terminate else np.zeros((4, 1))
+    np.testing.assert_array_equal(np.stack(seen), expected)

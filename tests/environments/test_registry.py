@@ -1,0 +1,128 @@
+"""Environments by name: what is listed, what is accepted, and what a mistake says."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import environments
+from rollax.environments import registry, suites
+from rollax.environments.native.probes import Memory
+from rollax.errors import UnknownNameError, UsageError, near
+
+
+def test_listing_imports_no_suite() -> None:
+    code = """
+import sys
+from rollax import environments
+ids = environments.list_environments()
+assert "gymnax/CartPole-v1" in ids and "probe/memory" in ids
+assert not {"gymnax", "matplotlib"} & set(sys.modules), "a suite was imported"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_gymnax_environments_that_work_offline_are_listed() -> None:
+    import gymnax
+
+    listed = {id.removeprefix("gymnax/") for id in environments.list_environments("gymnax")}
+    assert listed == set(gymnax.registered_envs) - {"MNISTBandit-bsuite"}
+
+
+@pytest.mark.parametrize(
+    ("id", "message"),
+    [
+        ("gymnax/CartPol-v1", "did you mean gymnax/CartPole-v1"),
+        ("CartPole-v1", "did you mean gymnax/CartPole-v1"),
+        ("gymnax/MNISTBandit-bsuite", "downloads"),
+        ("probe/memry", "probe/memory"),
+        ("zzzzzz/qqqqqq", "known are: gymnax/CartPole-v1"),
+    ],
+)
+def test_unknown_environments(id: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        environments.make(id)
+
+
+def test_unknown_suite_and_argument() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean gymnax"):
+        environments.list_environments("gymnx")
+    with pytest.raises(UnknownNameError, match="argument of gymnax/CartPole-v1 'gravty': did you mean gravity"):
+        environments.make("gymnax/CartPole-v1", gravty=5)
+    with pytest.raises(UnknownNameError, match="argument of probe/memory 'dely': did you mean delay"):
+        environments.make("probe/memory", dely=5)
+
+
+def test_near_ignores_case_and_suite() -> None:
+    assert near("cartpole", ["probe/memory", "gymnax/CartPole-v1"]) == ["gymnax/CartPole-v1"]
+    assert near("nothing-like-it", ["abc", "def"]) == []
+
+
+@pytest.mark.parametrize("value", [5, 5.0, "5", "5.0", np.float64(5), np.int32(5), jnp.asarray(5), jnp.asarray(5.0)])
+def test_numbers_become_the_type_of_the_default(value: object) -> None:
+    gravity = environments.make("gymnax/CartPole-v1", gravity=value).params.gravity
+    assert (gravity.dtype, gravity.shape, gravity.weak_type, float(gravity)) == (jnp.float32, (), False, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("id", "arguments", "message"),
+    [
+        ("gymnax/CartPole-v1", {"gravity": "heavy"}, "gravity must be a number, not 'heavy'"),
+        ("gymnax/CartPole-v1", {"gravity": True}, "gravity must be a number"),
+        ("gymnax/CartPole-v1", {"gravity": jnp.ones(3)}, r"not an array float32\[3\]"),
+        ("gymnax/CartPole-v1", {"max_steps_in_episode": 2.5}, "whole number"),
+        ("gymnax/CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
+        ("gymnax/CartPole-v1", {"total_mass": 3.0}, "argument of gymnax/CartPole-v1 'total_mass'"),
+        ("gymnax/Pong-misc", {"use_ai_policy": "maybe"}, "true or false"),
+        ("gymnax/FrozenLake-misc", {"map_name": "5x5"}, "gymnax refuses"),
+        ("gymnax/Acrobot-v1", {"available_torque": [1.0]}, "like its default"),
+        ("probe/memory", {"delay": -1}, "at least 0"),
+        ("probe/truncation", {"terminate": 3}, "true or false"),
+    ],
+)
+def test_wrong_values(id: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        environments.make(id, **arguments)
+
+
+def test_values_from_a_command_line() -> None:
+    assert environments.make("gymnax/FrozenLake-misc", is_slippery="false", map_name="8x8").time_limit == 200
+    torque = environments.make("gymnax/Acrobot-v1", available_torque="[-2, 0, 2]").params.available_torque
+    np.testing.assert_array_equal(torque, jnp.asarray([-2.0, 0.0, 2.0], jnp.float32))
+    assert environments.make("gymnax/FourRooms-misc", goal_fixed="[1, 1]").time_limit == 500
+    assert environments.make("probe/memory", delay="5").time_limit == 6
+    assert environments.make("gymnax/DeepSea-bsuite", size="5", action_mapping_key="3").time_limit == 5
+
+
+def test_arguments_are_what_make_accepts() -> None:
+    for id in ("gymnax/CartPole-v1", "gymnax/DeepSea-bsuite", "probe/truncation", "gymnax/Acrobot-v1"):
+        defaults = environments.arguments(id)
+        assert jax.tree.structure(environments.make(id, **defaults)) == jax.tree.structure(environments.make(id))
+    assert environments.arguments("gymnax/CartPole-v1")["gravity"] == 9.8
+    assert environments.arguments("probe/memory") == {"delay": 3}
+
+
+def test_own_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+    def long_memory(*, delay: int = 20) -> Memory:
+        return Memory(delay)
+
+    environments.register("mine/LongMemory", long_memory)
+    assert environments.list_environments("mine") == ["mine/LongMemory"]
+    assert environments.make("mine/LongMemory", delay="30").time_limit == 31
+    assert environments.arguments("mine/LongMemory") == {"delay": 20}
+    with pytest.raises(UsageError, match="not 'Lonely': try \"mine/Lonely\""):
+        environments.register("Lonely", long_memory)
+    with pytest.raises(UsageError, match="part of rollax"):
+        environments.register("gymnax/CartPole-v1", long_memory)
+
+
+def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = suites.Suite("package_that_is_not_there.adapter", ("Thing",), "thing")
+    monkeypatch.setitem(suites.SUITES, "thing", suite)
+    with pytest.raises(UsageError, match=r'pip install "rollax\[thing\]"'):
+        environments.make("thing/Thing")

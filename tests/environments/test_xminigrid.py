@@ -1,0 +1,230 @@
+"""The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xminigrid
+from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+from xminigrid.rendering.rgb_render import render_tile
+from xminigrid.types import StepType, TimeStep
+
+from rollax.environments import Streams, arguments, make
+from rollax.environments.xminigrid import XMiniGrid, picture
+from rollax.errors import UsageError
+
+EMPTY, MEMORY, XLAND = "MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "XLand-MiniGrid-R1-9x9"
+NUM_ENVS, STEPS, LIMIT, TILE = 64, 70, 12, 4
+
+
+@pytest.fixture(autouse=True)
+def _suite_promotes_ranks() -> Iterator[None]:
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@cache
+def played(name: str) -> dict[str, Any]:
+    """Random play in streams, `[T, E]`: what the adapter says of each step, and what the suite itself says of the same one."""
+    symbols, image = (
+        make(f"xminigrid/{name}", max_steps=LIMIT, previous=False, observation=kind, tile_size=TILE)
+        for kind in ("symbols", "image")
+    )
+    dynamics, params = xminigrid.make(name)
+    params = params.replace(max_steps=LIMIT)
+    streams = Streams(symbols, NUM_ENVS)
+
+    def by_the_suite(state: Any, action: jax.Array) -> Any:
+        before = TimeStep(state, StepType.MID, jnp.zeros(()), jnp.ones(()), jnp.zeros(()))
+        return dynamics.step(params, before, action)
+
+    def act(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        action = jax.random.randint(key, (NUM_ENVS,), 0, symbols.action_space.n)
+        keys = jax.vmap(jax.random.key)(jnp.zeros(NUM_ENVS, jnp.uint32))  # steps draw nothing
+        pictures = jax.vmap(image.step)(keys, state.env_state, action).obs["view"] if name == MEMORY else None
+        own = jax.vmap(by_the_suite)(state.env_state, action)
+        after, step = streams.step(keys, state, action)
+        rows = {**step._asdict(), "next_time": after.env_state.step_num, "pictures": pictures, "suite": own}
+        return after, rows
+
+    with jax.debug_key_reuse(False):
+        run = jax.jit(lambda key, keys: jax.lax.scan(act, streams.init(key), keys)[1])
+        record = run(jax.random.key(0), jax.random.split(jax.random.key(1), STEPS))
+    record["suite"] = record["suite"].replace(state=record["suite"].state.replace(key=()))
+    return jax.tree.map(np.asarray, record)
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_ends_are_told_apart_by_the_discount(name: str) -> None:
+    """A last step with discount 0 terminates, one with discount 1 is cut off by time, and there is no other end."""
+    record = played(name)
+    suite = record["suite"]
+    last = suite.step_type == StepType.LAST
+    np.testing.assert_array_equal(record["terminated"], last & (suite.discount == 0))
+    np.testing.assert_array_equal(record["truncated"], last & (suite.discount == 1))
+    assert record["terminated"].any() and record["truncated"].any()
+    assert (suite.state.step_num[record["truncated"]] == LIMIT).all()
+    assert (suite.state.step_num[record["terminated"]] < LIMIT).any()
+    np.testing.assert_array_equal(record["next_time"], np.where(last, 0, suite.state.step_num))
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_rewards_are_those_of_the_suite(name: str) -> None:
+    """Only terminations are rewarded, and where there is a wrong goal, not all of them."""
+    record = played(name)
+    np.testing.assert_array_equal(record["reward"], record["suite"].reward)
+    won = record["reward"] > 0
+    assert won.any() and not won[~record["terminated"]].any()
+    assert (record["terminated"] & ~won).any() == (name == MEMORY)
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_the_last_observation_is_the_true_one(name: str) -> None:
+    """After every step, the last ones included, it is what the suite shows of the state then, not of the next episode."""
+    record = played(name)
+    final, suite = record["final_obs"], record["suite"]
+    np.testing.assert_array_equal(final["view"], suite.observation)
+    np.testing.assert_array_equal(final["direction"], suite.state.agent.direction)
+    ended = record["terminated"] | record["truncated"]
+    assert np.any(record["obs"]["view"][ended] != final["view"][ended])
+    for part in ("view", "direction"):
+        np.testing.assert_array_equal(record["obs"][part][~ended], final[part][~ended])
+
+
+def drawn(view: np.ndarray) -> np.ndarray:
+    """The suite's pictures of the tiles of a view, with the agent, who looks up, in the middle of the lowest row."""
+    size, rows = len(view), []
+    for y, x in np.ndindex(size, size):
+        direction = 0 if (y, x) == (size - 1, size // 2) else None
+        tile = tuple(int(n) for n in view[y, x])
+        rows.append(render_tile(tile=tile, agent_direction=direction, highlight=False, tile_size=TILE))
+    tiles = np.stack(rows).astype(np.uint8).reshape(size, size, TILE, TILE, 3)  # as the suite stores them
+    return tiles.transpose(0, 2, 1, 3, 4).reshape(size * TILE, size * TILE, 3)
+
+
+def test_pictures_are_those_of_the_suite() -> None:
+    """Of every tile in every colour."""
+    tiles = np.stack(np.unravel_index(np.arange(13 * 13) % (NUM_TILES * NUM_COLORS), (NUM_TILES, NUM_COLORS)), axis=-1)
+    view = tiles.reshape(13, 13, 2).astype(np.uint8)
+    shown = jax.jit(lambda view: picture(view, TILE))(view)
+    assert shown.dtype == jnp.uint8
+    np.testing.assert_array_equal(shown, drawn(view))
+
+
+def test_an_image_is_the_picture_of_the_symbols() -> None:
+    """Along the same steps."""
+    record = played(MEMORY)
+    views, places = np.unique(record["final_obs"]["view"].reshape(STEPS * NUM_ENVS, -1), axis=0, return_index=True)
+    pictures = record["pictures"].reshape(STEPS * NUM_ENVS, *record["pictures"].shape[2:])
+    assert len(views) > 10
+    for view, place in zip(views.reshape(-1, 3, 3, 2), places, strict=True):
+        np.testing.assert_array_equal(pictures[place], drawn(view))
+
+
+def test_arguments_have_their_effect() -> None:
+    """Sizes and parts of what is seen, and the limit; 0 leaves the suite's own."""
+    plain = make(f"xminigrid/{EMPTY}", previous=False)
+    assert isinstance(plain, XMiniGrid)
+    assert set(plain.observation_space.spaces) == {"view", "direction"}
+    own = xminigrid.make(EMPTY)[1]
+    assert (plain.time_limit, plain.observation_space.spaces["view"].cells) == (own.max_steps, (own.view_size,) * 2)
+    other = make(f"xminigrid/{EMPTY}", direction=False, view_size=5, max_steps=7, observation="image", tile_size=6)
+    assert other.time_limit == 7
+    assert other.observation_space.spaces["view"].shape == (30, 30, 3)
+    assert set(other.observation_space.spaces) == {"view", "previous_action", "previous_reward"}
+    assert set(arguments(f"rl2/{XLAND}")) == set(arguments(f"xminigrid/{XLAND}")) | {"episodes"}
+    assert set(arguments(f"xminigrid/{XLAND}")) > set(arguments(f"xminigrid/{EMPTY}"))
+
+
+@pytest.mark.parametrize(
+    ("id", "given", "message"),
+    [
+        (EMPTY, {"view_size": 4}, r"xminigrid/MiniGrid-Empty-5x5: view_size \(4\) must be odd"),
+        (EMPTY, {"view_size": -1}, r"view_size \(-1\) must be at least 0"),
+        (EMPTY, {"max_steps": -5}, r"max_steps \(-5\) must be at least 0"),
+        (EMPTY, {"tile_size": 2}, r"tile_size \(2\) must be at least 3"),
+        (EMPTY, {"tile_size": "big"}, "tile_size must be a whole number, not 'big'"),
+        (EMPTY, {"observation": "pixels"}, r"observation \('pixels'\) must be one of symbols, image"),
+        (EMPTY, {"view_sise": 5}, "unknown argument of xminigrid/MiniGrid-Empty-5x5 'view_sise': did you mean view_size"),
+        (EMPTY, {"num_rulesets": 5}, "unknown argument of xminigrid/MiniGrid-Empty-5x5 'num_rulesets'"),
+        (XLAND, {"episodes": 3}, "unknown argument of xminigrid/XLand-MiniGrid-R1-9x9 'episodes'"),
+        (XLAND, {"num_rulesets": 9, "ruleset": 9}, r"ruleset \(9\) must be between 0 and 8, or -1 to draw from them all"),
+        (XLAND, {"num_rulesets": 9, "ruleset": -2}, r"ruleset \(-2\) must be between 0 and 8"),
+        (XLAND, {"num_rulesets": 10, "split": "held-out", "ruleset": 2}, r"ruleset \(2\) must be between 0 and 1"),
+        (XLAND, {"split": "test"}, r"split \('test'\) must be one of all, train, held-out"),
+        (XLAND, {"num_rulesets": 10, "split": "train", "held_out": 1.0}, r"held_out \(1.0\) must be a share"),
+        (XLAND, {"num_rulesets": 0}, r"number \(0\) must be at least 1"),
+        (XLAND, {"ruleset_seed": -1}, r"seed \(-1\) at least 0"),
+        (XLAND, {"rulesets": "trivail"}, "neither a recipe .*trivial.* nor a file"),
+        (f"rl2/{XLAND}", {"episodes": 0}, r"episodes \(0\) must be at least 1"),
+    ],
+)
+def test_wrong_arguments(id: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(id if "/" in id else f"xminigrid/{id}", **given)
+
+
+def rows(env: Any) -> list[bytes]:
+    """The tasks of an environment, each as what it is made of."""
+    tasks = env.tasks
+    assert isinstance(env, XMiniGrid)
+    assert {len(part) for part in jax.tree.leaves(tasks)} == {len(tasks.goal)}
+    return [
+        b"".join(np.asarray(part[i]).tobytes() for part in (tasks.goal, tasks.rules, tasks.init_tiles))
+        for i in range(len(tasks.goal))
+    ]
+
+
+def xland(**given: Any) -> Any:
+    """Of few tasks with rules."""
+    return make(f"xminigrid/{XLAND}", **{"num_rulesets": 20, "rulesets": "small", "previous": False, **given})
+
+
+def test_tasks_are_split() -> None:
+    """What is held out is in no training, both together are all tasks, the split is always the same, and trials train."""
+    every, train, held_out = (rows(xland(split=split)) for split in ("all", "train", "held-out"))
+    assert (len(train), len(held_out)) == (16, 4)
+    assert not set(train) & set(held_out)
+    assert set(train) | set(held_out) == set(every) and len(set(every)) == 20
+    assert held_out == rows(xland(split="held-out"))
+    assert rows(xland(split="held-out", ruleset_seed=1)) != held_out
+    assert len(rows(xland(split="held-out", held_out=0.5))) == 10
+    trials = make(f"rl2/{XLAND}", num_rulesets=20, rulesets="small")
+    assert rows(trials.env.env) == train
+    assert trials.env.episodes == arguments(f"rl2/{XLAND}")["episodes"]
+
+
+def test_one_task_can_be_chosen() -> None:
+    """By its place, also within a split."""
+    every, held_out = rows(xland()), rows(xland(split="held-out"))
+    for index in (0, 7, 19):
+        assert rows(xland(ruleset=index)) == [every[index]]
+    assert rows(xland(ruleset="3", split="held-out")) == [held_out[3]]
+
+
+def test_tasks_are_shown_and_differ_between_trials() -> None:
+    """Of 24 trials: the goal and rules that are shown are those of one task; its objects lie there, in every episode anew."""
+    env = make(f"rl2/{XLAND}", num_rulesets=10, rulesets="small", show_task=True, episodes=2)
+    inner = env.env.env
+    with jax.debug_key_reuse(False):
+        state, obs = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 24))
+    _, (starts, shown), _ = state
+    goals, rules, tiles = (np.asarray(getattr(inner.tasks, part)) for part in ("goal", "rules", "init_tiles"))
+    found = set()
+    for trial in range(24):
+        (index,) = np.flatnonzero((goals == obs["goal"][trial, 0, 0]).all(1) & (rules == obs["rules"][trial, :, 0]).all((1, 2)))
+        found.add(int(index))
+        for episode in range(2):
+            np.testing.assert_array_equal(shown["goal"][trial, episode], obs["goal"][trial])
+            np.testing.assert_array_equal(starts.goal_encoding[trial, episode], goals[index])
+            np.testing.assert_array_equal(starts.rule_encoding[trial, episode], rules[index])
+            grid = {tuple(cell) for cell in np.asarray(starts.grid[trial, episode]).reshape(-1, 2).tolist()}
+            assert grid >= {tuple(tile) for tile in tiles[index].tolist() if tile[0]}
+    assert len(found) > 4, "trials have different tasks"
+    assert np.any(starts.grid[:, 0] != starts.grid[:, 1]), "episodes begin elsewhere"
+    assert bool(jnp.all(jax.vmap(env.observation_space.contains)(obs)))
+    assert not {"goal", "rules"} & set(make(f"rl2/{XLAND}", num_rulesets=10).observation_space.spaces)

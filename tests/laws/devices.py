@@ -1,0 +1,67 @@
+"""Run by test_devices in a process of its own: each row on one device and four, and what the compiled step sends between them.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.devices ppo ppo-gru
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+from laws.programs import compilation, fresh, plain
+from laws.table import BY_NAME
+from rollax.scale.sharding import environment_shardings, mesh
+
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "reduce-scatter",
+    "ragged-all-to-all",
+)
+UPDATES = 2
+
+
+def counted(state: Any, metrics: Any) -> Any:
+    """What must be equal: all but the stock of starts, which each device draws when it needs one; it changes no start."""
+    streams = state.actor.streams._replace(spare=(), spare_episode=())
+    return plain((state._replace(actor=state.actor._replace(streams=streams)), metrics))
+
+
+def compare(name: str) -> dict[str, Any]:
+    """The largest difference after some updates, the kinds of collectives, and over how many devices the environments lie."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+    state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
+    alone = fresh(state)
+    step = jax.jit(algorithm.step)
+    for _ in range(UPDATES):
+        alone, metrics = step(alone)
+
+    over = mesh(4, "environments")
+    shardings = environment_shardings(state, over)
+    spread = jax.device_put(fresh(state), shardings)
+    with jax.set_mesh(over):
+        compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(spread).compile()
+        for _ in range(UPDATES):
+            spread, spread_metrics = compiled(spread)
+    pairs = zip(jax.tree.leaves(counted(alone, metrics)), jax.tree.leaves(counted(spread, spread_metrics)), strict=True)
+    text = compiled.as_text()
+    return {
+        "difference": max(
+            float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b)))) for a, b in pairs if np.isfinite(b).all()
+        ),
+        "collectives": [kind for kind in COLLECTIVES if re.search(rf" {kind}(-start)?\(", text)],
+        "devices": len(spread.actor.streams.obs.sharding.device_set),
+        "share": spread.actor.streams.obs.addressable_shards[0].data.shape[0],
+    }
+
+
+if __name__ == "__main__":
+    with compilation(optimised=False):
+        print(json.dumps({name: compare(name) for name in sys.argv[1:]}))

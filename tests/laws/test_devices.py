@@ -1,0 +1,49 @@
+"""One run on four devices is the run on one, and the devices exchange sums only: of gradients, moments and metrics."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laws.table import BY_NAME, NAMES, first
+
+ROWS = first("ppo-gru", "ppo-normalised", "ppo-agents")
+
+
+@cache
+def results(names: tuple[str, ...]) -> dict[str, Any]:
+    """All rows in one process: the number of devices is fixed when JAX starts."""
+    tests = str(Path(__file__).parent.parent)
+    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUMPY_RANK_PROMOTION": "raise",
+        "PYTHONPATH": path,
+    }
+    command = [sys.executable, "-m", "laws.devices", *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(params=ROWS)
+def result(request: pytest.FixtureRequest) -> Any:
+    chosen = {item.callspec.params["result"] for item in request.session.items if "result" in getattr(item, "fixturenames", ())}
+    return results(tuple(name for name in NAMES if name in chosen))[request.param], BY_NAME[request.param]
+
+
+def test_four_devices_are_one(result: Any) -> None:
+    found, row = result
+    assert found["devices"] == 4
+    assert found["share"] == row.config.num_envs // 4, "each device has its share of the environments"
+    assert found["difference"] < row.rounding
+
+
+def test_only_sums_are_exchanged(result: Any) -> None:
+    assert result[0]["collectives"] == ["all-reduce"]

@@ -1,0 +1,90 @@
+"""PPO takes exactly the gradient steps that its settings say, counted by the optimisers themselves."""
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from laws.programs import differs, fresh, gradient_steps, plain
+from laws.table import BY_NAME
+
+MINIBATCHES = 2
+
+
+@cache
+def program(name: str, num_epochs: int, critic_epochs: int) -> Any:
+    """First state and compiled step."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+    config = dataclasses.replace(row.config, num_epochs=num_epochs, critic_epochs=critic_epochs, target_kl=float("inf"))
+    return jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0)), jax.jit(algorithm.step)
+
+
+def updated(name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **settings: float) -> tuple[Any, Any, Any]:
+    """State before, state after and the last metrics, with other numbers in the config."""
+    state, step = program(name, num_epochs, critic_epochs)
+    numbers = {field: jnp.float32(value) for field, value in settings.items()}
+    state = before = state._replace(config=dataclasses.replace(state.config, **numbers))
+    for _ in range(updates):
+        state, metrics = step(fresh(state))
+    return before, state, metrics
+
+
+@pytest.mark.parametrize(("epochs", "critic_epochs", "critic"), [(1, 0, 1), (3, 0, 3), (1, 3, 3), (3, 1, 1)])
+def test_number_of_gradient_steps(epochs: int, critic_epochs: int, critic: int) -> None:
+    """Also for one epoch, and for a critic that has more or fewer than the policy, update after update."""
+    before, after, metrics = updated("ppo", epochs, critic_epochs, updates=2)
+    assert gradient_steps(before) == {"actor": 0, "critic": 0}
+    assert gradient_steps(after) == {"actor": 2 * epochs * MINIBATCHES, "critic": 2 * critic * MINIBATCHES}
+    assert float(metrics["epochs"]) == epochs
+    assert differs(before.network.actor, after.network.actor)
+    assert differs(before.network.critic, after.network.critic)
+
+
+def test_a_shared_network_has_one_optimiser() -> None:
+    _, after, _ = updated("ppo-shared", 3, 0)
+    assert gradient_steps(after) == {"actor": 3 * MINIBATCHES}
+
+
+def test_the_divergence_stops_the_policy_alone() -> None:
+    """A target next to nothing: the policy stops after the first epoch, and a critic of its own goes on."""
+    _, after, metrics = updated("ppo", 3, 0, target_kl=1e-9, learning_rate=1e-2)
+    assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
+    assert float(metrics["epochs"]) == 1
+    before, still, _ = updated("ppo", 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2)
+    assert gradient_steps(still)["actor"] == 3 * MINIBATCHES, "a policy that does not move is not stopped"
+    assert not differs(plain(before.network.actor), plain(still.network.actor))
+    assert differs(plain(before.network.critic), plain(still.network.critic))
+
+
+def test_the_divergence_stops_a_shared_network() -> None:
+    """Then there is nothing left to do, and the epochs end."""
+    _, after, metrics = updated("ppo-shared", 3, 0, target_kl=1e-9)
+    assert gradient_steps(after) == {"actor": MINIBATCHES}
+    assert float(metrics["epochs"]) == 1
+
+
+def test_no_target_never_stops() -> None:
+    _, after, _ = updated("ppo", 3, 0, target_kl=float("inf"), learning_rate=10.0)
+    assert gradient_steps(after)["actor"] == 3 * MINIBATCHES
+
+
+def test_a_stopped_policy_does_not_move() -> None:
+    """After its first epoch the policy is that of a run with one epoch, though the critic learns on."""
+    _, stopped, _ = updated("ppo", 3, 0, target_kl=1e-9)
+    _, once, _ = updated("ppo", 1, 3)
+    for a, b in zip(jax.tree.leaves(stopped.network), jax.tree.leaves(once.network), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_schedules() -> None:
+    """Linear in updates: the first at the full rate, the last before the end of training at (almost) the last share."""
+    _, _, first = updated("ppo", 1, 0, updates=1, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
+    _, _, third = updated("ppo", 1, 0, updates=3, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
+    _, _, beyond = updated("ppo", 1, 0, updates=7, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
+    assert float(first["learning_rate"]) == pytest.approx(1e-2)
+    assert float(third["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
+    assert float(beyond["learning_rate"]) == pytest.approx(0.2e-2)

@@ -1,0 +1,113 @@
+"""The terms of policy-gradient losses, and running moments."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from rollax import losses, moments
+
+few = settings(max_examples=30, deadline=None)
+small = st.floats(-3.0, 3.0, width=32)
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "objective"), [(1.1, 1.0, 1.1), (1.5, 1.0, 1.2), (0.5, -1.0, -0.8)])
+def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: float) -> None:
+    """min(r A, clip(r) A) with epsilon 0.2."""
+    assert float(losses.policy_objective(jnp.log(ratio), jnp.float32(advantage), 0.2)) == pytest.approx(objective)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [(1.1, 1.0, 1.1), (1.5, 1.0, 0.0), (0.5, 1.0, 0.5), (0.5, -1.0, 0.0), (1.5, -1.0, -1.5), (0.9, -1.0, -0.9)],
+)
+def test_clipping_stops_the_gradient_one_way_only(ratio: float, advantage: float, slope: float) -> None:
+    """No gain from going further, but always a way back."""
+    gradient = jax.grad(losses.policy_objective)(jnp.log(ratio), advantage, 0.2)
+    assert float(gradient) == pytest.approx(slope, rel=1e-5)
+
+
+@few
+@given(small, small, st.floats(0.0, 1.0, width=32))
+def test_the_objective_is_a_lower_bound(log_ratio: float, advantage: float, clip: float) -> None:
+    objective = float(losses.policy_objective(jnp.float32(log_ratio), jnp.float32(advantage), clip))
+    assert objective <= np.exp(np.float32(log_ratio)) * np.float32(advantage) * (1 + 1e-5 * np.sign(advantage)) + 1e-6
+
+
+@few
+@given(small)
+def test_divergence_is_never_negative(log_ratio: float) -> None:
+    """r - 1 - log r: zero for the same policy, positive for another."""
+    estimate = float(losses.kl_estimate(jnp.float32(log_ratio)))
+    assert estimate >= 0
+    assert estimate == pytest.approx(np.exp(log_ratio) - 1 - log_ratio, rel=1e-4, abs=1e-6)
+    assert float(losses.kl_estimate(jnp.float32(0))) == 0
+
+
+def test_divergence_is_that_of_two_normals() -> None:
+    """Its mean over samples of the old policy: KL(N(0, 1) || N(1/2, 1)) = 1/8; 10^5 samples, so within 0.005."""
+    x = jax.random.normal(jax.random.key(0), (100_000,))
+    assert float(jnp.mean(losses.kl_estimate(0.5 * x - 0.125))) == pytest.approx(0.125, abs=0.005)
+
+
+@few
+@given(small, small, small, st.floats(0.0, 1.0, width=32))
+def test_value_error(value: float, old: float, target: float, clip: float) -> None:
+    """Half the square; with a clip never less, and the same while the value stays near the old one."""
+    plain = float(losses.value_error(*map(jnp.float32, (value, old, target)), None))
+    clipped = float(losses.value_error(*map(jnp.float32, (value, old, target)), clip))
+    assert plain == pytest.approx(0.5 * (value - target) ** 2, rel=1e-4, abs=1e-6)
+    assert clipped >= plain
+    if abs(value - old) < clip:
+        assert clipped == pytest.approx(plain, rel=1e-4, abs=1e-5)
+
+
+def test_value_clipping_by_hand() -> None:
+    """Old 0, new 1, clip 0.2: towards a target of 2, the error is that of 0.2, and its gradient is none."""
+    error, slope = jax.value_and_grad(losses.value_error)(jnp.float32(1), jnp.float32(0), jnp.float32(2), 0.2)
+    assert float(error) == pytest.approx(0.5 * 1.8**2)
+    assert float(slope) == 0
+    away = jax.grad(losses.value_error)(jnp.float32(1), jnp.float32(0), jnp.float32(-2), 0.2)
+    assert float(away) == pytest.approx(3.0), "back towards the target, the gradient is whole"
+
+
+@few
+@given(st.integers(0, 999), st.floats(-100.0, 100.0, width=32))
+def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
+    """numpy over all the data, for a tree of parts, whatever the batches."""
+    numbers = np.random.default_rng(seed)
+    scale = numbers.uniform(0.1, 10)
+    batches = [
+        {"a": offset + scale * numbers.normal(size=(4, 2, 3)).astype(np.float32), "b": numbers.normal(size=(4, 2))}
+        for _ in range(3)
+    ]
+    running = moments.initial({"a": jnp.zeros(3), "b": jnp.zeros(())})
+    assert moments.normalise(running, {"a": jnp.full(3, 0.3), "b": jnp.float32(0.2)})["a"] == pytest.approx(0.3)
+    for batch in batches:
+        running = moments.update(running, jax.tree.map(jnp.asarray, batch), axes=2)
+    for name in ("a", "b"):
+        everything = np.concatenate([b[name] for b in batches]).reshape(24, *batches[0][name].shape[2:]).astype(np.float64)
+        np.testing.assert_allclose(running.mean[name], everything.mean(0), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(running.variance[name], everything.var(0), rtol=1e-3, atol=1e-4)
+    assert float(running.size) == 24
+
+
+def test_normalised_is_standard() -> None:
+    """Mean 0 and variance 1; far outliers are clipped; masks and whole numbers pass untouched."""
+    data = {"x": 5 + 3 * jax.random.normal(jax.random.key(0), (500, 2)), "mask": jnp.ones((500, 2), bool)}
+    running = moments.update(moments.initial(jax.tree.map(lambda x: x[0], data)), data, axes=1)
+    seen = jax.vmap(lambda sample: moments.normalise(running, sample))(data)
+    np.testing.assert_allclose(jnp.mean(seen["x"], 0), 0, atol=1e-5)
+    np.testing.assert_allclose(jnp.std(seen["x"], 0), 1, atol=1e-4)
+    assert seen["mask"].dtype == bool
+    far = moments.normalise(running, {"x": jnp.array([1e9, -1e9]), "mask": jnp.ones(2, bool)})
+    assert far["x"].tolist() == [10.0, -10.0]
+
+
+def test_standardise() -> None:
+    x = moments.standardise(jnp.arange(12.0).reshape(3, 4))
+    assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
+    assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
+    assert jnp.all(jnp.isfinite(moments.standardise(jnp.ones((3, 4))))), "a single value has no deviation"

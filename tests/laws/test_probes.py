@@ -1,0 +1,64 @@
+"""Every row learns the probes that apply to it: small tasks of which the right answer is known."""
+
+from typing import Any
+
+import pytest
+
+from laws.learning import mean_return, trained, values
+from laws.table import BY_NAME, ROWS, Row
+from rollax.environments import list_environments
+
+UPDATES = 60
+# The mean return that a policy of the probe must reach, of one agent where there are two; and the best there is.
+RETURNS = {
+    "action-reward": (0.99, 1.0),
+    "action-observation": (0.99, 1.0),
+    "two-agents": (0.99, 1.0),
+    "multi-discrete": (0.99, 1.0),
+    "masked": (2.8, 4 * 34 / 45 + 0.2),
+    "memory": (0.99, 1.0),
+    "continuous": (-0.01, 0.0),
+}
+# Episodes: observations, and the values that they have.
+VALUES: dict[str, Any] = {
+    "one-action": [([[0.0]], [1.0])],
+    "two-observations": [([[-1.0]], [-1.0]), ([[1.0]], [1.0])],
+    "two-steps": [([[0.0], [1.0]], [0.9, 1.0])],
+}
+
+
+def cells(probes: Any) -> list[Any]:
+    """Rows and those of the probes that apply to them."""
+    marks = {True: (), False: pytest.mark.slow}
+    return [
+        pytest.param(row, probe, id=f"{row.name}-{probe}", marks=marks[probe in row.telling])
+        for row in ROWS
+        for probe in row.probes
+        if probe in probes
+    ]
+
+
+def test_every_probe_is_learnt_by_some_row() -> None:
+    probes = {name.removeprefix("probe/") for name in list_environments("probe")}
+    assert probes == {probe for row in ROWS for probe in row.telling} | {"truncation"}, "truncation has a law of its own"
+    assert set(RETURNS) | set(VALUES) | {"truncation"} == probes
+
+
+@pytest.mark.parametrize(("row", "probe"), cells(VALUES))
+def test_values(row: Row, probe: str) -> None:
+    state = trained(row.name, probe, UPDATES, learning_rate=3e-2)
+    for episode, expected in VALUES[probe]:
+        assert values(row, state, episode) == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize(("row", "probe"), cells(RETURNS))
+def test_returns(row: Row, probe: str) -> None:
+    least, best = RETURNS[probe]
+    reached = mean_return(row, trained(row.name, probe, UPDATES), probe)
+    assert least <= reached <= best + 1e-6
+
+
+def test_no_memory_no_cue() -> None:
+    """Without memory the cue is forgotten: the mean return is that of chance."""
+    row = BY_NAME["ppo"]
+    assert abs(mean_return(row, trained("ppo", "memory", UPDATES), "memory")) < 0.4

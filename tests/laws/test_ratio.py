@@ -1,0 +1,80 @@
+"""Before the first gradient step of an update every importance ratio is 1, whatever the memory, with resets in between.
+
+It holds within rounding (1e-5 for single precision) rather than exactly, because acting and learning multiply batches of other
+sizes, in another order.
+"""
+
+import dataclasses
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from laws.programs import begun, fresh, programs
+from laws.table import BY_NAME, ROWS, first
+from rollax.algorithms.ppo import PPOConfig
+
+PPO = [
+    pytest.param(row.name, marks=pytest.mark.slow if row.name == "ppo-bfloat16" else ())
+    for row in ROWS
+    if isinstance(row.config, PPOConfig)
+]
+RECURRENT = [row for row in ROWS if isinstance(row.config, PPOConfig) and row.memory]
+# Of these rows lengths but the longest say nothing that others do not.
+LONGEST = ("ppo-mingru", "ppo-bfloat16")
+LENGTHS = [
+    pytest.param(row.name, length, marks=pytest.mark.slow if row.name in LONGEST and length < 8 else ())
+    for row in RECURRENT
+    for length in (1, 4, 8)
+]
+
+
+def frozen(state: Any) -> Any:
+    """The state with learning rates of zero, so that all of its next update is before the first change."""
+    still = dataclasses.replace(state.config, learning_rate=jnp.float32(0), critic_learning_rate=jnp.float32(0))
+    return state._replace(config=still)
+
+
+@pytest.fixture
+def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts max |log ratio| of a minibatch in the place of the estimate of the divergence, so that the metrics show it."""
+    module = importlib.import_module("rollax.algorithms.ppo")
+    monkeypatch.setattr(module, "kl_estimate", lambda log_ratio: jnp.full(log_ratio.shape, jnp.max(jnp.abs(log_ratio))))
+
+
+@pytest.mark.parametrize("name", PPO)
+def test_nothing_is_clipped(name: str) -> None:
+    """The divergence is 0 to its precision in every row, also after training, and is not when the policy changes."""
+    state = begun(name)
+    _, metrics = programs(name).step(frozen(state))
+    assert float(metrics["episodes/number"]) > state.config.num_envs, "episodes end inside the rollout"
+    assert abs(float(metrics["approx_kl"])) < max(2e-7, BY_NAME[name].rounding ** 2 / 2)
+    assert float(metrics["clip_fraction"]) == 0
+    _, learning = programs(name).step(state)
+    assert float(learning["approx_kl"]) > 1e-5, "the measure sees a change of the policy"
+
+
+@pytest.mark.usefixtures("_largest_log_ratio")
+@pytest.mark.parametrize("name", first("ppo-squashed", "ppo-normalised"))
+def test_ratio_is_one(name: str) -> None:
+    assert largest_log_ratio(name) < BY_NAME[name].rounding
+
+
+@pytest.mark.usefixtures("_largest_log_ratio")
+@pytest.mark.parametrize(("name", "length"), LENGTHS)
+def test_ratio_is_one_for_every_length(name: str, length: int) -> None:
+    """A state does not depend on the length of sequences, but for its settings, so any state serves all lengths."""
+    memory = jax.tree.leaves(begun(name).actor.carry)
+    assert all(bool(jnp.any(jnp.abs(x) > 0.1)) for x in memory), "the memory holds something"
+    assert largest_log_ratio(name, length) < BY_NAME[name].rounding
+
+
+def largest_log_ratio(name: str, length: int = 1) -> float:
+    """Over a whole update that changes nothing, after three that did."""
+    row = BY_NAME[name]
+    state = frozen(begun(name))
+    config = dataclasses.replace(state.config, sequence_length=length, num_epochs=1, critic_epochs=0, num_minibatches=1)
+    _, metrics = jax.jit(row.make(row.environment).step)(fresh(state)._replace(config=config))
+    return float(metrics["approx_kl"])

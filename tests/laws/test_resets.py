@@ -1,0 +1,137 @@
+"""Memory: two episodes in a row are each alone, and a sequence is its steps, for every recurrent core."""
+
+from functools import cache
+from typing import Any
+
+import equinox as eqx
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from laws.programs import assert_close
+from rollax.networks import Stepwise, layers
+from rollax.networks.core import batch_carry, step
+
+LENGTH, BATCH, INPUTS = 6, 3, 4
+
+
+class Sum(eqx.Module):
+    """A network of one's own: it has only the two functions that `Stepwise` asks for, and remembers a sum."""
+
+    weight: jax.Array
+
+    def initial_carry(self) -> jax.Array:
+        return jnp.ones(INPUTS)
+
+    def __call__(self, carry: jax.Array, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        carry = carry + self.weight * obs
+        return carry, carry**2
+
+
+class Product(eqx.Module):
+    """A network of one's own without memory."""
+
+    weight: jax.Array
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: tuple[()], obs: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return (), self.weight * obs
+
+
+def stack(is_sum: bool, *kinds: str) -> layers.Stack:
+    """Memories of several kinds one upon the other."""
+    keys = jax.random.split(jax.random.key(0), len(kinds))
+    sizes = (INPUTS, *[5] * (len(kinds) - 1))
+    return layers.Stack(tuple(layers.CORES[kind](n, 5, key=k) for kind, n, k in zip(kinds, sizes, keys, strict=True)), is_sum)
+
+
+CORES = {
+    "none": layers.Memoryless(),
+    **{name: make(INPUTS, 5, key=jax.random.key(0)) for name, make in layers.CORES.items()},
+    "stack": stack(False, "lstm", "mingru"),
+    "stack, sum": stack(True, "mingru", "gru", "mingru"),
+    "stepwise": Stepwise(Sum(jnp.full(INPUTS, 0.3))),
+    "stepwise, none": Stepwise(Product(jnp.full(INPUTS, 0.3))),
+}
+
+
+@pytest.fixture(params=CORES)
+def core(request: pytest.FixtureRequest) -> Any:
+    return CORES[request.param]
+
+
+def inputs() -> tuple[jax.Array, jax.Array]:
+    """Observations `[L, B, n]` and resets in the middle, at the start, and nowhere."""
+    obs = jax.random.normal(jax.random.key(1), (LENGTH, BATCH, INPUTS))
+    reset = jnp.zeros((LENGTH, BATCH), bool).at[3, 0].set(True).at[0, 1].set(True)
+    return obs, reset
+
+
+def used(core: Any) -> Any:
+    """A memory that is not that of a beginning."""
+    return jax.tree.map(lambda x: x + 0.5, batch_carry(core, BATCH))
+
+
+def test_two_episodes_are_each_alone(core: Any) -> None:
+    obs, reset = inputs()
+    never = jnp.zeros((LENGTH, 1), bool)
+    last, outputs = core.unroll(used(core), obs, reset)
+    at = lambda tree, i: jax.tree.map(lambda x: x[i : i + 1], tree)  # noqa: E731
+
+    _, first = core.unroll(at(used(core), 0), obs[:3, :1], never[:3])
+    end, second = core.unroll(batch_carry(core, 1), obs[3:, :1], never[3:])
+    assert_close(outputs[:, :1], jnp.concatenate([first, second]))
+    assert_close(at(last, 0), end)
+
+    end, whole = core.unroll(batch_carry(core, 1), obs[:, 1:2], never)
+    assert_close(outputs[:, 1:2], whole)
+    assert_close(at(last, 1), end)
+
+    _, unbroken = core.unroll(at(used(core), 2), obs[:, 2:], never)
+    assert_close(outputs[:, 2:], unbroken)
+
+
+@cache
+def compiled(name: str) -> tuple[Any, Any]:
+    """A core's sequence and its step, compiled once for all examples (the sequence once a length)."""
+    core = CORES[name]
+    return jax.jit(lambda *a: core.unroll(*a)), jax.jit(jax.vmap(lambda c, o, r: step(core, c, o, r)))
+
+
+@pytest.mark.parametrize("name", CORES)
+@settings(max_examples=10, deadline=None)
+@given(length=st.sampled_from([1, 3, 8]), seed=st.integers(0, 2**31 - 1), often=st.sampled_from([0.0, 0.2, 0.7, 1.0]))
+def test_a_sequence_is_its_steps(name: str, length: int, seed: int, often: float) -> None:
+    """From any memory, with resets anywhere, the first step and all steps included."""
+    unroll, one = compiled(name)
+    numbers = np.random.default_rng(seed)
+    obs = numbers.normal(size=(length, BATCH, INPUTS)).astype(np.float32)
+    reset = numbers.random((length, BATCH)) < often
+    carry = jax.tree.map(lambda x: numbers.normal(size=x.shape).astype(np.float32), batch_carry(CORES[name], BATCH))
+    last, outputs = unroll(carry, obs, reset)
+    for t in range(length):
+        carry, output = one(carry, obs[t], reset[t])
+        assert_close(outputs[t], output)
+    assert_close(last, carry)
+
+
+def test_no_gradient_through_a_reset(core: Any) -> None:
+    """What happened in the episode before has no influence at all on what follows."""
+    obs, reset = inputs()
+    late = lambda obs: jnp.sum(core.unroll(used(core), obs, reset)[1][3:, 0])  # noqa: E731
+    gradient = jax.grad(late)(obs)
+    assert not jnp.any(gradient[:3, 0])
+    assert jnp.any(gradient[3:, 0])
+
+
+@pytest.mark.parametrize("name", [*layers.CORES, "stack", "stack, sum"])
+def test_memory_reaches_across_a_sequence(name: str) -> None:
+    """Without a reset the first observation matters to the last output."""
+    obs, reset = inputs()
+    late = lambda obs: jnp.sum(CORES[name].unroll(used(CORES[name]), obs, reset)[1][-1, 2])  # noqa: E731
+    assert jnp.any(jax.grad(late)(obs)[0, 2])

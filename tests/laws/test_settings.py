@@ -1,0 +1,59 @@
+"""No dead settings: every setting that is data changes what is learnt."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from laws.programs import differs, fresh, plain
+from laws.table import BY_NAME
+from rollax import tree
+from rollax.algorithm import population
+from rollax.algorithms.ppo import PPOConfig
+
+# For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
+LIVE = {
+    PPOConfig: (
+        "ppo",
+        {
+            "clip_values": True,
+            "value_clip": 0.05,
+            "clip": 0.02,
+            "learning_rate": 3e-2,
+            "critic_learning_rate": 2e-2,
+            "learning_rate_end": 0.5,
+            "entropy_end": 0.5,
+            "total_updates": 4.0,
+            "entropy_coefficient": 0.1,
+        },
+        {"target_kl": 1e-9},
+    ),
+}
+
+
+def test_every_kind_is_here() -> None:
+    assert set(LIVE) == {type(row.config) for row in BY_NAME.values()}
+
+
+@pytest.mark.parametrize("kind", LIVE, ids=lambda kind: kind.__name__)
+def test_every_number_changes_the_result(kind: type) -> None:
+    """One member for each setting that is data: after three updates its parameters differ from the unchanged member's."""
+    name, settings, changes = LIVE[kind]
+    config = tree.as_leaves(dataclasses.replace(BY_NAME[name].config, **settings))
+    fields = tree.traced_fields(kind)
+    members = [config] + [
+        dataclasses.replace(config, **{field: jnp.asarray(changes.get(field, getattr(config, field) / 2))}) for field in fields
+    ]
+    assert all(differs(member, config) for member in members[1:]), "every member differs in one setting"
+    algorithm = BY_NAME[name].make(BY_NAME[name].environment)
+    first = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    states = [fresh(first)._replace(config=member) for member in members]
+    states = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    step = jax.jit(population(algorithm).step)
+    for _ in range(3):
+        states, _ = step(fresh(states))
+    network = plain(states.network)
+    own = [jax.tree.map(lambda x, i=i: x[i], network) for i in range(len(members))]
+    dead = [field for field, result in zip(fields, own[1:], strict=True) if not differs(result, own[0])]
+    assert not dead

@@ -1,0 +1,27 @@
+"""Reward 1 a step, discount 0.9, time limit 8: how much the future is worth depends on what kind of end there is.
+
+Truncation is an end of the recording, not of the task: the value is 1 / (1 - 0.9) = 10. Termination is the end of it: the value
+at the start is (1 - 0.9^8) / (1 - 0.9) = 5.70.
+"""
+
+import jax.numpy as jnp
+import pytest
+
+from laws.learning import trained, values
+from laws.table import BY_NAME, first
+
+UPDATES = 150
+ROWS = first("ppo", "ppo-gru")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_truncation(name: str) -> None:
+    state = trained(name, "truncation", UPDATES, learning_rate=5e-2)
+    assert values(BY_NAME[name], state, [jnp.zeros(1)] * 8) == pytest.approx([10.0] * 8, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_termination(name: str) -> None:
+    state = trained(name, "truncation", UPDATES, (("terminate", True),), learning_rate=5e-2)
+    expected = [(1 - 0.9 ** (8 - t)) / 0.1 for t in range(8)]
+    assert values(BY_NAME[name], state, list(jnp.eye(8))) == pytest.approx(expected, rel=0.03)

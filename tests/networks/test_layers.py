@@ -1,0 +1,340 @@
+"""Layers are what they say: cells equal equinox's, patches a convolution, embeddings an index, half precision the whole one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.environments import Transition
+from rollax.networks import NetworkConfig, actor_critic, layers
+from rollax.networks.core import batch_carry
+from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
+
+LENGTH, BATCH, INPUTS, SIZE = 7, 3, 4, 5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compilation() -> Iterator[None]:
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def inputs() -> np.ndarray:
+    return normal((LENGTH, BATCH, INPUTS))
+
+
+def close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), left, right)
+
+
+def made(make: Callable[[jax.Array], Any]) -> Any:
+    """What `make(key)` makes, with random numbers of about its own size in every leaf: no bias is zero and can be forgotten."""
+    leaves, structure = jax.tree.flatten(jax.eval_shape(make, jax.random.key(0)))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+    scales = [max(leaf.shape[-1:], default=1) ** -0.5 for leaf in leaves]
+    return structure.unflatten(
+        [scale * normal(leaf.shape, i) for i, (leaf, scale) in enumerate(zip(leaves, scales, strict=True))]
+    )
+
+
+def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+
+
+def sample(space: Space, leading: tuple[int, ...] = ()) -> Any:
+    """A random value of a space, for each index of the leading axes."""
+    if isinstance(space, Dict):
+        return {name: sample(part, leading) for name, part in space.items}
+    if isinstance(space, Box) and space.dtype == "float32":
+        return normal((*leading, *space.shape))
+    sizes = {Grid: lambda: space.sizes, Discrete: lambda: space.n, Box: lambda: int(np.max(space.high)) + 1}[type(space)]()
+    shape = (*leading, *space.shape)
+    return np.random.default_rng(len(shape)).integers(0, np.broadcast_to(sizes, shape)).astype(space.dtype)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_a_core_is_the_cell_of_equinox(name: str) -> None:
+    """Step by step, from a memory that is not the beginning's, with every weight and bias at work."""
+    core = made(lambda key: layers.CORES[name](INPUTS, SIZE, key=key))
+
+    @jax.jit
+    def run(core: Any, x: jax.Array) -> Any:
+        first = jax.tree.map(lambda c: c + 0.3, batch_carry(core, BATCH))
+        step, cell = jax.vmap(core), jax.vmap(lambda c, x: (core.cell(x, c),) * 2)
+        sequence = core.unroll(first, x, jnp.zeros((LENGTH, BATCH), bool))
+        return sequence, jax.lax.scan(step, first, x), jax.lax.scan(cell, first, x)
+
+    (last, outputs), (own_last, own_outputs), (carry, carries) = run(core, inputs())
+    close([last, own_last], [carry, carry])
+    hidden = carries if name == "gru" else carries[0]
+    close([outputs, own_outputs], [hidden, hidden])
+
+
+def test_a_minimal_gated_unit_is_its_recurrence() -> None:
+    """h' = (1 - z) h + z n with z and n of the input alone, in NumPy; a reset puts h back to zero before the step."""
+    core = made(lambda key: layers.MinGRU(INPUTS, SIZE, key=key))
+    reset = np.zeros((LENGTH, BATCH), bool)
+    reset[0, 1] = reset[3, 0] = reset[6, 2] = True
+    hidden = np.full((BATCH, SIZE), 0.7)
+    last, outputs = jax.jit(lambda core, *a: core.unroll(*a))(core, jnp.asarray(hidden, jnp.float32), inputs(), reset)
+    gate, new = (jax.tree.map(np.asarray, (layer.weight, layer.bias)) for layer in (core.gate, core.new))
+    for t, x in enumerate(np.asarray(inputs(), float)):
+        hidden = np.where(reset[t][:, None], 0.0, hidden)
+        z = 1 / (1 + np.exp(-(x @ gate[0].T + gate[1])))
+        hidden = (1 - z) * hidden + z * (x @ new[0].T + new[1])
+        close(outputs[t], hidden)
+    close(last, hidden)
+
+
+def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every equation of a program, with the names of those that it lies in."""
+    for equation in jaxpr.eqns:
+        yield inside, equation
+        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            if hasattr(part, "jaxpr"):
+                yield from equations(part.jaxpr, (*inside, equation.primitive.name))
+
+
+def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any]]:
+    """The equations of a core's `unroll`, which is neither computed nor compiled."""
+    core = jax.eval_shape(lambda key: layers.CORES[name](INPUTS, SIZE, key=key), jax.random.key(0))
+    x, reset = (jax.ShapeDtypeStruct((length, BATCH, *more), kind) for more, kind in (((INPUTS,), float), ((), bool)))
+    return list(equations(jax.make_jaxpr(lambda core, *a: core.unroll(batch_carry(core, BATCH), *a))(core, x, reset).jaxpr))
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_inputs_are_projected_at_once(name: str) -> None:
+    """One product with the inputs of all steps before the loop; in it, one with the memory, by the recurrent weights."""
+    products = [(inside, eqn) for inside, eqn in unrolled(name) if eqn.primitive.name == "dot_general"]
+    assert sum(eqn.primitive.name == "scan" for _, eqn in unrolled(name)) == 1
+    (projection,) = [eqn for inside, eqn in products if "scan" not in inside]
+    (recurrence,) = [eqn for inside, eqn in products if "scan" in inside]
+    gates = {"gru": 3, "lstm": 4}[name]
+    shapes = lambda eqn: sorted(tuple(var.aval.shape) for var in eqn.invars)  # noqa: E731
+    assert shapes(projection) == sorted([(LENGTH * BATCH, INPUTS), (gates * SIZE, INPUTS)])
+    assert shapes(recurrence) == sorted([(BATCH, SIZE), (gates * SIZE, SIZE)])
+
+
+def test_a_minimal_gated_unit_has_no_loop() -> None:
+    """Nothing runs step after step, and each doubling of the length adds as much as the one before: depth is logarithmic."""
+    counts = []
+    for length in (16, 32, 64, 128):
+        found = unrolled("mingru", length)
+        assert not {eqn.primitive.name for _, eqn in found} & {"scan", "while"}
+        counts.append(sum(eqn.primitive.name == "mul" for _, eqn in found))
+    assert len(set(np.diff(counts))) == 1
+
+
+@pytest.mark.parametrize("kind", layers.CORES)
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
+    """Every layer takes what the one below gives; the output is the last one's, or the sum of all."""
+    stack = made(lambda key: layers.memory(kind, INPUTS, SIZE, 3, is_sum, key))
+    reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
+
+    @jax.jit
+    def by_hand(stack: Any, x: jax.Array) -> Any:
+        last, outputs = [], []
+        for core, carry in zip(stack.cores, batch_carry(stack, BATCH), strict=True):
+            after, x = core.unroll(carry, x, reset)
+            last.append(after)
+            outputs.append(x)
+        return tuple(last), outputs[0] + outputs[1] + outputs[2] if is_sum else outputs[-1]
+
+    close(
+        jax.jit(lambda stack, x: stack.unroll(batch_carry(stack, BATCH), x, reset))(stack, inputs()), by_hand(stack, inputs())
+    )
+
+
+def test_layers_begin_with_weights_of_their_own() -> None:
+    stack = layers.memory("mingru", SIZE, SIZE, 2, False, jax.random.key(0))
+    first, second = (core.gate.weight for core in stack.cores)
+    assert not np.allclose(first, second)
+
+
+@pytest.mark.parametrize("is_sum", [False, True])
+def test_one_layer_is_no_stack(is_sum: bool) -> None:
+    assert isinstance(made(lambda key: layers.memory("gru", INPUTS, SIZE, 1, is_sum, key)), layers.GRU)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "kernel", "stride"),
+    [(5, 5, 2, 2, 1), (7, 4, 3, 3, 1), (9, 8, 1, 3, 2), (11, 10, 4, 4, 3), (3, 3, 2, 3, 1), (6, 5, 2, 1, 2)],
+)
+def test_patches_are_a_convolution(height: int, width: int, channels: int, kernel: int, stride: int) -> None:
+    """`jax.lax.conv_general_dilated` without padding, and its gradients, by weights and by image."""
+    layer = made(lambda key: layers.Convolution(channels, 6, kernel, stride, key=key))
+    image = normal((height, width, channels))
+
+    def reference(layer: Any, image: jax.Array) -> jax.Array:
+        weight = layer.weight.reshape(6, kernel, kernel, channels)
+        found = jax.lax.conv_general_dilated(
+            image[None], weight, (stride, stride), "VALID", dimension_numbers=("NHWC", "OHWI", "NHWC")
+        )[0]
+        return found + jnp.broadcast_to(layer.bias, found.shape)
+
+    def with_gradient(function: Any) -> Any:
+        loss = lambda layer, image: (jnp.sum(function(layer, image) ** 2), function(layer, image))  # noqa: E731
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(layer, image)
+
+    gradient, output = with_gradient(lambda layer, image: layer(image))
+    expected_gradient, expected = with_gradient(reference)
+    assert expected.shape == ((height - kernel) // stride + 1, (width - kernel) // stride + 1, 6)
+    close(output, expected)
+    close(gradient, expected_gradient, 1e-4)
+
+
+def test_pictures_are_scaled() -> None:
+    """Bytes are shares of 255; floats are taken as they are."""
+    network = made(lambda key: layers.CNN(3, ((4, 2, 1), (5, 2, 2)), "relu", key=key))
+    picture = sample(Box(0, 255, (7, 6, 3), "uint8"))
+    see = jax.jit(lambda network, picture: network(picture))
+    close(see(network, picture), see(network, picture.astype(np.float32) / 255))
+    assert see(network, picture).shape == (3 * 2 * 5,)
+
+
+GRID = Grid((4, 5), (6, 5, 2))
+
+
+def test_an_embedding_is_an_index() -> None:
+    """Of each number into the table of its place in the cell, side by side, to the bit."""
+    embedding = made(lambda key: layers.Embedding(GRID, 7, key=key))
+    cells = sample(GRID)
+    expected = np.concatenate([np.asarray(table)[cells[..., i]] for i, table in enumerate(embedding.tables)], axis=-1)
+    np.testing.assert_array_equal(embedding(cells), expected)
+    assert [table.shape for table in embedding.tables] == [(6, 7), (5, 7), (2, 7)]
+
+
+@pytest.mark.parametrize(("filters", "is_convolved"), [(None, True), ((), False)])
+def test_symbols_have_no_magnitude(filters: tuple[()] | None, is_convolved: bool) -> None:
+    """Other numbers for the same symbols, with the tables' rows in the same new order, change nothing; without, they do."""
+    encoder = made(lambda key: layers.Encoder(GRID, (8,), "tanh", filters, 3, key=key))
+    assert bool(encoder.convolutions) == is_convolved
+    orders = [np.random.default_rng(n).permutation(size) for n, size in enumerate(GRID.sizes)]
+    cells = sample(GRID)
+    renamed = np.stack([np.argsort(order)[cells[..., i]] for i, order in enumerate(orders)], -1).astype(np.uint8)
+    tables = tuple(table[order] for table, order in zip(encoder.embeddings[""].tables, orders, strict=True))
+    moved = eqx.tree_at(lambda m: m.embeddings[""].tables, encoder, tables)
+    see = jax.jit(lambda encoder, cells: encoder(cells))
+    np.testing.assert_array_equal(see(moved, renamed), see(encoder, cells))
+    assert not np.allclose(see(encoder, renamed), see(encoder, cells))
+
+
+@pytest.mark.parametrize("cells", [(1, 1), (2, 5), (3, 3), (4, 4), (3, 7), (7, 7)])
+@pytest.mark.parametrize("filters", [None, ()])
+def test_no_cell_is_overlooked(cells: tuple[int, int], filters: tuple[()] | None) -> None:
+    """However small or large the grid, another symbol anywhere gives other features."""
+    grid = Grid(cells, (5,))
+    encoder = made(lambda key: layers.Encoder(grid, (8,), "tanh", filters, 3, key=key))
+    changed = [np.zeros(grid.shape, np.uint8)]
+    for place in np.ndindex(cells):
+        changed.append(changed[0].copy())
+        changed[-1][place] = 3
+    features = np.asarray(jax.jit(lambda encoder, x: jax.vmap(encoder)(x))(encoder, np.stack(changed)))
+    assert (np.abs(features[1:] - features[:1]).max(axis=1) > 1e-6).all()
+
+
+def test_which_parts_are_embedded_and_convolved() -> None:
+    """Grids are embedded, those wide enough and images go through convolutions, and the mask of actions is no feature."""
+    small, mask = Grid((1, 1), (4, 4)), Box(0, 1, (3,), "bool")
+    space = Dict({"view": Grid((5, 5), (13, 12)), "goal": small, "image": Box(0, 255, (9, 9, 3), "uint8"), "action_mask": mask})
+    encoder, flat = (made(lambda key, f=f: layers.Encoder(space, (8,), "tanh", f, 3, key=key)) for f in (None, ()))
+    assert (set(encoder.embeddings), set(encoder.convolutions)) == ({"view", "goal"}, {"view", "image"})
+    assert (set(flat.embeddings), set(flat.convolutions)) == ({"view", "goal"}, set())
+    assert flat.dense.layers[0].in_features == 5 * 5 * 2 * 3 + 2 * 3 + 9 * 9 * 3
+    seen = sample(space)
+    see = jax.jit(lambda encoder, mask: encoder({**seen, "action_mask": mask}))
+    np.testing.assert_array_equal(see(encoder, jnp.zeros(3, bool)), see(encoder, jnp.ones(3, bool)))
+
+
+class Nowhere:
+    """Spaces, of which networks are made; nothing can be done there."""
+
+    name, num_agents, time_limit = "test/nowhere", None, None
+
+    def __init__(self, action_space: Any) -> None:
+        self.action_space = action_space
+        parts: dict[str, Space] = {"view": Grid((4, 4), (6, 5)), "place": Box(-9.0, 9.0, (3,)), "turn": Discrete(4)}
+        self.observation_space = Dict(parts)
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        raise NotImplementedError
+
+
+ACTIONS = {"choices": MultiDiscrete((2, 3)), "box": Box(-1.0, 1.0, (2,))}
+# Half precision has eight bits of fraction; measured are less than 0.01.
+LOOSE = 0.02
+CASES = [("lstm", "choices", {"shared": True}), ("mingru", "box", {"core_sum": True})]
+
+
+def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any, Any]:
+    """A network in whole and in half precision, with the same parameters."""
+    shape: Any = {"hidden": (16,), "core": core, "core_size": 8, "core_layers": 2, "head_hidden": (8,), **changes}
+    configs = [NetworkConfig(**shape, precision=precision) for precision in ("float32", "bfloat16")]
+    whole, half = (made(lambda key, c=config: actor_critic(Nowhere(ACTIONS[action]), c, key)) for config in configs)
+    return whole, half
+
+
+def seen() -> tuple[Any, np.ndarray]:
+    """Observations `[L, B]`, and resets."""
+    reset = np.zeros((LENGTH, BATCH), bool)
+    reset[3, 1] = True
+    return sample(Nowhere(ACTIONS["box"]).observation_space, (LENGTH, BATCH)), reset
+
+
+@jax.jit
+def shown(net: Any, obs: Any, reset: jax.Array) -> Any:
+    """What a sequence and a step give, and the gradient of something that depends on all of it."""
+
+    def loss(net: Any) -> Any:
+        sequence = net.unroll(batch_carry(net, BATCH), obs, reset)
+        output = sequence[1]
+        entropy = jax.vmap(jax.vmap(lambda policy: policy.entropy()))(output.policy)
+        parameter = jax.tree.leaves(output.policy)[0]
+        return jnp.mean(output.value**2) + jnp.mean(jnp.sin(parameter)) - jnp.mean(entropy), sequence
+
+    gradient, sequence = jax.grad(loss, has_aux=True)(net)
+    step = jax.vmap(net)(batch_carry(net, BATCH), jax.tree.map(lambda x: x[0], obs))
+    return (sequence, step), gradient
+
+
+@pytest.mark.parametrize(("core", "action", "changes"), CASES)
+def test_half_precision_is_near_the_whole(core: str, action: str, changes: dict[str, Any]) -> None:
+    """In steps and sequences: what comes out is float32 and near, but not equal; so are gradients; parameters are the same."""
+    networks = half_and_whole(core, action, changes)
+    outputs, gradients = zip(*(shown(net, *seen()) for net in networks), strict=True)
+    assert {leaf.dtype for leaf in jax.tree.leaves((networks, outputs, gradients))} == {jnp.dtype("float32")}
+    whole, half = map(jax.tree.leaves, outputs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=LOOSE, atol=LOOSE), whole, half)
+    assert any(np.any(a != b) for a, b in zip(whole, half, strict=True)), "it is the same precision"
+    whole, half = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)]) for gradient in gradients)
+    assert np.isfinite(half).all()
+    assert whole @ half > 0.99 * np.linalg.norm(whole) * np.linalg.norm(half), "they point elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("space", "filters"),
+    [
+        (Grid((3, 3), (2,)), layers.SYMBOL_FILTERS),
+        (Box(0, 1, (10, 10, 4)), ((8, 8, 4), (8, 4, 2))),
+        (Grid((5, 5), (2,)), ((4, 8, 1),)),
+    ],
+)
+def test_filters_that_do_not_fit_are_refused(space: Any, filters: Any) -> None:
+    """Rather than leave the network blind."""
+    with pytest.raises(ValueError, match="does not fit the observation"):
+        layers.Encoder(space, (4,), "relu", filters, key=jax.random.key(0))
+
+
+def test_the_usual_filters_leave_small_observations_whole() -> None:
+    encoder = layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))
+    assert encoder(jnp.zeros((2, 2, 3))).shape == (12,)

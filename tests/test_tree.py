@@ -1,0 +1,75 @@
+"""Settings as data, and helpers for pytrees."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import tree
+from rollax.errors import UsageError
+
+
+@tree.settings
+class Settings:
+    size: int = tree.static(4, low=2)
+    kind: Literal["a", "b"] = tree.static("a")
+    rate: float = tree.number(0.5, 0, 1)
+    free: float = tree.number(1.0)
+
+
+def test_static_settings_are_structure_and_others_leaves() -> None:
+    assert jax.tree.leaves(Settings(rate=0.25, free=3.0)) == [0.25, 3.0]
+    assert jax.tree.structure(Settings(rate=0.1)) == jax.tree.structure(Settings(rate=0.2))
+    assert jax.tree.structure(Settings(size=2)) != jax.tree.structure(Settings(size=3))
+    assert tree.traced_fields(Settings) == ["rate", "free"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 1.5}, r"rate \(1.5\) must be between 0 and 1"),
+        ({"rate": float("nan")}, r"rate \(nan\)"),
+        ({"size": 1}, r"size \(1\) must be at least 2"),
+        ({"kind": "c"}, r"kind \('c'\) must be one of a, b"),
+    ],
+)
+def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:
+    tree.check_settings(Settings())
+    with pytest.raises(UsageError, match=message):
+        tree.check_settings(Settings(**change))
+
+
+def test_leaves_have_definite_types() -> None:
+    """So that a Python number, an integer and an array from `jit` compile one program."""
+    for value in (0.5, jnp.asarray(0.5), np.float32(0.5)):
+        leaf = tree.as_leaves(Settings(rate=value)).rate
+        assert (leaf.dtype, leaf.weak_type) == (jnp.float32, False)
+    leaf = jax.jit(lambda x: tree.as_leaves(x))(0.5)
+    assert not leaf.weak_type
+
+
+def test_where_selects_whole_trees() -> None:
+    keys, others = jax.random.split(jax.random.key(0), 3), jax.random.split(jax.random.key(1), 3)
+    condition = jnp.array([True, False, True])
+    chosen = tree.where(condition, {"x": jnp.ones((3, 2, 2)), "key": keys}, {"x": jnp.zeros((3, 2, 2)), "key": others})
+    assert chosen["x"].sum(axis=(1, 2)).tolist() == [4.0, 0.0, 4.0]
+    numbers = jax.random.key_data(chosen["key"])
+    assert np.array_equal(numbers[1], jax.random.key_data(jax.random.split(jax.random.key(1), 3))[1])
+    assert np.array_equal(numbers[2], jax.random.key_data(jax.random.split(jax.random.key(0), 3))[2])
+
+
+def test_over_steps_is_two_vmaps() -> None:
+    """Every step of every stream gets its own result, in its own place."""
+    data = {"a": jnp.arange(24.0).reshape(3, 4, 2), "b": jnp.arange(12.0).reshape(3, 4)}
+    function = lambda d: {"sum": jnp.sum(d["a"]) + d["b"], "same": d["a"]}  # noqa: E731
+    expected = jax.vmap(jax.vmap(function))(data)
+    jax.tree.map(np.testing.assert_array_equal, tree.over_steps(function)(data), expected)
+
+
+def test_finite() -> None:
+    assert bool(tree.all_finite({"x": jnp.ones(3), "n": jnp.arange(3)}))
+    assert not bool(tree.all_finite({"x": jnp.array([1.0, jnp.nan]), "n": jnp.arange(3)}))
+    assert not bool(tree.all_finite([jnp.array(-jnp.inf)]))
+    assert bool(tree.all_finite({"n": jnp.arange(3)}))

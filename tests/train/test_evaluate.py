@@ -1,0 +1,243 @@
+"""Evaluations: what the environment tells is added up over an episode and no further, and they may be held elsewhere."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+import rollax
+from rollax.algorithm import Algorithm
+from rollax.environments import Transition
+from rollax.spaces import Box, Discrete
+from rollax.train import loop
+from rollax.train.evaluate import Episodes, default_metrics, evaluator
+from rollax.train.settings import RunOptions, make_spec
+from train.runs import FRAMES, NETWORK, SMALL, Script, check_same, evaluations, metrics, options
+
+EPISODES, LONGEST = 24, 5
+
+
+class Counting(eqx.Module):
+    """Episodes of 1 to 5 steps that tell of every step; of those after the end, which no one should take, nothing finite.
+
+    With `agents`, agent i ends i steps after agent 0, and the episode with the last.
+    """
+
+    agents: int | None = eqx.field(static=True, default=None)
+    names: tuple[str, ...] = eqx.field(static=True, default=("steps", "right", "place"))
+
+    name = "test/counting"
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(2)
+    time_limit = None
+
+    @property
+    def num_agents(self) -> int | None:
+        return self.agents
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        left = jax.random.randint(key, (), 1, LONGEST + 1)
+        return (left, jnp.zeros((), jnp.int32)), jnp.zeros((*self._shape(), 1))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        left, time = state[0] - 1, state[1] + 1
+        place = jnp.zeros(()) if self.agents is None else jnp.arange(self.agents)
+        ended = jnp.broadcast_to(left + place, self._shape()) <= 0
+        last = left + (self.agents or 1) - 1
+        told = jnp.where(last >= 0, 1.0, jnp.nan)
+        right = jnp.all(action == 1)
+        numbers = dict(zip(self.names, (told, right, told * jax.nn.one_hot(time - 1, 8)), strict=True))
+        cut = ended & (time % 2 == 0)
+        reward = 2 * jnp.broadcast_to(told, self._shape())
+        return Transition((left, time), jnp.zeros((*self._shape(), 1)), reward, ended & ~cut, cut, numbers)
+
+    def _shape(self) -> tuple[int, ...]:
+        return () if self.agents is None else (self.agents,)
+
+
+def interrupted(kind: str, text: str) -> None:
+    """Stops a run after its fourth update."""
+    if kind == "progress" and int(text) == 4 * FRAMES:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def constant(environment: Any) -> Algorithm:
+    """Does what its state says, and remembers nothing."""
+    return Algorithm(None, None, lambda state, carry, obs, key, greedy: (carry, state), lambda state: ())  # pyright: ignore
+
+
+def evaluated(environment: Any, action: int = 1, max_steps: int = 20) -> Episodes:
+    run = jax.jit(evaluator(environment, constant(environment), EPISODES, max_steps, True))
+    return jax.tree.map(np.asarray, run(jnp.asarray(action), jax.random.key(0)))
+
+
+def test_what_is_told_is_added_up_until_the_end() -> None:
+    """A number told as 1 a step is the length exactly, a truth is how often it held, a curve has its steps."""
+    played = evaluated(Counting())
+    assert set(played.length) == set(range(1, LONGEST + 1))
+    assert (played.terminated ^ played.truncated).all()
+    np.testing.assert_array_equal(played.returns, 2 * played.length)
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    np.testing.assert_array_equal(played.info["right"], played.length)
+    np.testing.assert_array_equal(played.info["place"], np.arange(8) < played.length[:, None])
+    assert not evaluated(Counting(), action=0).info["right"].any()
+
+
+def test_it_is_added_up_until_the_last_agent_ends() -> None:
+    """Once for the environment, not once for each agent."""
+    played = evaluated(Counting(agents=3))
+    assert played.returns.shape == (EPISODES, 3)
+    assert set(played.length) == set(range(3, LONGEST + 3))
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    np.testing.assert_array_equal(played.info["place"], np.arange(8) < played.length[:, None])
+
+
+def test_it_is_added_up_until_an_episode_is_given_up() -> None:
+    played = evaluated(Counting(), max_steps=3)
+    given_up = ~(played.terminated | played.truncated)
+    assert given_up.any() and not given_up.all()
+    assert (played.length[given_up] == 3).all()
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    assert default_metrics(played)["unfinished"] == pytest.approx(given_up.mean())
+
+
+def test_numbers_of_an_evaluation_are_means() -> None:
+    """Over episodes, and of a population over those of all members; a curve stays a curve."""
+    run = jax.jit(jax.vmap(evaluator(Counting(), constant(Counting()), EPISODES, 20, True)))
+    many = jax.tree.map(np.asarray, run(jnp.asarray([0, 1]), jax.random.split(jax.random.key(0), 2)))
+    for played in (evaluated(Counting()), many):
+        numbers = default_metrics(played)
+        assert numbers["steps"] == pytest.approx(numbers["length_mean"])
+        length = played.length.reshape(-1, 1)
+        np.testing.assert_allclose(numbers["place"], (np.arange(8) < length).mean(axis=0), rtol=1e-6)
+        assert isinstance(numbers["steps"], float) and isinstance(numbers["place"], list)
+    assert default_metrics(many)["right"] == pytest.approx(many.length[1].sum() / many.length.size)
+
+
+def test_what_is_told_is_kept_with_a_run(train: Callable, tmp_path: Path) -> None:
+    """Of every episode in evaluations.npz, its means in metrics and on the screen; it may rate checkpoints; also resumed."""
+    environment, show = Counting(), Script()
+
+    def longest(played: Episodes) -> dict[str, Any]:
+        return {"longest": np.max(played.info["steps"])}
+
+    given = {"environment": environment, "metrics": longest, "best_metric": "steps", "eval_fresh": True}
+    result = train(**given, show=show)
+    kept = evaluations(result.folder)
+    assert {name for name in kept if name.startswith("info/")} == {"info/steps", "info/right", "info/place"}
+    np.testing.assert_array_equal(kept["info/steps"], kept["length"])
+    assert kept["info/place"].shape == (5, 8, 8)
+    lines = [line for line in metrics(result.folder) if line.get("event") == "evaluation"]
+    assert [line["steps"] for line in lines] == kept["length"].mean(axis=1).tolist()
+    assert [line["longest"] for line in lines] == kept["length"].max(axis=1).tolist()
+    assert np.shape([line["place"] for line in lines]) == (5, 8)
+    assert f"  steps {lines[-1]['steps']:.2f}" in show.text
+    best = rollax.load(result.folder, checkpoint="best", environment=environment)
+    assert kept["length"].mean(axis=1)[kept["step"] == best.step] == kept["length"].mean(axis=1).max()
+    stopped = train("stopped", **given, show=Script(interrupted))
+    assert stopped.exit_code == 143
+    rollax.resume(stopped.folder, environment=environment, metrics=longest, show=Script())
+    check_same(stopped.folder, result.folder, environment=environment)
+
+
+def test_an_environment_may_call_it_anything(train: Callable) -> None:
+    """Names that the run itself uses are not taken away from it."""
+    result = train(environment=Counting(names=("step", "return_mean", "event")))
+    kept = evaluations(result.folder)
+    lines = [line for line in metrics(result.folder) if line.get("event") == "evaluation"]
+    assert kept["step"].tolist() == [line["step"] for line in lines] == [n * 3 * FRAMES for n in range(5)]
+    assert [line["return_mean"] for line in lines] == kept["returns"].mean(axis=1).tolist()
+    np.testing.assert_array_equal(kept["info/step"], kept["length"])
+
+
+ELSEWHERE = {"environment": "probe/memory", "arguments": {"delay": 1}, "eval_arguments": {"delay": 4}}
+
+
+def test_evaluations_are_held_elsewhere(train: Callable, tmp_path: Path) -> None:
+    """With arguments of their own, which nothing else of a run sees, and which it keeps when it goes on."""
+    result = train(**ELSEWHERE)
+    assert (evaluations(result.folder)["length"] == 5).all()
+    lines = [line for line in metrics(result.folder) if "event" not in line]
+    assert {line["episode_length"] for line in lines if line["episodes"]} == {2.0}
+    document = yaml.safe_load((result.folder / "config.yaml").read_text())
+    assert (document["arguments"], document["eval_arguments"]) == ({"delay": 1}, {"delay": 4})
+    policy = rollax.load(result.folder)
+    assert policy.environment.delay == 4
+    assert (policy.evaluate(3, jax.random.key(0))[1].length == 5).all()
+    stopped = train("stopped", **ELSEWHERE, show=Script(interrupted))
+    assert stopped.exit_code == 143
+    rollax.resume(stopped.folder, show=Script())
+    check_same(stopped.folder, result.folder)
+
+
+def test_training_does_not_depend_on_where_evaluations_are_held(train: Callable) -> None:
+    """Elsewhere or not, the state at the end is the same to the bit; and so are the evaluations when nothing differs."""
+    runs = [train(name, **{**ELSEWHERE, "eval_arguments": given}) for name, given in (("a", {"delay": 4}), ("b", None))]
+    runs.append(train("c", **{**ELSEWHERE, "eval_arguments": {"delay": "1"}}))
+    networks = [jax.tree.leaves(rollax.load(run.folder).state.network) for run in runs]
+    for other in networks[1:]:
+        jax.tree.map(np.testing.assert_array_equal, networks[0], other)
+    here, same = (evaluations(run.folder) for run in runs[1:])
+    jax.tree.map(np.testing.assert_array_equal, here, same)
+    assert (here["length"] == 2).all()
+
+
+def test_what_cannot_differ_is_refused(train: Callable, tmp_path: Path) -> None:
+    """Other observations, an unknown argument, a wrong value, an environment of one's own: before anything is written."""
+    truncation = {"environment": "probe/truncation", "arguments": {"terminate": True}}
+    masked = {"environment": "memory/repeat-previous", "arguments": {"symbols": 3}}
+    wrong = [
+        (
+            {**truncation, "eval_arguments": {"time_limit": 9}},
+            r"eval_arguments \{'time_limit': 9\} change the observation_space",
+        ),
+        ({**masked, "eval_arguments": {"symbols": 5}}, "change the observation_space: leave those out"),
+        ({**ELSEWHERE, "eval_arguments": {"dely": 2}}, "unknown argument of probe/memory 'dely': did you mean delay"),
+        ({**ELSEWHERE, "eval_arguments": {"delay": -1}}, r"delay \(-1\) must be at least 0"),
+        ({"environment": Counting(), "eval_arguments": {"delay": 1}}, "eval_arguments are for environments made from their id"),
+    ]
+    for number, (given, message) in enumerate(wrong):
+        with pytest.raises(rollax.UsageError, match=message):
+            train(f"refused{number}", **given)
+        assert not (tmp_path / f"refused{number}").exists()
+
+
+def test_the_command_line_takes_arguments_of_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--eval-env.NAME beside --env.NAME, as `train` takes them; several values are a list."""
+    from rollax.cli import main
+    from rollax.train import api
+
+    class Taken(Exception):
+        pass
+
+    def take(*positional: Any, **given: Any) -> Any:
+        raise Taken(given["arguments"], given["eval_arguments"])
+
+    monkeypatch.setattr(api, "train", take)
+    words = ["--env.delay", "1", "--eval-env.delay=4", "--eval-env.other", "1", "2", "--run-dir", str(tmp_path / "run")]
+    with pytest.raises(Taken) as taken:
+        main(["train", "ppo", "probe/memory", *words])
+    assert taken.value.args == ({"delay": "1"}, {"delay": "4", "other": ["1", "2"]})
+
+
+def test_presets_hold_tasks_out(tmp_path: Path) -> None:
+    """Trials of tasks are evaluated on those that are held out, unless one says otherwise."""
+    of = lambda **given: make_spec("ppo", "rl2/XLand-MiniGrid-R1-9x9", {}, SMALL, NETWORK, RunOptions(), {}, **given)  # noqa: E731
+    assert of().eval_arguments == {"split": "held-out"}
+    assert of(eval_arguments={"split": "train", "episodes": 2}).eval_arguments == {"split": "train", "episodes": 2}
+    assert make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, RunOptions(), {}).eval_arguments == {}
+
+
+def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:
+    """What the environment tells is known before anything runs, also where evaluations are held elsewhere."""
+    spec = make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path / "run", best_metric="steps"), {})
+    with pytest.raises(rollax.UsageError, match="unknown best_metric 'steps'"):
+        loop.check(spec, None)
+    loop.check(spec, None, Counting())

@@ -1,0 +1,191 @@
+"""Episodes become animations with the frames they should have, in every family of environments."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import rollax
+from rollax.environments.native.memory import RepeatPreviousState
+from rollax.environments.views import Recalling
+from rollax.errors import UsageError
+from rollax.train.program import assemble
+from rollax.train.settings import make_spec
+from rollax.view import draw
+from rollax.view import render as renders
+from rollax.view.render import render
+
+
+def check_gif(path):
+    """Number of frames, of an animation whose every frame can be read."""
+    with Image.open(path) as image:
+        assert image.format == "GIF" and image.info["loop"] == 0
+        for index in range(image.n_frames):
+            image.seek(index)
+            image.load()
+        return image.n_frames
+
+
+def check_picture(picture):
+    assert picture.mode == "RGB" and 40 <= picture.height <= 400 and 40 <= picture.width <= 700
+    assert len(picture.getcolors(maxcolors=1_000_000)) > 1
+
+
+def played(run, seed=0, **options):
+    policy = rollax.load(run)
+    key = jax.random.split(jax.random.key(seed), 1)[0]
+    return renders.play(policy, renders.player(policy, True), key, options.pop("max_frames", 10_000))
+
+
+def test_an_episode_has_a_frame_for_every_step(run):
+    path = render(run)
+    play = played(run)
+    assert path == run / "figures" / "episode.gif"
+    assert check_gif(path) == len(play.frames) == play.frames[-1].step + 1
+    assert path.stat().st_size < 3_000_000
+
+
+def test_what_is_shown_is_what_happened(run):
+    frames = played(run).frames
+    assert [frame.step for frame in frames] == list(range(len(frames)))
+    assert frames[-1].total == pytest.approx(len(frames) - 1) and frames[-1].end in ("terminated", "truncated")
+    assert not any(frame.end for frame in frames[:-1])
+    for frame in frames:
+        assert np.allclose(frame.obs, [frame.state.x, frame.state.x_dot, frame.state.theta, frame.state.theta_dot])
+
+
+def test_long_episodes_are_thinned_and_keep_their_end(run, tmp_path):
+    whole, thin = played(run), played(run, max_frames=5)
+    assert thin.stride > 1 and len(thin.frames) <= 5
+    assert [frame.step for frame in thin.frames[:-1]] == list(range(0, whole.frames[-1].step, thin.stride))
+    assert thin.frames[-1].step == whole.frames[-1].step and thin.frames[-1].total == whole.frames[-1].total
+    assert check_gif(render(run, tmp_path / "thin.gif", max_frames=5)) == len(thin.frames)
+
+
+def test_several_episodes_and_sampled_actions(run, tmp_path):
+    one = check_gif(render(run, tmp_path / "one.gif"))
+    assert check_gif(render(run, tmp_path / "two.gif", episodes=2, greedy=False, fps=10)) > min(one, 4)
+
+
+def test_a_member_of_a_population(sweep, tmp_path):
+    assert check_gif(render(sweep, tmp_path / "member.gif", member=3)) > 1
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"out": "episode.mp4"}, "must end in .gif"),
+        ({"episodes": 0}, r"episodes \(0\) must be at least 1"),
+        ({"max_frames": 1}, "must be at least 2"),
+        ({"fps": -1}, "must be at least 1"),
+        ({"checkpoint": "newest"}, "checkpoint"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run, options, words):
+    with pytest.raises(UsageError, match=words):
+        render(run, **options)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is not a run"):
+        render(tmp_path)
+
+
+def test_all_agents_of_an_environment_play():
+    spec = make_spec("ppo", "probe/two-agents", {}, {"num_envs": 2, "num_steps": 4}, None, rollax.RunOptions(), {})
+    algorithm, environment = assemble(spec)
+    state = algorithm.init(jax.random.key(0), spec.config)
+    policy = rollax.Policy(spec, environment, 0, state, algorithm, [])
+    play = renders.play(policy, renders.player(policy, False), jax.random.key(1), 10)
+    assert [frame.total.shape for frame in play.frames] == [(2,), (2,)] and play.frames[-1].end == "terminated"
+    check_picture(renders.picture(policy, draw.drawing_of(environment), play, play.frames[-1]))
+
+
+IDS = [id for suite in ("gymnax", "probe", "memory") for id in rollax.list_environments(suite)]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_environment_has_a_picture(id):
+    """Of its start and of the state after a step."""
+    with jax.numpy_rank_promotion("allow"):  # some environments are less strict than we are
+        check_pictures_of(rollax.make(id))
+
+
+def check_pictures_of(environment):
+    def two_states(key):
+        state, obs = environment.reset(key)
+        after = environment.step(key, state, actions)
+        return (state, obs), (after.state, after.obs)
+
+    agents = () if environment.num_agents is None else (environment.num_agents,)
+    actions = np.zeros((*agents, *environment.action_space.shape), environment.action_space.dtype)
+    states = jax.device_get(jax.jit(two_states)(jax.random.key(0)))
+    for state, obs in states:
+        check_picture(draw.drawing_of(environment).draw(environment, state, obs))
+
+
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [((10, 10, 4), "float32"), ((64, 64, 3), "uint8"), ((7, 7, 2), "int32"), ((5, 9), "bool"), ((300,), "float32")],
+)
+def test_observations_of_any_shape(shape, dtype):
+    high = 255 if dtype == "uint8" else 5
+    space = rollax.spaces.Box(0, high, shape, dtype)
+
+    class Environment:
+        name, observation_space, num_agents = "mine/Any", space, None
+
+    picture = draw.observation(Environment, None, np.asarray(space.sample(jax.random.key(0))))
+    check_picture(picture)
+
+
+def test_observations_that_are_not_finite_are_drawn():
+    class Environment:
+        name, observation_space, num_agents = "mine/Any", rollax.spaces.Box(-1e9, 1e9, (3,)), None
+
+    assert draw.observation(Environment, None, np.array([np.nan, np.inf, 1.0])).width == draw.WIDTH
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0"])
+def test_what_is_seen_in_part_is_drawn_whole(name):
+    whole, part = rollax.make(f"gymnax/{name}"), rollax.make(f"memory/{name}")
+    state, obs = jax.device_get(jax.jit(lambda key: part.reset(key))(jax.random.key(0)))
+    assert draw.drawing_of(part).fps == draw.drawing_of(whole).fps
+    expected = draw.drawing_of(whole).draw(whole, state, None)
+    assert draw.drawing_of(part).draw(part, state, obs).tobytes() == expected.tobytes()
+
+
+def test_a_drawing_of_observations_finds_them_beneath_a_wrapper():
+    env = rollax.make("gymnax/Breakout-MinAtar")
+    obs = np.eye(10)[..., None] * np.ones(4)
+    wrapped = {"observation": obs, "previous_action": 0, "previous_reward": 0.0}
+    pictures = [draw.drawing_of(env).draw(env, None, obs), draw.drawing_of(Recalling(env)).draw(Recalling(env), None, wrapped)]
+    assert pictures[0].tobytes() == pictures[1].tobytes()
+
+
+def test_symbols_to_repeat_are_shown_in_their_order():
+    env = rollax.make("memory/repeat-previous", delay=2)
+
+    def colours(recent, time):
+        picture = draw.symbols(env, RepeatPreviousState(np.array(recent), np.array(time)), recent[-1])
+        return [picture.getpixel((round(draw.WIDTH / 2 + place * 64 - 20), 60)) for place in (-1, 0, 1)]
+
+    assert colours([2, 0, 1], 7) == [draw.CHANNELS[2], draw.CHANNELS[0], draw.CHANNELS[1]]
+    assert colours([0, 0, 1], 0) == [draw.PAPER, draw.PAPER, draw.CHANNELS[1]]
+
+
+def test_colours_of_small_things_are_kept():
+    pictures = [Image.effect_noise((60, 60), 60).convert("RGB") for _ in range(3)]
+    pictures[1].putpixel((5, 5), (255, 1, 2))
+    with Image.open(io.BytesIO(renders.gif(pictures, [100] * 3, [(255, 1, 2)]))) as image:
+        image.seek(1)
+        assert image.convert("RGB").getpixel((5, 5)) == (255, 1, 2)
+
+
+def test_pictures_of_one_animation_are_of_one_size():
+    low, high = Image.new("RGB", (30, 10), "red"), Image.new("RGB", (30, 20), "blue")
+    padded = renders.same_size([low, high])
+    assert [image.size for image in padded] == [(30, 20), (30, 20)]
+    assert padded[0].getpixel((3, 3)) == (255, 0, 0) and padded[0].getpixel((3, 15)) == draw.PAPER
