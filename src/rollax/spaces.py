@@ -1,4 +1,4 @@
-"""What observations and actions may be: box, discrete, multi-discrete, grids of symbols, and dictionaries of these.
+"""What observations and actions may be: box, ball, discrete, multi-discrete, grids of symbols, and dictionaries of these.
 
 Spaces are plain hashable values, so they are part of the program and never of the data.
 """
@@ -63,6 +63,30 @@ class Box:
         most = float(np.finfo(np.float32).max)
         low, high = np.clip(self.low - slack, -most, most), np.clip(self.high + slack, -most, most)
         return jnp.all((value >= low) & (value <= high))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ball:
+    """Vectors `[size]` of floats whose Euclidean norm is at most `radius`, such as forces of limited strength."""
+
+    size: int
+    radius: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size,)
+
+    @property
+    def dtype(self) -> str:
+        return "float32"
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        """A uniform draw."""
+        return self.radius * jax.random.ball(key, self.size)
+
+    def contains(self, value: jax.Array) -> jax.Array:
+        """Whether the norm is within the radius (a relative tolerance of 1e-4 covers rounding)."""
+        return jnp.sum(value**2) <= (self.radius * (1 + 1e-4)) ** 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +182,7 @@ class Dict:
         return jnp.all(jnp.stack([space.contains(value[name]) for name, space in self.items]))
 
 
-ActionSpace = Box | Discrete | MultiDiscrete
+ActionSpace = Ball | Box | Discrete | MultiDiscrete
 Space = ActionSpace | Grid | Dict
 
 

@@ -36,6 +36,10 @@ class Walk(eqx.Module):
     def num_agents(self) -> int | None:
         return self.agents
 
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        return ("walker",) * (self.agents or 0)
+
     def reset(self, key: jax.Array) -> tuple[WalkState, jax.Array]:
         place_key, length_key = jax.random.split(key)
         place = jax.random.uniform(place_key, (*self._shape(), 3), minval=-1.0, maxval=1.0)
@@ -80,6 +84,10 @@ class Counted(eqx.Module):
     @property
     def num_agents(self) -> int | None:
         return self.env.num_agents
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        return self.env.agent_types
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         return self.env.reset(key)

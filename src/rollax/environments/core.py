@@ -33,6 +33,9 @@ class Environment(Protocol):
     ended: an agent that ended early goes on reporting its end until then.
 
     `time_limit` is the most steps an episode can have, or None when that is not known: evaluation bounds its episodes by it.
+
+    Two parts of an observation that is a `Dict` have a meaning of their own: "action_mask" says which actions are legal, and
+    "global_state" is what only critics may see.
     """
 
     @property
@@ -52,6 +55,19 @@ class Environment(Protocol):
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """One step. Never resets."""
+        ...
+
+
+class AgentsEnvironment(Environment, Protocol):
+    """An environment with agents, which may be of several kinds.
+
+    Kinds whose observations or actions are of other sizes share the spaces of the largest: shorter observations end in zeros,
+    and an "action_mask" leaves out the actions that a kind does not have.
+    """
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        """The kind of each agent, `num_agents` names: ("prey", "predator")."""
         ...
 
 

@@ -166,6 +166,7 @@ class TwoAgents(eqx.Module):
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(2)
     num_agents = 2
+    agent_types = ("agent", "agent")
     time_limit = 1
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
