@@ -24,7 +24,7 @@ def is_slow(id: str) -> bool:
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in list_environments()])
 def test_every_listed_environment_keeps_the_contract(id: str) -> None:
     # A short limit, so that long episodes end too; 30 steps see four ends at least.
-    short = {name: 6 for name in ("max_steps_in_episode", "max_steps", "length") if name in arguments(id)}
+    short = {name: 6 for name in ("max_steps_in_episode", "max_steps", "length", "time_limit") if name in arguments(id)}
     # gymnax's Swimmer and the rooms of XLand-MiniGrid add arrays of different ranks.
     with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/")) else "raise"):
         env = make(id, **short)

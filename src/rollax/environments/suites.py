@@ -65,6 +65,11 @@ _MEMORY = (
     "MountainCarContinuous-v0",
 )
 
+_HUNTING = (
+    "2-players",
+    "3-players",
+)
+
 _XLAND = (
     "XLand-MiniGrid-R1-9x9",
     "XLand-MiniGrid-R1-11x11",
@@ -124,6 +129,7 @@ SUITES: dict[str, Suite] = {
     ),
     "probe": Suite("rollax.environments.native.probes", _PROBES, None),
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
+    "hunting": Suite("rollax.environments.native.hunting", _HUNTING, None),
     "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
     "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
 }
