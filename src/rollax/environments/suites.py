@@ -70,6 +70,8 @@ _HUNTING = (
     "3-players",
 )
 
+_CONTROL = ("point-maze",)
+
 _XLAND = (
     "XLand-MiniGrid-R1-9x9",
     "XLand-MiniGrid-R1-11x11",
@@ -120,6 +122,49 @@ _MINIGRID = (
     "MiniGrid-UnlockPickUp",
 )
 
+_JAXMARL = (
+    "MPE_simple_v3",
+    "MPE_simple_tag_v3",
+    "MPE_simple_world_comm_v3",
+    "MPE_simple_spread_v3",
+    "MPE_simple_crypto_v3",
+    "MPE_simple_speaker_listener_v4",
+    "MPE_simple_push_v3",
+    "MPE_simple_adversary_v3",
+    "MPE_simple_reference_v3",
+    "MPE_simple_facmac_v1",
+    "MPE_simple_facmac_3a_v1",
+    "MPE_simple_facmac_6a_v1",
+    "MPE_simple_facmac_9a_v1",
+    "switch_riddle",
+    "SMAX",
+    "HeuristicEnemySMAX",
+    "ant_4x2",
+    "halfcheetah_6x1",
+    "hopper_3x1",
+    "humanoid_9|8",
+    "walker2d_2x3",
+    "storm",
+    "storm_2p",
+    "storm_np",
+    "hanabi",
+    "overcooked",
+    "overcooked_v2",
+    "coin_game",
+    "jaxnav",
+)
+
+_ROBOTS = (
+    "JaxRobotarium_navigation",
+    "JaxRobotarium_discovery",
+    "JaxRobotarium_material_transport",
+    "JaxRobotarium_warehouse",
+    "JaxRobotarium_arctic_transport",
+    "JaxRobotarium_foraging",
+    "JaxRobotarium_rware",
+    "JaxRobotarium_predator_prey",
+)
+
 SUITES: dict[str, Suite] = {
     "gymnax": Suite(
         "rollax.environments.gymnax",
@@ -130,6 +175,16 @@ SUITES: dict[str, Suite] = {
     "probe": Suite("rollax.environments.native.probes", _PROBES, None),
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
     "hunting": Suite("rollax.environments.native.hunting", _HUNTING, None),
+    "control": Suite("rollax.environments.native.control", _CONTROL, None),
     "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
     "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
+    "jaxmarl": Suite(
+        "rollax.environments.jaxmarl",
+        _JAXMARL,
+        "jaxmarl",
+        {
+            "LearnedPolicyEnemySMAX": "its enemy is a trained network, which no argument can give; HeuristicEnemySMAX needs none",
+            **dict.fromkeys(_ROBOTS, "it needs the simulator of robots that JaxMARL does not ship"),
+        },
+    ),
 }

@@ -132,7 +132,7 @@ class Hunting(eqx.Module):
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """All positions are uniform draws; a predator within `start_distance` of the prey is then moved by (1/2, 1/2).
 
-        Who would leave the square enters it on the opposite side, and is sqrt(1/2) - start_distance away from the prey at least.
+        Who would leave the square enters it on the opposite side, and is at least sqrt(1/2) - start_distance from the prey.
         """
         positions = jax.random.uniform(key, (self.num_agents, 2))
         is_near = _distances(positions) < self.start_distance
