@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from rollax.spaces import Box, MultiDiscrete
+from rollax.spaces import Ball, Box, MultiDiscrete
 
 # Finite, so that 0 * log 0 and its gradient are 0 and not NaN; far below any logit that a network gives.
 ILLEGAL = -1e9
@@ -141,3 +141,74 @@ class SquashedGaussian(eqx.Module):
     def action(self, draw: jax.Array) -> jax.Array:
         centre = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
         return jnp.asarray(centre, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
+
+
+# Nodes in the direction of the mean, and of the square of the distance from its axis: for E[f(|x|)], x ~ N(mean, std^2 I). The
+# error of the entropy is below 1e-3 up to a spread of 1.6 and 2e-2 at 2.7.
+_AXIAL, _RADIAL = 24, 12
+
+
+def _radial_nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights `[_RADIAL]` for a chi-square variable of `size - 1` degrees of freedom; none for a line."""
+    if size == 1:
+        return np.zeros(1), np.ones(1)
+    from scipy.special import roots_genlaguerre  # late: only balls need it
+
+    nodes, weights = roots_genlaguerre(_RADIAL, (size - 1) / 2 - 1)
+    return 2 * nodes, weights / weights.sum()
+
+
+class RadialSquash(eqx.Module):
+    """A normal of one spread in all directions, drawn into a ball: draw u gives the action R tanh(|u|) u / |u|.
+
+    The map keeps directions, so that it treats all alike, unlike a squash of each coordinate. Density and entropy are those of
+    the action: |d action / d u| = R sech(r)^2 (R tanh(r) / r)^(d - 1) with r = |u|, from the radial slope and the d - 1
+    directions across. Its expectation is a quadrature over the plane of r, deterministic and differentiable.
+    """
+
+    mean: Float[Array, " d"]
+    log_std: Float[Array, ""]
+    space: Ball = eqx.field(static=True)
+
+    def sample(self, key: PRNGKeyArray) -> jax.Array:
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+
+    def mode(self) -> jax.Array:
+        return self.mean
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        z = (draw - self.mean) * jnp.exp(-self.log_std)
+        normal = jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
+        return normal - self._log_slope(jnp.sum(draw**2))
+
+    def entropy(self) -> jax.Array:
+        size = self.space.size
+        std = jnp.exp(self.log_std)
+        axial, axial_weights = np.polynomial.hermite_e.hermegauss(_AXIAL)
+        across, across_weights = _radial_nodes(size)
+        along = (_norm(jnp.sum(self.mean**2)) + std * jnp.asarray(axial, jnp.float32)) ** 2
+        square = along[:, None] + std**2 * jnp.asarray(across, jnp.float32)[None, :]
+        weights = np.outer(axial_weights / axial_weights.sum(), across_weights)
+        slope = jnp.sum(self._log_slope(square) * jnp.asarray(weights, jnp.float32))
+        return size * (self.log_std + 0.5 * np.log(2 * np.pi * np.e)) + slope
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        return self.space.radius * draw * jnp.exp(_log_tanh_ratio(_norm(jnp.sum(draw**2))))
+
+    def _log_slope(self, square: jax.Array) -> jax.Array:
+        """log |d action / d u| for |u|^2."""
+        size, radius = self.space.size, self.space.radius
+        norm = _norm(square)
+        return size * np.log(radius) + _log_slope_of_tanh(norm) + (size - 1) * _log_tanh_ratio(norm)
+
+
+def _norm(square: jax.Array) -> jax.Array:
+    """A square root whose gradient at 0 is finite."""
+    return jnp.sqrt(square + 1e-12)
+
+
+def _log_tanh_ratio(norm: jax.Array) -> jax.Array:
+    """log(tanh(r) / r), by its series near 0."""
+    small = norm < 1e-2
+    safe = jnp.where(small, 1.0, norm)
+    return jnp.where(small, -(norm**2) / 3, jnp.log(jnp.tanh(safe) / safe))

@@ -85,7 +85,7 @@ def _start(**values: Any) -> Callable[[jax.Array], Any]:
 MASKED = Dict({"action_mask": Box(0, 1, (3,), "bool"), "features": Box(0, 5, (2,))})
 
 BROKEN = {
-    "wrong space": (Clock(action_space=2), ["action_space is 2", "it must be a rollax.spaces"]),
+    "wrong space": (Clock(action_space=2), ["action_space is 2", "it must be a rollax.spaces Ball"]),
     "Python number in the state": (
         Clock(start=_start(time=0)),
         ["state['time'] is the Python number 0", "jnp.asarray(0, jnp.int32)"],

@@ -10,7 +10,8 @@ import scipy.stats
 from hypothesis import given, settings
 
 from rollax import distributions
-from rollax.spaces import Box, MultiDiscrete
+from rollax.distributions import Gaussian, RadialSquash
+from rollax.spaces import Ball, Box, MultiDiscrete
 
 few = settings(max_examples=20, deadline=None)
 seeds = st.integers(0, 9999)
@@ -151,3 +152,53 @@ def test_squashed_keeps_to_its_bounds() -> None:
         assert jnp.isfinite(log_prob)
         assert jnp.all(jnp.isfinite(slope))
     assert policy.action(policy.mode()).tolist() == [0.0, 5.0]
+
+
+def ball(size: int, mean: float, std: float, radius: float = 2.0) -> RadialSquash:
+    direction = jnp.arange(1.0, size + 1)
+    centre = mean * direction / jnp.linalg.norm(direction)
+    return RadialSquash(centre, jnp.log(jnp.float32(std)), Ball(size, radius))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_actions_of_a_ball_stay_in_it(size: int) -> None:
+    policy = ball(size, 1.0, 3.0)
+    draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 500))
+    actions = jax.vmap(policy.action)(draws)
+    assert bool(jnp.all(jax.vmap(policy.space.contains)(actions)))
+    cosine = jnp.sum(draws * actions, axis=1) / (jnp.linalg.norm(draws, axis=1) * jnp.linalg.norm(actions, axis=1))
+    np.testing.assert_allclose(cosine, 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("scale", [0.0, 1e-4, 0.3, 2.0])
+def test_density_of_a_ball_is_that_of_the_action(size: int, scale: float) -> None:
+    """log p(action) = log N(draw) - log |det d action / d draw|, with the determinant of the whole Jacobian."""
+    policy = ball(size, 0.4, 0.7)
+    draw = scale * jnp.linspace(-1.0, 1.3, size)
+    determinant = jnp.linalg.slogdet(jax.jacobian(policy.action)(draw))[1]
+    normal = Gaussian(policy.mean, jnp.broadcast_to(policy.log_std, (size,)), Box(-1.0, 1.0, (size,)))
+    assert float(policy.log_prob(draw)) == pytest.approx(float(normal.log_prob(draw) - determinant), abs=2e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.5, 0.3), (2.0, 1.6)])
+def test_entropy_of_a_ball_against_a_sum_over_the_disc(size: int, mean: float, std: float) -> None:
+    """-E[log p], by a plain grid over the draws along the mean and across it."""
+    policy = ball(size, mean, std)
+    axis = np.linspace(-7, 7, 401)
+    if size == 1:
+        points, weights = mean + std * axis[:, None], np.exp(-(axis**2) / 2)
+    else:
+        # What lies across the axis enters by its length alone, whose density has the power size - 2.
+        across = np.linspace(0, 7, 300) + 7 / 600
+        x, y = (a.ravel() for a in np.meshgrid(axis, across, indexing="ij"))
+        weights = np.exp(-(x**2 + y**2) / 2) * y ** (size - 2)
+        points = np.zeros((len(x), size))
+        points[:, 0], points[:, 1] = mean + std * x, std * y
+    centred = RadialSquash(jnp.zeros(size).at[0].set(mean), policy.log_std, policy.space)
+    densities = np.asarray(jax.vmap(centred.log_prob)(jnp.asarray(points, jnp.float32)), np.float64)
+    expected = -np.sum(densities * weights) / np.sum(weights)
+    assert float(policy.entropy()) == pytest.approx(expected, abs=5e-3)
+    gradient = jax.grad(lambda p: p.entropy())(policy)
+    assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(gradient))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from laws.programs import assert_close
-from rollax.networks import Stepwise, layers
+from rollax.networks import Stepwise, cores
 from rollax.networks.core import batch_carry, step
 
 LENGTH, BATCH, INPUTS = 6, 3, 4
@@ -43,16 +43,16 @@ class Product(eqx.Module):
         return (), self.weight * obs
 
 
-def stack(is_sum: bool, *kinds: str) -> layers.Stack:
+def stack(is_sum: bool, *kinds: str) -> cores.Stack:
     """Memories of several kinds one upon the other."""
     keys = jax.random.split(jax.random.key(0), len(kinds))
     sizes = (INPUTS, *[5] * (len(kinds) - 1))
-    return layers.Stack(tuple(layers.CORES[kind](n, 5, key=k) for kind, n, k in zip(kinds, sizes, keys, strict=True)), is_sum)
+    return cores.Stack(tuple(cores.CORES[kind](n, 5, key=k) for kind, n, k in zip(kinds, sizes, keys, strict=True)), is_sum)
 
 
 CORES = {
-    "none": layers.Memoryless(),
-    **{name: make(INPUTS, 5, key=jax.random.key(0)) for name, make in layers.CORES.items()},
+    "none": cores.Memoryless(),
+    **{name: make(INPUTS, 5, key=jax.random.key(0)) for name, make in cores.CORES.items()},
     "stack": stack(False, "lstm", "mingru"),
     "stack, sum": stack(True, "mingru", "gru", "mingru"),
     "stepwise": Stepwise(Sum(jnp.full(INPUTS, 0.3))),
@@ -129,7 +129,7 @@ def test_no_gradient_through_a_reset(core: Any) -> None:
     assert jnp.any(gradient[3:, 0])
 
 
-@pytest.mark.parametrize("name", [*layers.CORES, "stack", "stack, sum"])
+@pytest.mark.parametrize("name", [*cores.CORES, "stack", "stack, sum"])
 def test_memory_reaches_across_a_sequence(name: str) -> None:
     """Without a reset the first observation matters to the last output."""
     obs, reset = inputs()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.environments import Transition
-from rollax.networks import NetworkConfig, actor_critic, layers
+from rollax.networks import NetworkConfig, actor_critic, cores, layers
 from rollax.networks.core import batch_carry
 from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
 
@@ -61,7 +61,7 @@ def sample(space: Space, leading: tuple[int, ...] = ()) -> Any:
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_a_core_is_the_cell_of_equinox(name: str) -> None:
     """Step by step, from a memory that is not the beginning's, with every weight and bias at work."""
-    core = made(lambda key: layers.CORES[name](INPUTS, SIZE, key=key))
+    core = made(lambda key: cores.CORES[name](INPUTS, SIZE, key=key))
 
     @jax.jit
     def run(core: Any, x: jax.Array) -> Any:
@@ -78,7 +78,7 @@ def test_a_core_is_the_cell_of_equinox(name: str) -> None:
 
 def test_a_minimal_gated_unit_is_its_recurrence() -> None:
     """h' = (1 - z) h + z n with z and n of the input alone, in NumPy; a reset puts h back to zero before the step."""
-    core = made(lambda key: layers.MinGRU(INPUTS, SIZE, key=key))
+    core = made(lambda key: cores.MinGRU(INPUTS, SIZE, key=key))
     reset = np.zeros((LENGTH, BATCH), bool)
     reset[0, 1] = reset[3, 0] = reset[6, 2] = True
     hidden = np.full((BATCH, SIZE), 0.7)
@@ -103,7 +103,7 @@ def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any]]:
     """The equations of a core's `unroll`, which is neither computed nor compiled."""
-    core = jax.eval_shape(lambda key: layers.CORES[name](INPUTS, SIZE, key=key), jax.random.key(0))
+    core = jax.eval_shape(lambda key: cores.CORES[name](INPUTS, SIZE, key=key), jax.random.key(0))
     x, reset = (jax.ShapeDtypeStruct((length, BATCH, *more), kind) for more, kind in (((INPUTS,), float), ((), bool)))
     return list(equations(jax.make_jaxpr(lambda core, *a: core.unroll(batch_carry(core, BATCH), *a))(core, x, reset).jaxpr))
 
@@ -131,11 +131,11 @@ def test_a_minimal_gated_unit_has_no_loop() -> None:
     assert len(set(np.diff(counts))) == 1
 
 
-@pytest.mark.parametrize("kind", layers.CORES)
+@pytest.mark.parametrize("kind", cores.CORES)
 @pytest.mark.parametrize("is_sum", [False, True])
 def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
     """Every layer takes what the one below gives; the output is the last one's, or the sum of all."""
-    stack = made(lambda key: layers.memory(kind, INPUTS, SIZE, 3, is_sum, key))
+    stack = made(lambda key: cores.memory(kind, INPUTS, SIZE, 3, is_sum, key))
     reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
 
     @jax.jit
@@ -153,14 +153,14 @@ def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
 
 
 def test_layers_begin_with_weights_of_their_own() -> None:
-    stack = layers.memory("mingru", SIZE, SIZE, 2, False, jax.random.key(0))
+    stack = cores.memory("mingru", SIZE, SIZE, 2, False, jax.random.key(0))
     first, second = (core.gate.weight for core in stack.cores)
     assert not np.allclose(first, second)
 
 
 @pytest.mark.parametrize("is_sum", [False, True])
 def test_one_layer_is_no_stack(is_sum: bool) -> None:
-    assert isinstance(made(lambda key: layers.memory("gru", INPUTS, SIZE, 1, is_sum, key)), layers.GRU)
+    assert isinstance(made(lambda key: cores.memory("gru", INPUTS, SIZE, 1, is_sum, key)), cores.GRU)
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,11 @@ def _members(env: Any) -> list[str]:
     """Faults in the members themselves."""
     wanted = {
         "name": (lambda x: isinstance(x, str), 'a text such as "mine/Name"'),
-        "observation_space": (lambda x: isinstance(x, Space), "a rollax.spaces Box, Discrete, MultiDiscrete, Grid or Dict"),
-        "action_space": (lambda x: isinstance(x, Space), "a rollax.spaces Box, Discrete or MultiDiscrete"),
+        "observation_space": (
+            lambda x: isinstance(x, Space),
+            "a space of rollax.spaces: Box, Discrete, Grid, Dict, ...",
+        ),
+        "action_space": (lambda x: isinstance(x, Space), "a rollax.spaces Ball, Box, Discrete or MultiDiscrete"),
         "num_agents": (_is_count_or_none, "None (no axis of agents) or a whole number of agents"),
         "time_limit": (_is_count_or_none, "the most steps an episode can have, or None when that is not known"),
         "reset": (callable, "a method reset(key) -> (state, obs)"),

@@ -94,11 +94,14 @@ class StreamState(NamedTuple):
     spare_episode: jax.Array  # int32 [E]: the number of that episode
 
 
+FEWEST_STARTS = 16  # drawn together, where there are as many environments
+
+
 class Streams(eqx.Module):
     """`num_envs` copies of an environment that restart by themselves, seen as streams of single agents.
 
     The start of an environment's n-th episode is a pure function of its own key and n. Every environment keeps one start in
-    stock; all stocks are drawn anew, together, when one that is empty is needed. So starts cost about as much as episodes
+    stock; empty stocks are drawn anew, many together, when one of them is needed. So starts cost about as much as episodes
     are many, not as steps are many, and are the same however the environments are spread over devices.
     """
 
@@ -156,16 +159,31 @@ class Streams(eqx.Module):
         return jax.vmap(self.env.reset)(jax.vmap(jax.random.fold_in)(keys, episode))
 
     def _refill(self, state: StreamState, ended: jax.Array) -> StreamState:
-        """Draws new stocks if an environment that ended has none left.
+        """Draws new stocks, for a share of the environments at a time, until none that ended has an empty one.
 
-        A `while_loop` of at most one turn rather than a `cond`: under `vmap` a `cond` would draw at every step.
+        Those that ended come first, then others whose stock is empty: so a draw is seldom needed, and never larger than useful.
+        A `while_loop` rather than a `cond`: under `vmap` a `cond` would draw at every step.
         """
+        share = min(self.num_envs, max(FEWEST_STARTS, self.num_envs // 4))
+
+        def urgent(spare_episode: jax.Array) -> jax.Array:
+            return ended & (spare_episode != state.episode)
 
         def missing(carry: tuple[Any, jax.Array]) -> jax.Array:
-            return jnp.any(ended & (carry[1] != state.episode))
+            return jnp.any(urgent(carry[1]))
 
-        def draw(_: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            return self._draw(state.key, state.episode), state.episode
+        def draw(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            spare, spare_episode = carry
+            first, empty = urgent(spare_episode), spare_episode != state.episode
+            # The rank of each environment among those to draw for: compaction by sums, as sorting is slow.
+            rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
+            place = jnp.where(empty & (rank < share), rank, share)
+            # What is left of the share beyond those that need one falls out of range, and is dropped.
+            chosen = jnp.full(share, self.num_envs).at[place].set(jnp.arange(self.num_envs), mode="drop")
+            keys, episode = (x.at[chosen].get(mode="clip") for x in (state.key, state.episode))
+            starts = self._draw(keys, episode)
+            put = lambda all, some: all.at[chosen].set(some, mode="drop")  # noqa: E731
+            return jax.tree.map(put, spare, starts), put(spare_episode, episode)
 
         spare, spare_episode = jax.lax.while_loop(missing, draw, (state.spare, state.spare_episode))
         return state._replace(spare=spare, spare_episode=spare_episode)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.environments.core import Environment
-from rollax.networks import layers
+from rollax.networks import cores, layers
 from rollax.networks.core import ActorCriticOutput
-from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
+from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
 
 
 class Tower(eqx.Module):
@@ -21,7 +21,7 @@ class Tower(eqx.Module):
     """
 
     encoder: Any  # obs -> features
-    core: layers.Core
+    core: cores.Core
     head: Any  # (features, obs) -> output
     precision: str = eqx.field(static=True, default="float32")
 
@@ -122,7 +122,9 @@ def policy_head(environment: Environment, config: NetworkConfig, inputs: int, ke
         return layers.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
         return layers.GaussianHead(inputs, space, config.squash, config.initial_std, key=key)
-    raise ValueError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete or a Box of floats")
+    if isinstance(space, Ball):
+        return layers.BallHead(inputs, space, config.initial_std, key=key)
+    raise ValueError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete, Ball or a Box of floats")
 
 
 def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
@@ -136,8 +138,8 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
         encoder = layers.Encoder(observation, sizes, config.activation, config.filters, config.embedding, key=encoder_key)
         features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
         if config.core == "none":
-            return Tower(encoder, layers.Memoryless(), head(features, head_key), config.precision)
-        core = layers.memory(config.core, features, config.core_size, config.core_layers, config.core_sum, core_key)
+            return Tower(encoder, cores.Memoryless(), head(features, head_key), config.precision)
+        core = cores.memory(config.core, features, config.core_size, config.core_layers, config.core_sum, core_key)
         return Tower(encoder, core, head(config.core_size, head_key), config.precision)
 
     def deep(make: Any, inputs: int, key: jax.Array) -> Any:

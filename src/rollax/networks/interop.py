@@ -5,8 +5,8 @@
 
 What is adapted sees one observation of one stream (no batch axis) and returns `(policy, value)`:
 
-- policy: logits `[n]` for `Discrete(n)`, `[k, max n]` for `MultiDiscrete`, the mean of the action's shape for a `Box`. Its
-  spread is one learned number a dimension, kept beside the parameters.
+- policy: logits `[n]` for `Discrete(n)`, `[k, max n]` for `MultiDiscrete`, the mean of the action's shape for a `Box`
+  (its spread is one learned number a dimension, kept beside the parameters) or a `Ball` (one number for all).
 - value: `[]` or `[1]`.
 
 With `initial_carry` it has a memory: `(carry, observation) -> (carry, (policy, value))`. The library resets the carry at the
@@ -26,11 +26,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from rollax import distributions
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.core import ActorCriticOutput, Network, Stepwise
-from rollax.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space, zeros
+from rollax.spaces import ActionSpace, Ball, Box, Discrete, MultiDiscrete, Space, zeros
 
 MakeNetwork = Callable[[jax.Array], Network]
 
@@ -46,7 +47,7 @@ class Adapted(eqx.Module):
     """Parameters of any library with the function that applies them."""
 
     parameters: Any
-    log_std: Any  # [shape of the action] for a box, else ()
+    log_std: Any  # [shape of the action] for a box, [] for a ball, else ()
     functions: Functions = eqx.field(static=True)
     action_space: ActionSpace = eqx.field(static=True)
     squash: bool = eqx.field(static=True)
@@ -63,6 +64,8 @@ class Adapted(eqx.Module):
         space = self.action_space
         if isinstance(space, Box):
             return layers.gaussian(policy, self.log_std, space, self.squash)
+        if isinstance(space, Ball):
+            return distributions.RadialSquash(policy.reshape(space.shape), self.log_std, space)
         is_masked = isinstance(obs, dict) and "action_mask" in obs
         return layers.categorical(policy, space, obs["action_mask"] if is_masked else None)
 
@@ -96,7 +99,8 @@ def from_function(
     def make(key: jax.Array) -> Network:
         parameters = _checked_parameters(init(key))
         _check_outputs(functions, parameters, environment)
-        log_std = jnp.full(space.shape, math.log(initial_std), jnp.float32) if isinstance(space, Box) else ()
+        spread = {Box: space.shape, Ball: ()}.get(type(space))  # a ball has one for all directions
+        log_std = () if spread is None else jnp.full(spread, math.log(initial_std), jnp.float32)
         return Stepwise(Adapted(parameters, log_std, functions, space, squash))
 
     return make
@@ -207,8 +211,10 @@ def _refuse_statistics(module: Any, found: list[str]) -> None:
 
 
 def _check_space(space: Space, squash: bool) -> None:
-    if not (isinstance(space, Discrete | MultiDiscrete) or (isinstance(space, Box) and space.dtype.startswith("float"))):
-        raise UsageError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete or a Box of floats")
+    if not (isinstance(space, Ball | Discrete | MultiDiscrete) or (isinstance(space, Box) and space.dtype.startswith("float"))):
+        raise UsageError(
+            f"no policy for the action space {space}: it must be Discrete, MultiDiscrete, a Ball or a Box of floats"
+        )
     if squash and not (isinstance(space, Box) and space.is_bounded):
         raise UsageError(f"squash needs an action space with finite bounds, but it is {space}: leave squash off")
 

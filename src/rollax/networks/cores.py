@@ -1,0 +1,219 @@
+"""Memories: recurrent cores behind one protocol."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.networks.layers import linear
+
+LONGEST_MEMORY = 32  # steps, of the units of a new memory
+
+
+class Core(Protocol):
+    """Memory: `(carry, [n]) -> (carry, [m])`, and the same over sequences `[L, B, n]` with resets `[L, B]`.
+
+    A reset puts the memory back to its beginning before the step.
+    """
+
+    def initial_carry(self) -> Any: ...
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]: ...
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]: ...
+
+
+class Memoryless(eqx.Module):
+    """No memory: the carry is `()`."""
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: tuple[()], x: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return (), x
+
+    def unroll(self, carry: tuple[()], x: jax.Array, reset: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return (), x
+
+
+class GRU(eqx.Module):
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
+
+    Its units begin with memories of 2 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialisation, Tallec
+    and Ollivier 2018, arXiv:1804.11188, eq. 16): with a bias of 0 all would have halved after one step.
+    """
+
+    cell: eqx.nn.GRUCell
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        cell_key, weight_key, bias_key = jax.random.split(key, 3)
+        cell = _orthogonal_cell(eqx.nn.GRUCell(inputs, size, key=cell_key), weight_key)
+        # equinox orders the gates reset, update, new value.
+        bias = jnp.zeros(3 * size).at[size : 2 * size].set(_chrono(bias_key, size))
+        self.cell = eqx.tree_at(lambda m: (m.bias, m.bias_n), cell, (bias, jnp.zeros(size)))
+
+    def initial_carry(self) -> jax.Array:
+        return jnp.zeros(self.cell.hidden_size)
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._advance(carry, self._project(x))
+
+    def unroll(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _scan(self._advance, self.initial_carry(), carry, tree.over_steps(self._project)(x), reset)
+
+    def _project(self, x: jax.Array) -> jax.Array:
+        """What the gates take from the input, which no step has to wait for."""
+        return self.cell.weight_ih @ x + _bias(self.cell)
+
+    def _advance(self, carry: jax.Array, projected: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """As `eqx.nn.GRUCell`, whose biases are one for all gates and one more for the new value."""
+        reset_in, update_in, new_in = jnp.split(projected, 3)
+        reset_hidden, update_hidden, new_hidden = jnp.split(self.cell.weight_hh @ carry, 3)
+        forget = jax.nn.sigmoid(reset_in + reset_hidden)
+        update = jax.nn.sigmoid(update_in + update_hidden)
+        new = jnp.tanh(new_in + forget * (new_hidden + _bias(self.cell, "bias_n")))
+        carry = new + update * (carry - new)
+        return carry, carry
+
+
+class LSTM(eqx.Module):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997), begun as `GRU` with memories of several lengths."""
+
+    cell: eqx.nn.LSTMCell
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        cell_key, weight_key, bias_key = jax.random.split(key, 3)
+        cell = _orthogonal_cell(eqx.nn.LSTMCell(inputs, size, key=cell_key), weight_key)
+        # equinox orders the gates input, forget, cell, output.
+        chrono = _chrono(bias_key, size)
+        bias = jnp.zeros(4 * size).at[: 2 * size].set(jnp.concatenate([-chrono, chrono]))
+        self.cell = eqx.tree_at(lambda m: m.bias, cell, bias)
+
+    def initial_carry(self) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(self.cell.hidden_size), jnp.zeros(self.cell.hidden_size)
+
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        return self._advance(carry, self._project(x))
+
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        return _scan(self._advance, self.initial_carry(), carry, tree.over_steps(self._project)(x), reset)
+
+    def _project(self, x: jax.Array) -> jax.Array:
+        return self.cell.weight_ih @ x + _bias(self.cell)
+
+    def _advance(self, carry: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
+        """As `eqx.nn.LSTMCell`."""
+        hidden, memory = carry
+        enter, forget, new, show = jnp.split(projected + self.cell.weight_hh @ hidden, 4)
+        memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
+        hidden = jax.nn.sigmoid(show) * jnp.tanh(memory)
+        return (hidden, memory), hidden
+
+
+class MinGRU(eqx.Module):
+    """Minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201, section 3.1): `h' = (1 - z) h + z n`.
+
+    Gate z and new value n depend on the input alone, so a sequence is a linear recurrence and is solved by a parallel scan:
+    its depth grows with the logarithm of the length. Deviation: no log-space form, which single precision does not
+    need for gates between 0 and 1.
+    """
+
+    gate: eqx.nn.Linear
+    new: eqx.nn.Linear
+
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
+        gate_key, new_key, bias_key = jax.random.split(key, 3)
+        gate = linear(inputs, size, gate_key, 1.0)
+        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size))  # as in `GRU`
+        self.new = linear(inputs, size, new_key, 1.0)
+
+    def initial_carry(self) -> jax.Array:
+        return jnp.zeros(self.new.out_features)
+
+    def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keep, add = self._project(x)
+        carry = keep * carry + add
+        return carry, carry
+
+    def unroll(self, carry: jax.Array, x: jax.Array, reset: jax.Array) -> tuple[jax.Array, jax.Array]:
+        keep, add = tree.over_steps(self._project)(x)
+        keep = jnp.where(reset[..., None], 0.0, keep)  # a reset forgets everything before it
+        add = add.at[0].add(keep[0] * carry)
+
+        def combine(first: Any, second: Any) -> Any:
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        _, hidden = jax.lax.associative_scan(combine, (keep, add))
+        return hidden[-1], hidden
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gate = jax.nn.sigmoid(self.gate(x))
+        return 1 - gate, gate * self.new(x)
+
+
+class Stack(eqx.Module):
+    """Memories one upon the other: the last one's output, or the sum of all."""
+
+    cores: tuple[Any, ...]
+    is_sum: bool = eqx.field(static=True)
+
+    def initial_carry(self) -> tuple[Any, ...]:
+        return tuple(core.initial_carry() for core in self.cores)
+
+    def __call__(self, carry: tuple[Any, ...], x: jax.Array) -> tuple[Any, jax.Array]:
+        return self._through(carry, x, lambda core, c, x: core(c, x))
+
+    def unroll(self, carry: tuple[Any, ...], x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        return self._through(carry, x, lambda core, c, x: core.unroll(c, x, reset))
+
+    def _through(self, carry: tuple[Any, ...], x: jax.Array, apply: Callable[..., Any]) -> tuple[Any, jax.Array]:
+        carries, outputs = [], []
+        for core, before in zip(self.cores, carry, strict=True):
+            after, x = apply(core, before, x)
+            carries.append(after)
+            outputs.append(x)
+        return tuple(carries), sum(outputs[1:], outputs[0]) if self.is_sum else x
+
+
+def _scan(
+    advance: Callable[[Any, Any], tuple[Any, jax.Array]], initial: Any, carry: Any, x: Any, reset: jax.Array
+) -> tuple[Any, jax.Array]:
+    """`advance(carry, x)` of one stream over `[L, B]` steps, from `initial` where `reset`."""
+
+    def step(carry: Any, now: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        x, reset = now
+        start = jax.tree.map(lambda i, c: jnp.broadcast_to(i.astype(c.dtype), c.shape), initial, carry)
+        return jax.vmap(advance)(tree.where(reset, start, carry), x)
+
+    return jax.lax.scan(step, carry, (x, reset))
+
+
+def _bias(cell: Any, name: str = "bias") -> jax.Array:
+    """A bias of equinox's cell, which is typed as optional."""
+    return getattr(cell, name)
+
+
+def _chrono(key: jax.Array, size: int) -> jax.Array:
+    """Biases `[size]` of a gate that keeps, sigmoid(log(t - 1)) = 1 - 1 / t, for memories of t = 2 ... steps."""
+    return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=LONGEST_MEMORY - 1))
+
+
+def _orthogonal_cell(cell: Any, key: jax.Array) -> Any:
+    """Orthogonal recurrent weights, gate by gate, and Glorot inputs."""
+    key_in, key_recurrent = jax.random.split(key)
+    gates = cell.weight_hh.shape[0] // cell.hidden_size
+    blocks = [jax.nn.initializers.orthogonal()(k, (cell.hidden_size,) * 2) for k in jax.random.split(key_recurrent, gates)]
+    weight_in = jax.nn.initializers.glorot_normal(1, 0)(key_in, cell.weight_ih.shape)
+    return eqx.tree_at(lambda m: (m.weight_ih, m.weight_hh), cell, (weight_in, jnp.concatenate(blocks)))
+
+
+CORES: dict[str, Callable[..., Any]] = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
+
+
+def memory(kind: str, inputs: int, size: int, num_layers: int, is_sum: bool, key: jax.Array) -> Any:
+    """A memory of one or several layers of that kind."""
+    if num_layers == 1:
+        return CORES[kind](inputs, size, key=key)
+    keys = jax.random.split(key, num_layers)
+    return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), is_sum)
