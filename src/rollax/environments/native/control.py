@@ -1,8 +1,8 @@
 """The suite `control`: continuous actions in worlds small enough to see through.
 
-`control/point-maze` asks for exploration: a goal behind a cup whose open side faces the start. Going straight towards the goal ends
-in the cup, and every way out of it begins by going away from the goal. After the deceptive mazes of Lehman and Stanley 2011,
-"Abandoning Objectives: Evolution through the Search for Novelty Alone".
+`control/point-maze` asks for exploration: a goal behind a cup whose open side faces the start. Going straight towards the goal
+ends in the cup, and every way out of it begins by going away from the goal. After the deceptive mazes of Lehman and Stanley
+2011, "Abandoning Objectives: Evolution through the Search for Novelty Alone".
 """
 
 from typing import Any, NamedTuple
@@ -116,7 +116,7 @@ class PointMaze(eqx.Module):
         return jnp.concatenate([2 * state.position - 1, self.goal - state.position])
 
     def descriptor(self, state: MazeState) -> jax.Array:
-        """What tells behaviours apart, float32 [2]: the position, from 0 to 1. To be read from a last state before any reset."""
+        """What tells behaviours apart, float32 [2]: the position, from 0 to 1. To be read at an end, before any reset."""
         return state.position
 
 
