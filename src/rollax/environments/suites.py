@@ -72,6 +72,12 @@ _HUNTING = (
 
 _CONTROL = ("point-maze",)
 
+_GRANULAR = (
+    "single-navigator",
+    "many-navigators",
+    "single-roller",
+)
+
 _XLAND = (
     "XLand-MiniGrid-R1-9x9",
     "XLand-MiniGrid-R1-11x11",
@@ -176,6 +182,7 @@ SUITES: dict[str, Suite] = {
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
     "hunting": Suite("rollax.environments.native.hunting", _HUNTING, None),
     "control": Suite("rollax.environments.native.control", _CONTROL, None),
+    "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
     "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
     "jaxmarl": Suite(

@@ -1,0 +1,45 @@
+"""What the environments of the suite share."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from rollax.environments.native.granular.physics import Bodies, length, sphere_inertia
+from rollax.errors import UsageError
+
+_NEAR = 3.0  # displacements to the goal are observed within this in each direction
+
+
+def _real(value: Any) -> jax.Array:
+    return jnp.asarray(value, jnp.float32)
+
+
+def number(default: float) -> Any:
+    """A field that is a number of the physics: a leaf."""
+    return eqx.field(converter=_real, default=default)
+
+
+def same_bodies(count: int, mass: jax.Array, radius: jax.Array) -> Bodies:
+    """Solid spheres that are all the same."""
+    every = lambda x: jnp.broadcast_to(x, (count,))  # noqa: E731
+    return Bodies(every(radius), every(mass), every(sphere_inertia(mass, radius)))
+
+
+def bounded(action: jax.Array) -> jax.Array:
+    """An action `[n]` with a norm of 1 at most."""
+    return action / jnp.maximum(length(action), 1.0)
+
+
+def towards(apart: jax.Array) -> jax.Array:
+    """How a displacement `[D]` to the goal is observed, `[2 D]`: its direction, and itself, clipped."""
+    distance = length(apart)
+    return jnp.concatenate([apart / jnp.where(distance > 0, distance, 1.0), jnp.clip(apart, -_NEAR, _NEAR)])
+
+
+def check_counts(name: str, **least: tuple[int, int]) -> None:
+    """Raises UsageError for the first count below its least value: `name=(value, least)`."""
+    for argument, (value, low) in least.items():
+        if value < low:
+            raise UsageError(f"{name}: {argument} ({value}) must be at least {low}.")
