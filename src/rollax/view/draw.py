@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.text import Text
 
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.view import grid
+from rollax.view import grid, worlds
 from rollax.view.unwrap import innermost, unwrapped
 
 WIDTH, HEIGHT, BOARD = 400, 280, 320
@@ -402,6 +402,8 @@ DRAWINGS: dict[str, Drawing] = {
     # Aliens that go left and right, both shots, the cannon.
     "gymnax/SpaceInvaders-*": Drawing(board([(1, GREEN), (2, GREEN), (3, FISH), (4, WHITE), (5, RED), (0, BLUE)]), 10),
     "memory/repeat-previous": Drawing(symbols, 3),
+    "hunting/*": Drawing(worlds.hunting, 25),
+    "control/point-maze": Drawing(worlds.point_maze, 10),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
     "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
 }

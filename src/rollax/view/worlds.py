@@ -1,0 +1,48 @@
+"""Pictures of the native worlds in the plane: hunts and the point maze."""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+_REACH, _HAVEN = (246, 222, 210), (190, 226, 214)  # light red and light green
+_BODY = 0.022  # radius of a player, in sides of the square
+
+
+def _square() -> Any:
+    """An empty unit square with its edge."""
+    # Late, because draw.py lists the drawings of this file.
+    from rollax.view.draw import GREY, HEIGHT, Scene
+
+    scene = Scene(HEIGHT - 12, (0.5, 0.5))
+    scene.line([(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)], GREY)
+    return scene
+
+
+def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The prey (blue), the predators (red) with their reach, and where each one went last."""
+    from rollax.view.draw import BLUE, INK, LIGHT, RED
+
+    scene = _square()
+    players = np.asarray(state.positions).tolist()
+    reach = float(environment.catch_radius)
+    for predator in players[1:]:
+        scene.disc(predator, reach, _REACH, LIGHT)
+    for index, (place, heading) in enumerate(zip(players, np.asarray(state.headings).tolist(), strict=True)):
+        tip = (place[0] + 3 * _BODY * heading[0], place[1] + 3 * _BODY * heading[1])
+        scene.line((place, tip), INK)
+        scene.disc(place, _BODY, RED if index else BLUE, INK)
+    return scene.picture()
+
+
+def point_maze(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The walls, the start, the circle around the goal, and the point."""
+    from rollax.view.draw import BLUE, GREEN, INK, LIGHT
+
+    scene = _square()
+    scene.disc(np.asarray(environment.start).tolist(), _BODY, LIGHT)
+    scene.disc(np.asarray(environment.goal).tolist(), float(environment.goal_radius), _HAVEN, GREEN)
+    for left, bottom, right, top in np.asarray(environment.walls).tolist():
+        scene.box((left + right) / 2, (bottom + top) / 2, right - left, top - bottom, INK)
+    scene.disc(np.asarray(state.position).tolist(), _BODY, BLUE, INK)
+    return scene.picture()
