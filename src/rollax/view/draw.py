@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.text import Text
 
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.view import grid, worlds
+from rollax.view import granular, grid, worlds
 from rollax.view.unwrap import innermost, unwrapped
 
 WIDTH, HEIGHT, BOARD = 400, 280, 320
@@ -404,6 +404,9 @@ DRAWINGS: dict[str, Drawing] = {
     "memory/repeat-previous": Drawing(symbols, 3),
     "hunting/*": Drawing(worlds.hunting, 25),
     "control/point-maze": Drawing(worlds.point_maze, 10),
+    "granular/single-navigator": Drawing(granular.navigator, 15),
+    "granular/many-navigators": Drawing(granular.navigators, 15),
+    "granular/single-roller": Drawing(granular.roller, 15),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
     "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
 }
