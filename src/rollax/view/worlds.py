@@ -10,13 +10,19 @@ _BODY = 0.022  # radius of a player, in sides of the square
 
 
 def _square() -> Any:
-    """An empty unit square with its edge."""
+    """A scene of the unit square."""
     # Late, because draw.py lists the drawings of this file.
-    from rollax.view.draw import GREY, HEIGHT, Scene
+    from rollax.view.draw import HEIGHT, Scene
 
-    scene = Scene(HEIGHT - 12, (0.5, 0.5))
+    return Scene(HEIGHT - 12, (0.5, 0.5))
+
+
+def _framed(scene: Any) -> Image.Image:
+    """The picture of the scene, with the edge of the square above all else."""
+    from rollax.view.draw import GREY
+
     scene.line([(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)], GREY)
-    return scene
+    return scene.picture()
 
 
 def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
@@ -32,7 +38,7 @@ def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
         tip = (place[0] + 3 * _BODY * heading[0], place[1] + 3 * _BODY * heading[1])
         scene.line((place, tip), INK)
         scene.disc(place, _BODY, RED if index else BLUE, INK)
-    return scene.picture()
+    return _framed(scene)
 
 
 def point_maze(environment: Any, state: Any, obs: Any) -> Image.Image:
@@ -45,4 +51,4 @@ def point_maze(environment: Any, state: Any, obs: Any) -> Image.Image:
     for left, bottom, right, top in np.asarray(environment.walls).tolist():
         scene.box((left + right) / 2, (bottom + top) / 2, right - left, top - bottom, INK)
     scene.disc(np.asarray(state.position).tolist(), _BODY, BLUE, INK)
-    return scene.picture()
+    return _framed(scene)
