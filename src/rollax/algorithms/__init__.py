@@ -7,8 +7,11 @@ import jax
 
 from rollax.algorithm import Algorithm
 from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.algorithms.sac import SACConfig, sac
+from rollax.algorithms.td3 import TD3Config, td3
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
+from rollax.networks import critics
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 
 
@@ -31,6 +34,10 @@ def _memory_needs_sequences(config: Any, network: NetworkConfig) -> None:
         )
 
 
+def _fits(config: Any, network: Any) -> None:
+    """`init` says what does not."""
+
+
 ALGORITHMS: dict[str, Entry] = {
     "ppo": Entry(
         ppo,
@@ -40,6 +47,22 @@ ALGORITHMS: dict[str, Entry] = {
         _memory_needs_sequences,
         "proximal policy optimisation: feed-forward, recurrent, many streams",
     ),
+    "sac": Entry(
+        sac,
+        SACConfig,
+        critics.ActorCriticsConfig,
+        critics.stochastic,
+        _fits,
+        "soft actor-critic: continuous actions, from replay, learned temperature",
+    ),
+    "td3": Entry(
+        td3,
+        TD3Config,
+        critics.ActorCriticsConfig,
+        critics.deterministic,
+        _fits,
+        "twin delayed deterministic policy gradient: continuous actions, from replay",
+    ),
 }
 
-__all__ = ["ALGORITHMS", "Entry", "PPOConfig", "ppo"]
+__all__ = ["ALGORITHMS", "Entry", "PPOConfig", "SACConfig", "TD3Config", "ppo", "sac", "td3"]

@@ -1,0 +1,152 @@
+"""Soft actor-critic, for continuous actions.
+
+Haarnoja et al. 2018, arXiv:1801.01290, in the form of arXiv:1812.05905 (no value network, two critics, a learned temperature;
+its algorithm 1). Actions are normals through tanh within -1 ... 1, which the environment gets scaled to its bounds; densities
+are in these units. Deviations: gradients may be clipped, rewards scaled, the policy updated less often than the critics, and
+random actions at the start and the noise that drives exploration may be correlated in time. docs/algorithms/sac.md has all
+equations.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import optimise, tree
+from rollax.algorithm import Algorithm
+from rollax.algorithms.off_policy import Learner, blend, critic_loss, descend, off_policy
+from rollax.environments.core import Environment
+from rollax.networks.critics import ActorCritics, check_bounded, draw, least, sample
+from rollax.replay import Batch, uniform
+
+
+@tree.settings
+class SACConfig:
+    """Settings of SAC. Those marked (static) shape the program; all others are data, so they can be swept over."""
+
+    num_envs: int = tree.static(1)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(50)
+    """(static) Steps of each environment between two lines of metrics."""
+    capacity: int = tree.static(1_000_000)
+    """(static) Steps that are remembered, of all environments together."""
+    batch_size: int = tree.static(256)
+    """(static) Samples a gradient step."""
+    replay_ratio: float = tree.static(1.0, low=0)
+    """(static) Gradient steps per environment step."""
+    policy_delay: int = tree.static(1)
+    """(static) Gradient steps of the critics for each of the policy and the temperature."""
+    warmup: float = tree.number(1000.0, low=0)
+    """Frames of random actions before anything is learnt."""
+    learning_rate: float = tree.number(3e-4, low=0)
+    """Adam's step size."""
+    critic_rate: float = tree.number(1.0, low=0)
+    """Step size of the critics, as a multiple of learning_rate."""
+    temperature_rate: float = tree.number(1.0, low=0)
+    """Step size of the temperature, as a multiple of learning_rate; 0: it stays as it is."""
+    learning_rate_end: float = tree.number(1.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    tau: float = tree.number(0.005, 0, 1)
+    """How far the target critics move towards the critics each gradient step."""
+    initial_temperature: float = tree.number(1.0, low=0)
+    """Weight of the entropy at the start (alpha)."""
+    target_entropy: float = tree.number(-1.0)
+    """Entropy to hold, for each dimension of the action, in nats of an action within -1 ... 1."""
+    reward_scale: float = tree.number(1.0)
+    """What rewards are multiplied by."""
+    noise_correlation: float = tree.number(0.0, 0, 1)
+    """Correlation of the noise of neighbouring steps while exploring; 0: white noise."""
+    max_grad_norm: float = tree.number(float("inf"), low=0)
+    """Global norm to which gradients are clipped, of policy and critics apart."""
+    adam_epsilon: float = tree.number(1e-8, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+class SACAgent(NamedTuple):
+    """Everything that learning changes."""
+
+    network: ActorCritics
+    target: tuple[Any, ...]  # the target critics
+    log_temperature: jax.Array  # float []
+    optimiser: dict[str, Any]
+    steps: jax.Array  # int32 []: gradient steps of the critics
+
+
+def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
+    """SAC in `environment` with the policy and critics that `network(key)` makes. `init` raises UsageError for wrong sizes."""
+    check_bounded(environment.action_space)
+    learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
+    return off_policy(environment, learner, lambda config: uniform())
+
+
+def init(network: ActorCritics, config: SACConfig) -> SACAgent:
+    target = jax.tree.map(jnp.copy, network.critic)
+    log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+    parts = {"actor": network.actor, "critic": network.critic, "temperature": log_temperature}
+    states = {name: optimiser.init(parts[name]) for name, optimiser in optimisers(config).items()}
+    return SACAgent(network, target, log_temperature, states, jnp.zeros((), jnp.int32))
+
+
+def optimisers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
+    rates = {"actor": 1.0, "critic": config.critic_rate, "temperature": config.temperature_rate}
+    adam = lambda rate: optimise.adam(config.learning_rate * rate, config.adam_epsilon, config.max_grad_norm)  # noqa: E731
+    return {name: adam(rate) for name, rate in rates.items()}
+
+
+def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> tuple[SACAgent, dict[str, jax.Array]]:
+    """One gradient step of the critics and, every `policy_delay`-th time, of policy and temperature, with the new critics."""
+    target_key, policy_key = jax.random.split(key)
+    adam, states, temperature = optimisers(config), agent.optimiser, jnp.exp(agent.log_temperature)
+
+    action, log_prob = sample(agent.network.actor, batch.next_obs, target_key)
+    next_value = least(agent.target, batch.next_obs, action) - temperature * log_prob
+    target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
+    (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
+    critic, critic_state = descend(adam["critic"], states["critic"], agent.network.critic, slope)
+
+    def improve(learnt: Any) -> Any:
+        actor, log_temperature, actor_state, temperature_state = learnt
+        slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_key)
+        actor, actor_state = descend(adam["actor"], actor_state, actor, slope)
+        goal = config.target_entropy * batch.action[0].size
+        slope = temperature * jnp.mean(-log_prob - goal)  # of eq. 18 in the logarithm of alpha
+        log_temperature, temperature_state = descend(adam["temperature"], temperature_state, log_temperature, slope)
+        return actor, log_temperature, actor_state, temperature_state
+
+    steps = agent.steps + 1
+    learnt = agent.network.actor, agent.log_temperature, states["actor"], states["temperature"]
+    learnt = jax.lax.cond(steps % config.policy_delay == 0, improve, lambda same: same, learnt)
+    actor, log_temperature, actor_state, temperature_state = learnt
+
+    states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}
+    agent = SACAgent(ActorCritics(actor, critic), blend(agent.target, critic, config.tau), log_temperature, states, steps)
+    metrics = {"loss": loss, "error": error, "value": value, "entropy": -jnp.mean(log_prob), "temperature": temperature}
+    return agent, metrics
+
+
+def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """mean alpha log pi(a|s) - min Q(s, a) with a ~ pi (eq. 7), and the log pi `[B]`."""
+    action, log_prob = sample(actor, batch.obs, key)
+    return jnp.mean(temperature * log_prob - least(critic, batch.obs, action)), log_prob
+
+
+def explore(agent: SACAgent, config: SACConfig, obs: Any, noise: jax.Array, key: jax.Array, progress: jax.Array) -> jax.Array:
+    """A draw from the policy by the given standard normal numbers."""
+    policy = agent.network.actor(obs)
+    return policy.action(draw(policy, noise))
+
+
+def act(agent: SACAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    policy = agent.network.actor(obs)
+    return policy.action(tree.where(jnp.asarray(greedy), policy.mode(), policy.sample(key)))

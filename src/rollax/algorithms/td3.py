@@ -1,0 +1,138 @@
+"""Twin delayed deep deterministic policy gradient, for continuous actions.
+
+Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1. Actions lie within -1 ... 1, which the environment gets scaled to its
+bounds; all noise is in these units. The policy and both targets learn in every `policy_delay`-th gradient step only, from the
+critics that this step has just updated. Deviations: gradients may be clipped, rewards scaled, and the noise of exploration
+correlated in time. docs/algorithms/td3.md has all equations.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import optimise, tree
+from rollax.algorithm import Algorithm
+from rollax.algorithms.off_policy import Learner, blend, critic_loss, descend, off_policy
+from rollax.environments.core import Environment
+from rollax.networks.critics import ActorCritics, check_bounded, least
+from rollax.replay import Batch, uniform
+
+
+@tree.settings
+class TD3Config:
+    """Settings of TD3. Those marked (static) shape the program; all others are data, so they can be swept over."""
+
+    num_envs: int = tree.static(1)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(50)
+    """(static) Steps of each environment between two lines of metrics."""
+    capacity: int = tree.static(1_000_000)
+    """(static) Steps that are remembered, of all environments together."""
+    batch_size: int = tree.static(256)
+    """(static) Samples a gradient step."""
+    replay_ratio: float = tree.static(1.0, low=0)
+    """(static) Gradient steps per environment step."""
+    policy_delay: int = tree.static(2)
+    """(static) Gradient steps of the critics for each of the policy and the targets."""
+    warmup: float = tree.number(1000.0, low=0)
+    """Frames of random actions before anything is learnt."""
+    learning_rate: float = tree.number(3e-4, low=0)
+    """Adam's step size."""
+    critic_rate: float = tree.number(1.0, low=0)
+    """Step size of the critics, as a multiple of learning_rate."""
+    learning_rate_end: float = tree.number(1.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    tau: float = tree.number(0.005, 0, 1)
+    """How far both targets move towards their networks each time."""
+    exploration_noise: float = tree.number(0.1, low=0)
+    """Deviation of what is added to actions while training."""
+    noise_correlation: float = tree.number(0.0, 0, 1)
+    """Correlation of that noise between neighbouring steps; 0: white noise."""
+    target_noise: float = tree.number(0.2, low=0)
+    """Deviation of what is added to the target policy's actions."""
+    target_noise_clip: float = tree.number(0.5, low=0)
+    """Most that is added to them."""
+    reward_scale: float = tree.number(1.0)
+    """What rewards are multiplied by."""
+    max_grad_norm: float = tree.number(float("inf"), low=0)
+    """Global norm to which gradients are clipped, of policy and critics apart."""
+    adam_epsilon: float = tree.number(1e-8, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+class TD3Agent(NamedTuple):
+    """Everything that learning changes."""
+
+    network: ActorCritics
+    target: ActorCritics
+    optimiser: dict[str, Any]
+    steps: jax.Array  # int32 []: gradient steps of the critics
+
+
+def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
+    """TD3 in `environment` with the policy and critics that `network(key)` makes. `init` raises UsageError for wrong sizes."""
+    check_bounded(environment.action_space)
+    learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
+    return off_policy(environment, learner, lambda config: uniform())
+
+
+def init(network: ActorCritics, config: TD3Config) -> TD3Agent:
+    parts = {"actor": network.actor, "critic": network.critic}
+    states = {name: optimiser.init(parts[name]) for name, optimiser in optimisers(config).items()}
+    return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
+
+
+def optimisers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
+    rates = {"actor": config.learning_rate, "critic": config.learning_rate * config.critic_rate}
+    return {name: optimise.adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+
+
+def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> tuple[TD3Agent, dict[str, jax.Array]]:
+    """One gradient step of the critics and, every `policy_delay`-th time, of the policy, with both targets after it."""
+    adam, states = optimisers(config), agent.optimiser
+    noise = config.target_noise * jax.random.normal(key, batch.action.shape)
+    noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
+    action = jnp.clip(jax.vmap(agent.target.actor)(batch.next_obs) + noise, -1.0, 1.0)
+    next_value = least(agent.target.critic, batch.next_obs, action)
+    target = config.reward_scale * batch.reward + batch.discount * next_value
+    (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
+    critic, critic_state = descend(adam["critic"], states["critic"], agent.network.critic, slope)
+
+    def improve(learnt: Any) -> Any:
+        actor, actor_state, target = learnt
+        slope = jax.grad(policy_loss)(actor, critic, batch)
+        actor, actor_state = descend(adam["actor"], actor_state, actor, slope)
+        return actor, actor_state, blend(target, ActorCritics(actor, critic), config.tau)
+
+    steps = agent.steps + 1
+    learnt = agent.network.actor, states["actor"], agent.target
+    actor, actor_state, target = jax.lax.cond(steps % config.policy_delay == 0, improve, lambda same: same, learnt)
+    agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
+    return agent, {"loss": loss, "error": error, "value": value}
+
+
+def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
+    """-mean Q_1(s, pi(s)): its gradient is the deterministic policy gradient of algorithm 1."""
+    return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
+
+
+def explore(agent: TD3Agent, config: TD3Config, obs: Any, noise: jax.Array, key: jax.Array, progress: jax.Array) -> jax.Array:
+    """The policy's action with noise."""
+    return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0)
+
+
+def act(agent: TD3Agent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    """The policy's action; it has no other."""
+    return agent.network.actor(obs)

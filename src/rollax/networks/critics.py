@@ -1,0 +1,253 @@
+"""Networks of algorithms that learn from replay: action values, deterministic and random policies. None has a memory."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import distributions
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.networks import layers
+from rollax.spaces import Box, Dict, Discrete, Space
+
+# Bounds of the logarithm of a policy's spread, as usual (Haarnoja et al. 2018b, their code).
+LOW_LOG_STD, HIGH_LOG_STD = -5.0, 2.0
+
+
+class Dense(eqx.Module):
+    """Dense layers, each followed by a normalisation of its outputs (if any) and the activation."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    norms: tuple[eqx.nn.LayerNorm, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, layer_norm: bool, *, key: jax.Array) -> None:
+        keys = jax.random.split(key, max(len(sizes), 1))
+        pairs = zip((inputs, *sizes), sizes, keys, strict=False)
+        self.layers = tuple(layers.linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes) if layer_norm else ()
+        self.activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            x = self.norms[i](x) if self.norms else x
+            x = layers.ACTIVATIONS[self.activation](x)
+        return x
+
+
+class ContinuousCritic(eqx.Module):
+    """The value of an observation and an action within -1 ... 1, `[]`."""
+
+    encoder: layers.Encoder
+    dense: Dense
+    head: eqx.nn.Linear
+
+    def __call__(self, obs: Any, action: jax.Array) -> jax.Array:
+        return self.head(self.dense(jnp.concatenate([self.encoder(obs), action.reshape(-1)])))[0]
+
+
+class Actor(eqx.Module):
+    """A policy: the outputs of `head` for the features of an observation."""
+
+    encoder: layers.Encoder
+    dense: Dense
+    head: Any
+
+    def __call__(self, obs: Any) -> Any:
+        return self.head(self.dense(self.encoder(obs)))
+
+
+class TanhHead(eqx.Module):
+    """Features to one action within -1 ... 1."""
+
+    layer: eqx.nn.Linear
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, features: jax.Array) -> jax.Array:
+        return jnp.tanh(self.layer(features)).reshape(self.shape)
+
+
+class TanhGaussianHead(eqx.Module):
+    """Features to normals through tanh, within -1 ... 1, whose mean and spread depend on the features."""
+
+    layer: eqx.nn.Linear
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, features: jax.Array) -> distributions.SquashedGaussian:
+        mean, log_std = jnp.split(self.layer(features), 2)
+        log_std = jnp.clip(log_std, LOW_LOG_STD, HIGH_LOG_STD)
+        unit = Box(-1.0, 1.0, self.shape)
+        return distributions.SquashedGaussian(
+            distributions.Gaussian(mean.reshape(self.shape), log_std.reshape(self.shape), unit)
+        )
+
+
+class ActorCritics(eqx.Module):
+    """A policy, and critics that share nothing with it or with each other."""
+
+    actor: Any  # obs -> action, or a distribution over actions
+    critic: tuple[Any, ...]  # each (obs, action) -> value
+
+
+class QNetwork(eqx.Module):
+    """The value of each action `[n]`; with `advantage` duelling, V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9)."""
+
+    encoder: layers.Encoder
+    dense: Dense
+    value: eqx.nn.Linear  # to each action's value, or to V
+    advantage: eqx.nn.Linear | None
+
+    def __call__(self, obs: Any) -> jax.Array:
+        features = self.dense(self.encoder(obs))
+        value = self.value(features)
+        if self.advantage is None:
+            return value
+        advantage = self.advantage(features)
+        return value + (advantage - jnp.mean(advantage))
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticsConfig:
+    """How policy and critics are built."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Sizes of the dense layers."""
+    activation: layers.Activation = "relu"
+    """Activation of every layer."""
+    critics: int = 2
+    """How many critics; the least of their values is believed."""
+    layer_norm: bool = False
+    """Normalise the outputs of the critics' dense layers."""
+    filters: tuple[tuple[int, int, int], ...] | None = None
+    """Convolutions as (outputs, kernel, stride) for observations [H, W, C]; chosen by size when None, none when ()."""
+    embedding: int = 8
+    """Size of the vector for each symbol of a grid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QNetworkConfig:
+    """How the network of action values is built."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Sizes of the dense layers."""
+    activation: layers.Activation = "relu"
+    """Activation of every layer."""
+    duelling: bool = False
+    """A value and advantages in place of action values."""
+    layer_norm: bool = True
+    """Normalise the outputs of every dense layer."""
+    filters: tuple[tuple[int, int, int], ...] | None = None
+    """Convolutions as (outputs, kernel, stride) for observations [H, W, C]; chosen by size when None, none when ()."""
+    embedding: int = 8
+    """Size of the vector for each symbol of a grid."""
+
+
+def deterministic(environment: Environment, config: ActorCriticsConfig, key: jax.Array) -> ActorCritics:
+    """A policy that gives one action, and critics. Raises UsageError for an action space that is no bounded box."""
+    return _actor_critics(environment, config, TanhHead, 1, key)
+
+
+def stochastic(environment: Environment, config: ActorCriticsConfig, key: jax.Array) -> ActorCritics:
+    """A policy that gives a distribution, and critics. Raises UsageError for an action space that is no bounded box."""
+    return _actor_critics(environment, config, TanhGaussianHead, 2, key)
+
+
+def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) -> QNetwork:
+    """Action values of a `Discrete` space. Raises UsageError for any other."""
+    space = environment.action_space
+    if not isinstance(space, Discrete):
+        raise UsageError(f"values of all actions need a Discrete action space, but it is {space}: use sac, td3 or ppo")
+    encoder_key, dense_key, value_key, advantage_key = jax.random.split(key, 4)
+    encoder, features = _encoder(environment, config, encoder_key)
+    dense = Dense(features, config.hidden, config.activation, config.layer_norm, key=dense_key)
+    features = config.hidden[-1] if config.hidden else features
+    value = layers.linear(features, 1 if config.duelling else space.n, value_key, 1.0)
+    return QNetwork(encoder, dense, value, layers.linear(features, space.n, advantage_key, 1.0) if config.duelling else None)
+
+
+def _actor_critics(
+    environment: Environment, config: ActorCriticsConfig, head: Any, outputs: int, key: jax.Array
+) -> ActorCritics:
+    space = check_bounded(environment.action_space)
+    size = math.prod(space.shape)
+    encoder_key, dense_key, head_key, critics_key = jax.random.split(key, 4)
+    encoder, features = _encoder(environment, config, encoder_key)
+    dense = Dense(features, config.hidden, config.activation, False, key=dense_key)
+    features = config.hidden[-1] if config.hidden else features
+    actor = Actor(encoder, dense, head(layers.linear(features, outputs * size, head_key, 0.01), space.shape))
+
+    def critic(key: jax.Array) -> ContinuousCritic:
+        encoder_key, dense_key, head_key = jax.random.split(key, 3)
+        encoder, features = _encoder(environment, config, encoder_key)
+        dense = Dense(features + size, config.hidden, config.activation, config.layer_norm, key=dense_key)
+        features = config.hidden[-1] if config.hidden else features + size
+        return ContinuousCritic(encoder, dense, layers.linear(features, 1, head_key, 1.0))
+
+    return ActorCritics(actor, tuple(critic(k) for k in jax.random.split(critics_key, config.critics)))
+
+
+def _encoder(environment: Environment, config: Any, key: jax.Array) -> tuple[layers.Encoder, int]:
+    """What comes before the dense layers, and how many features it gives."""
+    for name, size in {"hidden": min(config.hidden, default=1), "embedding": config.embedding}.items():
+        if size < 1:
+            raise UsageError(f"network.{name} ({getattr(config, name)}) must be at least 1")
+    space = _seen(environment.observation_space)
+    encoder = layers.Encoder(space, (), config.activation, config.filters, config.embedding, key=key)
+    return encoder, jax.eval_shape(encoder, layers.zeros(space)).shape[0]
+
+
+def _seen(space: Space) -> Space:
+    """What a policy may see: all but the part that is for critics of other algorithms only."""
+    if not isinstance(space, Dict):
+        return space
+    return Dict({name: part for name, part in space.items if name != "global_state"})
+
+
+def values(critic: tuple[Any, ...], obs: Any, action: jax.Array) -> list[jax.Array]:
+    """What each critic says of a batch, `[B]` each."""
+    return [jax.vmap(one)(obs, action) for one in critic]
+
+
+def least(critic: tuple[Any, ...], obs: Any, action: jax.Array) -> jax.Array:
+    """The least of the critics' values, `[B]`: it is less likely to be too high (Fujimoto et al. 2018, arXiv:1802.09477)."""
+    return functools.reduce(jnp.minimum, values(critic, obs, action))
+
+
+def sample(actor: Any, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Actions `[B, ...]` within -1 ... 1 and the logarithms of their densities `[B]`."""
+    policies = jax.vmap(actor)(obs)
+    draws = jax.vmap(draw)(policies, jax.random.normal(key, policies.base.mean.shape))
+    return jax.vmap(lambda policy, u: (policy.action(u), policy.log_prob(u)))(policies, draws)
+
+
+def draw(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:
+    """What standard normal numbers make the policy draw."""
+    return policy.base.mean + jnp.exp(policy.base.log_std) * noise
+
+
+def check_bounded(space: Any) -> Box:
+    """The action space, if it is a box of floats with finite bounds. Raises UsageError otherwise."""
+    if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
+        return space
+    raise UsageError(f"continuous actions need a Box of floats with finite bounds, but the space is {space}: use dqn or ppo")
+
+
+def to_space(space: Box, action: jax.Array) -> jax.Array:
+    """An action within -1 ... 1 as the environment takes it."""
+    low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
+    centre, half = jnp.asarray((high + low) / 2, action.dtype), jnp.asarray((high - low) / 2, action.dtype)
+    return centre + half * action
+
+
+def legal(q: jax.Array, obs: Any) -> jax.Array:
+    """Action values with those of illegal actions so low that none is ever the best."""
+    if isinstance(obs, dict) and "action_mask" in obs:
+        return jnp.where(obs["action_mask"].astype(bool), q, distributions.ILLEGAL)
+    return q
