@@ -190,7 +190,7 @@ SUITES: dict[str, Suite] = {
         _JAXMARL,
         "jaxmarl",
         {
-            "LearnedPolicyEnemySMAX": "its enemy is a trained network, which no argument can give; HeuristicEnemySMAX needs none",
+            "LearnedPolicyEnemySMAX": "its enemy is a trained network, which is no argument; HeuristicEnemySMAX needs none",
             **dict.fromkeys(_ROBOTS, "it needs the simulator of robots that JaxMARL does not ship"),
         },
     ),
