@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm
+from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
@@ -47,6 +48,14 @@ ALGORITHMS: dict[str, Entry] = {
         _memory_needs_sequences,
         "proximal policy optimisation: feed-forward, recurrent, many streams",
     ),
+    "dqn": Entry(
+        dqn,
+        DQNConfig,
+        critics.QNetworkConfig,
+        critics.q_network,
+        _fits,
+        "deep Q-learning: discrete actions, from replay, double, duelling, n-step, prioritised",
+    ),
     "sac": Entry(
         sac,
         SACConfig,
@@ -65,4 +74,4 @@ ALGORITHMS: dict[str, Entry] = {
     ),
 }
 
-__all__ = ["ALGORITHMS", "Entry", "PPOConfig", "SACConfig", "TD3Config", "ppo", "sac", "td3"]
+__all__ = ["ALGORITHMS", "DQNConfig", "Entry", "PPOConfig", "SACConfig", "TD3Config", "dqn", "ppo", "sac", "td3"]

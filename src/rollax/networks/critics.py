@@ -161,9 +161,7 @@ def stochastic(environment: Environment, config: ActorCriticsConfig, key: jax.Ar
 
 def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) -> QNetwork:
     """Action values of a `Discrete` space. Raises UsageError for any other."""
-    space = environment.action_space
-    if not isinstance(space, Discrete):
-        raise UsageError(f"values of all actions need a Discrete action space, but it is {space}: use sac, td3 or ppo")
+    space = check_discrete(environment.action_space)
     encoder_key, dense_key, value_key, advantage_key = jax.random.split(key, 4)
     encoder, features = _encoder(environment, config, encoder_key)
     dense = Dense(features, config.hidden, config.activation, config.layer_norm, key=dense_key)
@@ -237,6 +235,13 @@ def check_bounded(space: Any) -> Box:
     if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
         return space
     raise UsageError(f"continuous actions need a Box of floats with finite bounds, but the space is {space}: use dqn or ppo")
+
+
+def check_discrete(space: Any) -> Discrete:
+    """The action space, if it is discrete. Raises UsageError otherwise."""
+    if isinstance(space, Discrete):
+        return space
+    raise UsageError(f"values of all actions need a Discrete action space, but it is {space}: use sac, td3 or ppo")
 
 
 def to_space(space: Box, action: jax.Array) -> jax.Array:

@@ -1,0 +1,151 @@
+"""Deep Q-learning, for discrete actions.
+
+Mnih et al. 2015 (Nature 518), algorithm 1, with what came after, each by a setting: double Q-learning (van Hasselt et al. 2016,
+arXiv:1509.06461, eq. 4), duelling networks (Wang et al. 2016, arXiv:1511.06581), prioritised replay (Schaul et al. 2016,
+arXiv:1511.05952), returns of several steps (Hessel et al. 2018, arXiv:1710.02298). Targets are copies or move softly. Actions
+that an "action_mask" forbids are neither taken nor believed in targets. docs/algorithms/dqn.md has all equations.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import optimise, tree
+from rollax.algorithm import Algorithm
+from rollax.algorithms.off_policy import Learner, blend, descend, off_policy, random_action
+from rollax.environments.core import Environment
+from rollax.networks.critics import check_discrete, legal
+from rollax.replay import Batch, uniform
+from rollax.sum_tree import prioritised
+
+
+@tree.settings
+class DQNConfig:
+    """Settings of DQN. Those marked (static) shape the program; all others are data, so they can be swept over."""
+
+    num_envs: int = tree.static(8)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(64)
+    """(static) Steps of each environment between two lines of metrics."""
+    capacity: int = tree.static(100_000)
+    """(static) Steps that are remembered, of all environments together."""
+    batch_size: int = tree.static(64)
+    """(static) Samples a gradient step."""
+    replay_ratio: float = tree.static(0.25, low=0)
+    """(static) Gradient steps per environment step."""
+    n_step: int = tree.static(1)
+    """(static) Steps of reward in a target before the value."""
+    double: bool = tree.static(True)
+    """(static) The network chooses the action of the target, the target network says what it is worth."""
+    prioritised: bool = tree.static(False)
+    """(static) Draw steps in proportion to their errors."""
+    priority_exponent: float = tree.number(0.6, low=0)
+    """How much priorities matter when drawing (alpha); 0: not at all."""
+    priority_correction: float = tree.number(0.4, 0, 1)
+    """How much of that bias the loss takes back at the start (beta); all of it at the end."""
+    priority_floor: float = tree.number(1e-3, low=0)
+    """What is added to errors, so that none is never drawn again."""
+    warmup: float = tree.number(1000.0, low=0)
+    """Frames of random actions before anything is learnt."""
+    epsilon: float = tree.number(1.0, 0, 1)
+    """Chance of a random action at the start."""
+    epsilon_end: float = tree.number(0.05, 0, 1)
+    """Chance of a random action once epsilon_share of training is over, reached linearly."""
+    epsilon_share: float = tree.number(0.2, 0, 1)
+    """Share of training over which that chance falls."""
+    learning_rate: float = tree.number(5e-4, low=0)
+    """Adam's step size."""
+    learning_rate_end: float = tree.number(1.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    target_every: float = tree.number(1.0, low=1)
+    """Gradient steps between two moves of the target network."""
+    tau: float = tree.number(0.01, 0, 1)
+    """How far it moves towards the network each time; 1: a copy."""
+    largest_error: float = tree.number(1.0, low=0)
+    """Error from which on the loss grows linearly (Huber's delta); inf: nowhere."""
+    max_grad_norm: float = tree.number(10.0, low=0)
+    """Global norm to which gradients are clipped."""
+    adam_epsilon: float = tree.number(1e-8, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+class DQNAgent(NamedTuple):
+    """Everything that learning changes."""
+
+    network: Any
+    target: Any
+    optimiser: Any
+    steps: jax.Array  # int32 []: gradient steps
+
+
+def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algorithm:
+    """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
+    space = check_discrete(environment.action_space)
+
+    def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.Array, progress: jax.Array) -> jax.Array:
+        chance_key, random_key = jax.random.split(key)
+        is_random = jax.random.uniform(chance_key) < epsilon(config, progress)
+        return jnp.where(is_random, random_action(space, obs, noise, random_key), best(agent.network, obs))
+
+    def act(agent: DQNAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+        return best(agent.network, obs)
+
+    learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
+    return off_policy(environment, learner, lambda config: (prioritised if config.prioritised else uniform)(config.n_step))
+
+
+def epsilon(config: DQNConfig, progress: jax.Array) -> jax.Array:
+    """The chance of a random action."""
+    over = jnp.clip(progress / jnp.maximum(config.epsilon_share, 1e-6), 0.0, 1.0)
+    return config.epsilon + over * (config.epsilon_end - config.epsilon)
+
+
+def best(network: Any, obs: Any) -> jax.Array:
+    """The legal action of the highest value."""
+    return jnp.argmax(legal(network(obs), obs)).astype(jnp.int32)
+
+
+def init(network: Any, config: DQNConfig) -> DQNAgent:
+    return DQNAgent(network, jax.tree.map(jnp.copy, network), optimiser(config).init(network), jnp.zeros((), jnp.int32))
+
+
+def optimiser(config: DQNConfig) -> optax.GradientTransformation:
+    return optimise.adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
+
+
+def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> tuple[DQNAgent, dict[str, jax.Array]]:
+    """One gradient step; then the target network moves, if it is its turn."""
+    chooser = agent.network if config.double else agent.target
+    chosen = jax.vmap(best, (None, 0))(chooser, batch.next_obs)
+    target = batch.reward + batch.discount * of_action(jax.vmap(agent.target)(batch.next_obs), chosen)
+    slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.largest_error)
+    network, state = descend(optimiser(config), agent.optimiser, agent.network, slope)
+    steps = agent.steps + 1
+    share = jnp.where(steps % jnp.round(config.target_every).astype(jnp.int32) == 0, config.tau, 0.0)
+    return DQNAgent(network, blend(agent.target, network, share), state, steps), metrics
+
+
+def loss(network: Any, batch: Batch, target: jax.Array, largest: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """mean w H(Q(s, a) - y), with Huber's H: x^2 / 2 up to `largest`, beyond it as steep as there."""
+    value = of_action(jax.vmap(network)(batch.obs), batch.action)
+    difference = value - target
+    slope = jax.lax.stop_gradient(jnp.clip(difference, -largest, largest))
+    total = jnp.mean(batch.weight * (slope * difference - 0.5 * slope**2))
+    return total, {"loss": total, "error": jnp.abs(difference), "value": jnp.mean(value)}
+
+
+def of_action(values: jax.Array, action: jax.Array) -> jax.Array:
+    """The values `[B]` of one action each, out of `[B, n]`."""
+    return jnp.take_along_axis(values, action[:, None], axis=1)[:, 0]
