@@ -18,8 +18,10 @@ class Algorithm(NamedTuple):
 
     init: Callable[[jax.Array, Any], State]  # (key, config) -> state
     step: Callable[[State], tuple[State, Metrics]]  # one update
-    act: Callable[..., Any]  # (state, carry, obs, key, greedy) -> (carry, action): one stream, for evaluation and serving
-    initial_carry: Callable[[State], Any]  # the memory that an episode begins with
+    # (state, carry, obs, key, greedy) -> (carry, action), for evaluation and serving: of one environment, so that with agents
+    # the carry, the observation and the action lead with [A].
+    act: Callable[..., Any]
+    initial_carry: Callable[[State], Any]  # the memory that an episode of one environment begins with
 
 
 def population(algorithm: Algorithm) -> Algorithm:

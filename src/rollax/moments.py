@@ -24,24 +24,41 @@ def initial(sample: Any) -> Moments:
     return Moments(zeros, jax.tree.map(jnp.ones_like, zeros), jnp.zeros(()))
 
 
-def update(moments: Moments, batch: Any, axes: int) -> Moments:
-    """Adds a batch whose leading `axes` axes count samples (Chan et al. 1979, parallel variance)."""
-    leading = tuple(range(axes))
-    added = float(math.prod(jax.tree.leaves(batch)[0].shape[:axes]))
-    total = moments.size + added
+def mean(x: jax.Array, weight: Any = (), axes: tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
+    """The mean over `axes` (all of them by default) of the samples that count: `weight` is true there, or `()` for all.
 
-    def merge(mean: jax.Array, variance: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    `weight`: boolean, the leading axes of `x`; where nothing counts the mean is 0.
+    """
+    if isinstance(weight, tuple):
+        return jnp.mean(x, axes, keepdims=keepdims)
+    counts = jnp.broadcast_to(weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim)), x.shape)
+    number = jnp.sum(counts.astype(x.dtype), axes, keepdims=keepdims)
+    # What does not count may be anything, also no number.
+    return jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=keepdims) / jnp.maximum(number, 1.0)
+
+
+def update(moments: Moments, batch: Any, axes: int, weight: Any = ()) -> Moments:
+    """Adds a batch whose leading `axes` axes count samples (Chan et al. 1979, parallel variance).
+
+    `weight`: which of them do, boolean over these axes; `()` for all.
+    """
+    leading = tuple(range(axes))
+    number = float(math.prod(jax.tree.leaves(batch)[0].shape[:axes]))
+    added = number if isinstance(weight, tuple) else jnp.sum(weight.astype(jnp.float32))
+    total = jnp.maximum(moments.size + added, 1.0)
+
+    def merge(old: jax.Array, variance: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = x.astype(jnp.float32)
-        batch_mean = jnp.mean(x, leading)
-        batch_variance = jnp.var(x, leading)
-        delta = batch_mean - mean
-        weight = added / total
-        merged = (1 - weight) * variance + weight * batch_variance + weight * (1 - weight) * delta**2
-        return mean + weight * delta, merged
+        batch_mean = mean(x, weight, leading, keepdims=True)
+        batch_variance = mean((x - batch_mean) ** 2, weight, leading)
+        delta = jnp.squeeze(batch_mean, leading) - old
+        share = added / total
+        merged = (1 - share) * variance + share * batch_variance + share * (1 - share) * delta**2
+        return old + share * delta, merged
 
     pairs = jax.tree.map(merge, moments.mean, moments.variance, batch)
-    mean, variance = jax.tree.transpose(jax.tree.structure(moments.mean), jax.tree.structure((0, 0)), pairs)
-    return Moments(mean, variance, total)
+    means, variances = jax.tree.transpose(jax.tree.structure(moments.mean), jax.tree.structure((0, 0)), pairs)
+    return Moments(means, variances, moments.size + added)
 
 
 def normalise(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
@@ -62,6 +79,13 @@ def view(moments: Any) -> Callable[[Any], Network]:
     return lambda network: Preprocessed(network, jax.tree_util.Partial(normalise, moments))
 
 
-def standardise(x: jax.Array) -> jax.Array:
-    """Mean 0 and deviation 1 over all of `x`."""
-    return (x - jnp.mean(x)) / (jnp.std(x) + 1e-8)
+def standardise(x: jax.Array, weight: Any = ()) -> jax.Array:
+    """Mean 0 and deviation 1 over all of `x` that counts."""
+    centred = x - mean(x, weight)
+    return centred / (jnp.sqrt(mean(centred**2, weight)) + 1e-8)
+
+
+def means(terms: dict[str, jax.Array], weight: Any = ()) -> dict[str, jax.Array]:
+    """The mean of each term, all of one shape, in one reduction: each alone costs as much."""
+    together = jax.vmap(lambda x: mean(x, weight))(jnp.stack(list(terms.values())))
+    return dict(zip(terms, together, strict=True))

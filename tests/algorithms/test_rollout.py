@@ -10,7 +10,7 @@ import pytest
 
 from laws.programs import fresh
 from laws.walk import Walk
-from rollax import moments, rollout
+from rollax import groups, moments, rollout
 from rollax.environments import Streams
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.core import step
@@ -26,8 +26,10 @@ def happened(core: str, agents: int | None) -> tuple[Any, ...]:
     config = NetworkConfig(hidden=(8,), core=core, core_size=4)
     network = jax.jit(lambda key: actor_critic(environment, config, key))(jax.random.key(0))
     streams = Streams(environment, ENVS)
-    run = jax.jit(lambda actor, key: rollout.rollout(streams, network, actor, key, STEPS))
-    first, _, _ = run(rollout.start(streams, network, jax.random.key(1)), jax.random.key(2))
+    team = groups.team(environment, "all")
+    run = jax.jit(lambda actor, key: rollout.rollout(streams, team, network, actor, key, STEPS))
+    carry = rollout.initial_carry(team, network, ENVS)
+    first, _, _ = run(rollout.start(streams, carry, jax.random.key(1)), jax.random.key(2))
     last, trajectory, episodes = run(fresh(first), jax.random.key(3))
     return network, first, last, trajectory, episodes
 
@@ -51,7 +53,7 @@ def test_steps_follow_each_other(core: str, agents: int | None) -> None:
 def test_next_values(core: str, agents: int | None) -> None:
     """V of the true observation after each step, with the memory as that step left it: also where the time ran out."""
     network, _, last, trajectory, _ = happened(core, agents)
-    found = np.asarray(rollout.next_values(network, trajectory, last))
+    found = np.asarray(rollout.next_values(network, trajectory, last.carry))
     memories = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), trajectory.carry, last.carry)
     evaluate = jax.vmap(jax.vmap(lambda carry, obs: network(carry, obs)[1].value))
     expected = np.asarray(evaluate(memories, trajectory.final_obs))
@@ -93,14 +95,14 @@ def test_the_record_is_that_of_the_policy() -> None:
 def test_scaled_rewards() -> None:
     """The sign and the zero of rewards stay; their scale is that of the discounted returns so far, this rollout included."""
     _, first, _, trajectory, _ = happened("none", None)
-    scaled, actor, returns = rollout.scale_rewards(trajectory, first, moments.initial(0.0), 0.9)
+    scaled, discounted, returns = rollout.scale_rewards(trajectory, first.discounted_return, moments.initial(0.0), 0.9)
     running, sums = np.zeros(ENVS), []
     for reward, ended in zip(trajectory.reward, trajectory.terminated | trajectory.truncated, strict=True):
         running = 0.9 * running + np.asarray(reward)
         sums.append(running)
         running = np.where(ended, 0, running)
     np.testing.assert_allclose(scaled, trajectory.reward / np.std(sums), rtol=1e-4)
-    np.testing.assert_allclose(actor.discounted_return, running, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(discounted, running, rtol=1e-4, atol=1e-5)
     assert float(returns.size) == STEPS * ENVS
-    untouched, same, none = rollout.scale_rewards(trajectory, first, (), 0.9)
-    assert untouched is trajectory.reward and same is first and none == ()
+    untouched, same, none = rollout.scale_rewards(trajectory, discounted, (), 0.9)
+    assert untouched is trajectory.reward and same is discounted and none == ()

@@ -45,18 +45,18 @@ def mean_return(row: Row, state: Any, probe: str, greedy: bool = True) -> float:
 
     def play(state: Any, key: jax.Array) -> jax.Array:
         init_key, loop_key = jax.random.split(key)
-        fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (streams.num_streams, *x.shape)), algorithm.initial_carry(state))
+        fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (PLAY_ENVS, *x.shape)), algorithm.initial_carry(state))
 
         def step(loop: Any, key: jax.Array) -> tuple[Any, Any]:
             stream_state, carry = loop
             act_key, env_key = jax.random.split(key)
-            reset = streams.spread(stream_state.reset)
+            reset = stream_state.reset
             pick = jax.vmap(lambda r, new, old: jax.tree.map(lambda a, b: jnp.where(r, a, b), new, old))
             carry = pick(reset, fresh, carry)
-            keys = jax.random.split(act_key, streams.num_streams)
+            keys = jax.random.split(act_key, PLAY_ENVS)
             act = jax.vmap(algorithm.act, in_axes=(None, 0, 0, 0, None))
-            carry, action = act(state, carry, streams.by_stream(stream_state.obs), keys, greedy)
-            stream_state, after = streams.step(jax.random.split(env_key, PLAY_ENVS), stream_state, action)
+            carry, action = act(state, carry, stream_state.obs, keys, greedy)
+            stream_state, after = streams.step(jax.random.split(env_key, PLAY_ENVS), stream_state, streams.by_stream(action))
             return (stream_state, carry), (after.reward, streams.spread(stream_state.reset))
 
         _, (reward, ended) = jax.lax.scan(step, (streams.init(init_key), fresh), jax.random.split(loop_key, PLAY_STEPS))

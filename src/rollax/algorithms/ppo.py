@@ -1,12 +1,14 @@
-"""Proximal policy optimisation: feed-forward or recurrent, for one agent or many streams.
+"""Proximal policy optimisation: feed-forward or recurrent, for one agent or many.
 
 Schulman et al. 2017, arXiv:1707.06347 (clipped objective, eq. 7; the whole, eq. 9 and algorithm 1), with generalised advantage
 estimation (Schulman et al. 2016, arXiv:1506.02438). Deviations, each usual today: advantages are normalised, values
 may be clipped, gradients are clipped by global norm, and the KL divergence may stop the epochs early. Memory is a carry,
-cut into sequences that start from what was stored when acting; an agent is a stream; actions are a distribution: none of
-them is a flag here. docs/algorithms/ppo.md walks through every equation.
+cut into sequences that start from what was stored when acting; an agent is a stream, so that this is IPPO (de Witt et al. 2020,
+arXiv:2011.09533), and MAPPO (Yu et al. 2021, arXiv:2103.01955) where critics see a "global_state"; actions are a distribution:
+none of them is a flag here. docs/algorithms/ppo.md walks through every equation.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import batch, moments, optimise, rollout, tree
+from rollax import batch, groups, moments, optimise, rollout, tree
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment, Streams
+from rollax.epochs import epochs
 from rollax.losses import kl_estimate, policy_objective, value_error
 from rollax.networks.core import Network
 from rollax.returns import gae, over_streams
@@ -46,6 +49,8 @@ class PPOConfig:
     """(static) Shift and scale observations by running statistics."""
     normalize_rewards: bool = tree.static(False)
     """(static) Scale rewards by the running deviation of discounted returns."""
+    sharing: groups.Sharing = tree.static("all")
+    """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
     learning_rate: float = tree.number(5e-4, low=0)
     """Adam's step size (of the policy, where the critic is separate)."""
     critic_learning_rate: float = tree.number(0.0, low=0)
@@ -82,7 +87,7 @@ class PPOConfig:
 
 
 class PPOState(NamedTuple):
-    """Everything that changes."""
+    """Everything that changes. With several groups of agents, the four parts of a learner are dictionaries by group."""
 
     key: jax.Array
     config: PPOConfig
@@ -105,6 +110,7 @@ class Batch(NamedTuple):
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
+    present: Any = ()  # which samples count; () for all
 
 
 def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOConfig, entropy_weight: jax.Array) -> Any:
@@ -113,7 +119,8 @@ def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOCo
     density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
     log_prob, entropy = density(output.policy, data.draw)
 
-    advantage = moments.standardise(data.advantage) if config.normalize_advantages == "minibatch" else data.advantage
+    by_minibatch = config.normalize_advantages == "minibatch"
+    advantage = moments.standardise(data.advantage, data.present) if by_minibatch else data.advantage
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
     value_clip = config.value_clip if config.clip_values else None
     terms = {
@@ -123,10 +130,8 @@ def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOCo
         "approx_kl": jax.lax.stop_gradient(kl_estimate(log_ratio)),
         "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
     }
-    # One reduction of all terms together: each alone costs as much.
-    metrics = dict(zip(terms, jnp.mean(jnp.stack(list(terms.values())), axis=(1, 2)), strict=True))
-    policy_loss, value_loss, entropy, *_ = metrics.values()
-    total = policy_loss + config.value_coefficient * value_loss - entropy_weight * entropy
+    metrics = moments.means(terms, data.present)
+    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
     return total, {"loss": total, **metrics}
 
 
@@ -139,72 +144,61 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     def streams(config: PPOConfig) -> Streams:
         return Streams(environment, config.num_envs)
 
+    def team(config: PPOConfig) -> groups.Team:
+        return groups.team(environment, config.sharing)
+
+    def policy(state: PPOState) -> Any:
+        parts = state.network, state.observations
+        return groups.each(team(state.config), lambda network, seen: (moments.view(seen)(network),), *parts)[0]
+
     def init(key: jax.Array, config: PPOConfig) -> PPOState:
         config = tree.as_leaves(config)
-        cut(config)
+        everyone = team(config)
         state_key, network_key, actor_key = jax.random.split(key, 3)
-        model = network(network_key)
-        actor = rollout.start(streams(config), model, actor_key)
-        one_obs = jax.tree.map(lambda x: x[0], streams(config).by_stream(actor.streams.obs))
-        observations = moments.initial(one_obs) if config.normalize_observations else ()
-        returns = moments.initial(0.0) if config.normalize_rewards else ()
-        optimiser = optimise.init(optimisers(config, 0.0), model)
+        model = groups.make(everyone, network, network_key)
+        carry = rollout.initial_carry(everyone, model, config.num_envs)
+        actor = rollout.start(streams(config), carry, actor_key)
+
+        def learner(model: Any, obs: Any) -> tuple[Any, Any, Any]:
+            cut(config, jax.tree.leaves(obs)[0].shape[0])
+            one_obs = jax.tree.map(lambda x: x[0], obs)
+            observations = moments.initial(one_obs) if config.normalize_observations else ()
+            returns = moments.initial(0.0) if config.normalize_rewards else ()
+            return optimise.init(optimisers(config, 0.0), model), observations, returns
+
+        obs = groups.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
+        optimiser, observations, returns = groups.each(everyone, learner, model, obs)
         return PPOState(state_key, config, model, optimiser, observations, returns, actor, jnp.zeros((), jnp.int32))
 
-    def cut(config: PPOConfig) -> batch.Layout:
-        size = streams(config).num_streams
-        return batch.layout(config.num_steps, size, config.sequence_length, config.num_minibatches)
-
     def step(state: PPOState) -> tuple[PPOState, dict[str, jax.Array]]:
-        config = state.config
+        config, everyone = state.config, team(state.config)
         key, act_key, learn_key = jax.random.split(state.key, 3)
-        see = moments.view(state.observations)
 
         # 1. act
-        policy = see(state.network)
-        actor, trajectory, episodes = rollout.rollout(streams(config), policy, state.actor, act_key, config.num_steps)
+        run = rollout.rollout(streams(config), everyone, policy(state), state.actor, act_key, config.num_steps)
+        actor, trajectory, episodes = run
 
-        # 2. credit
-        reward, actor, returns = rollout.scale_rewards(trajectory, actor, state.returns, config.gamma)
-        next_value = rollout.next_values(policy, trajectory, actor)
-        ends = trajectory.terminated, trajectory.truncated
-        advantage = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.gae_lambda)
-        target = advantage + trajectory.value
-
-        # 3. learn
-        scaled = moments.standardise(advantage) if config.normalize_advantages == "batch" else advantage
-        carry = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
-        kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
-        rows = batch.to_rows(Batch(carry, *kept, scaled, target), cut(config))
+        # 2. and 3. credit, and learn: apart for every group
+        learners = state.network, state.optimiser, state.observations, state.returns
+        happened = groups.split(everyone, trajectory, 1), groups.split(everyone, (actor.carry, actor.discounted_return), 0)
         progress = state.updates / config.total_updates
-        (model, optimiser), metrics = learn(
-            (state.network, state.optimiser), see, rows, cut(config), learn_key, config, progress
-        )
-
-        observations = state.observations
-        if config.normalize_observations:
-            observations = moments.update(observations, trajectory.obs, axes=2)
-        unexplained = jnp.var(target - trajectory.value) / jnp.maximum(jnp.var(target), 1e-12)
-        metrics |= {
-            "explained_variance": 1 - unexplained,
-            "value": jnp.mean(trajectory.value),
-            "reward": jnp.mean(trajectory.reward),
-            **{f"episodes/{name}": value for name, value in episodes._asdict().items()},
-            # What a run's host needs to name the culprit when numbers are no longer finite.
-            "finite/observation": tree.all_finite((trajectory.obs, trajectory.final_obs)),
-            "finite/reward": tree.all_finite(trajectory.reward),
-            "finite/advantage": tree.all_finite(advantage),
-            "finite/loss": jnp.isfinite(metrics["loss"]),
-            "finite/parameters": tree.all_finite(model),
-        }
-        return PPOState(key, config, model, optimiser, observations, returns, actor, state.updates + 1), metrics
+        update = functools.partial(learn, config, progress)
+        learnt = groups.each(everyone, update, *learners, *happened, groups.keys(everyone, learn_key))
+        network, optimiser, observations, returns, discounted, metrics = learnt
+        actor = actor._replace(discounted_return=groups.join(everyone, discounted, 0))
+        metrics = groups.metrics(everyone, metrics)
+        metrics |= {f"episodes/{name}": value for name, value in episodes._asdict().items()}
+        return PPOState(key, config, network, optimiser, observations, returns, actor, state.updates + 1), metrics
 
     def act(state: PPOState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        carry, output = moments.view(state.observations)(state.network)(carry, obs)
-        draw = tree.where(jnp.asarray(greedy), output.policy.mode(), output.policy.sample(key))
-        return carry, output.policy.action(draw)
+        return rollout.act_together(environment, team(state.config), policy(state), carry, obs, key, jnp.asarray(greedy))
 
-    return Algorithm(init, step, act, lambda state: state.network.initial_carry())
+    return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
+
+
+def cut(config: PPOConfig, num_streams: int) -> batch.Layout:
+    """How the rollouts of one group are cut."""
+    return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
 def optimisers(config: PPOConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
@@ -216,12 +210,35 @@ def optimisers(config: PPOConfig, progress: jax.Array | float) -> dict[str, opta
 
 
 def learn(
-    learner: Any, see: Callable, rows: Batch, cut: batch.Layout, key: jax.Array, config: PPOConfig, progress: jax.Array
-) -> tuple[Any, dict[str, jax.Array]]:
-    """The epochs of one update; metrics are the means over the last epoch that ran."""
+    config: PPOConfig,
+    progress: jax.Array,
+    network: Any,
+    optimiser: Any,
+    observations: Any,
+    returns: Any,
+    trajectory: rollout.Trajectory,
+    ended: tuple[Any, jax.Array],
+    key: jax.Array,
+) -> tuple[Any, ...]:
+    """One update of a set of parameters from its trajectory `[T, S]`; `ended`: memory and discounted return after it, `[S]`."""
+    see, present = moments.view(observations), trajectory.present
+    carry, discounted = ended
+
+    # 2. credit
+    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, returns, config.gamma)
+    next_value = rollout.next_values(see(network), trajectory, carry)
+    ends = trajectory.terminated, trajectory.truncated
+    advantage = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.gae_lambda)
+    target = advantage + trajectory.value
+
+    # 3. learn
+    scaled = moments.standardise(advantage, present) if config.normalize_advantages == "batch" else advantage
+    carry = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
+    kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
+    layout = cut(config, reward.shape[1])
+    rows = batch.to_rows(Batch(carry, *kept, scaled, target, present), layout)
     entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
     transformations = optimisers(config, progress)
-    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in learner[1] else 0
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
@@ -229,22 +246,12 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimise.update(transformations, network, states, gradient, active), metrics
 
-    def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
-        index, stop, learner, _ = loop
-        active = {"actor": index < stop, "critic": index < critic_epochs}
-        orders = batch.shuffle(jax.random.fold_in(key, index), cut)
-        learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, active), learner, orders)
-        metrics = jax.tree.map(jnp.mean, metrics)
-        stop = jnp.where(metrics["approx_kl"] > config.target_kl, jnp.minimum(stop, index + 1), stop)
-        return index + 1, stop, learner, metrics
+    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in optimiser else 0
+    counts = config.num_epochs, critic_epochs
+    (network, optimiser), metrics = epochs(minibatch, (network, optimiser), layout, key, *counts, config.target_kl)
 
-    def unfinished(loop: tuple[jax.Array, jax.Array, Any, Any]) -> jax.Array:
-        index, stop, _, _ = loop
-        return (index < critic_epochs) | (index < stop)
-
-    first = jnp.zeros((), jnp.int32), jnp.asarray(config.num_epochs, jnp.int32), learner
-    shapes = jax.eval_shape(lambda loop: epoch((*loop, None))[3], first)
-    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    _, stop, learner, metrics = jax.lax.while_loop(unfinished, epoch, (*first, empty))
-    rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
-    return learner, {**metrics, "epochs": stop.astype(jnp.float32), "learning_rate": rate}
+    if config.normalize_observations:
+        observations = moments.update(observations, trajectory.obs, axes=2, weight=present)
+    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+    metrics |= rollout.summary(trajectory, advantage, target, metrics["loss"], network)
+    return network, optimiser, observations, returns, discounted, metrics

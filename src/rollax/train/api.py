@@ -13,7 +13,7 @@ from rollax.errors import UsageError
 from rollax.train import loop, record, run_dir
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints
-from rollax.train.evaluate import Episodes, Metric, default_metrics, evaluator
+from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, evaluator
 from rollax.train.loop import Result
 from rollax.train.progress import Display, display
 from rollax.train.settings import RunOptions, Spec, make_spec
@@ -135,7 +135,8 @@ class Policy(NamedTuple):
         return self.algorithm.initial_carry(self.state)
 
     def act(self, obs: Any, carry: Any, key: jax.Array, greedy: bool = True) -> tuple[Any, Any]:
-        """The action for one observation of one stream, and the memory after it. Pure: jit and vmap it."""
+        """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
+        vmap it."""
         carry, action = self.algorithm.act(self.state, carry, obs, key, greedy)
         return action, carry
 
@@ -144,7 +145,7 @@ class Policy(NamedTuple):
         steps = programs.eval_steps(self.environment, self.spec)
         run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy))
         played = jax.device_get(run(self.state, key))
-        return default_metrics(played), played
+        return default_metrics(played, agent_types(self.environment)), played
 
 
 def load(

@@ -33,15 +33,12 @@ def evaluator(
     """
     agents = environment.num_agents
 
-    def act(state: Any, carry: Any, obs: Any, keys: jax.Array) -> tuple[Any, Any]:
-        step = jax.vmap(lambda c, o, k: algorithm.act(state, c, o, k, greedy))
-        return step(carry, obs, keys) if agents is None else jax.vmap(step)(carry, obs, keys)
-
     def evaluate(state: Any, key: jax.Array) -> Episodes:
         reset_key, run_key = jax.random.split(key)
         env_state, obs = jax.vmap(environment.reset)(jax.random.split(reset_key, num_episodes))
         streams = (num_episodes,) if agents is None else (num_episodes, agents)
-        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (*streams, *jnp.shape(x))), algorithm.initial_carry(state))
+        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_episodes, *jnp.shape(x))), algorithm.initial_carry(state))
+        act = jax.vmap(lambda carry, obs, key: algorithm.act(state, carry, obs, key, greedy))
         no = jnp.zeros(num_episodes, bool)
         # Truths and whole numbers are counted in float32.
         info = jax.tree.map(lambda x: jnp.zeros((num_episodes, *x.shape)), info_shapes(environment))
@@ -54,7 +51,7 @@ def evaluator(
         def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
             time, carry, env_state, obs, episodes = loop
             act_key, env_key = jax.random.split(jax.random.fold_in(run_key, time))
-            carry, action = act(state, carry, obs, jax.random.split(act_key, streams))
+            carry, action = act(carry, obs, jax.random.split(act_key, num_episodes))
             after = jax.vmap(environment.step)(jax.random.split(env_key, num_episodes), env_state, action)
             alive = ~(episodes.terminated | episodes.truncated)
             terminated, truncated = after.terminated, after.truncated
@@ -91,11 +88,13 @@ def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
 Metric = Callable[[Episodes], dict[str, float]]
 
 
-def default_metrics(episodes: Episodes) -> dict[str, Any]:
+def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> dict[str, Any]:
     """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, and the means of their `info`.
 
-    With one member the summary is over episodes, with several over the members' mean returns.
+    With one member the summary is over episodes, with several over the members' mean returns. With agents it is of their mean
+    return; besides there are the mean return of each agent, of the agents of each type, and of the team: the sum over agents.
     """
+    told = _returns_of_agents(np.asarray(episodes.returns, np.float64), agent_types) if agent_types else {}
     returns = np.asarray(episodes.returns, np.float64)
     length = np.asarray(episodes.length)
     ended = np.asarray(episodes.terminated) | np.asarray(episodes.truncated)
@@ -103,7 +102,7 @@ def default_metrics(episodes: Episodes) -> dict[str, Any]:
         returns = returns.reshape(length.shape[0], -1).mean(axis=1)
     elif returns.ndim == 2:
         returns = returns.mean(axis=1)
-    told = {
+    told |= {
         name: np.asarray(total, float).reshape(-1, *total.shape[length.ndim :]).mean(axis=0).tolist()
         for name, total in episodes.info.items()
     }
@@ -114,3 +113,16 @@ def default_metrics(episodes: Episodes) -> dict[str, Any]:
         "truncated": float(np.mean(episodes.truncated)),
         "unfinished": float(1 - ended.mean()),
     }
+
+
+def _returns_of_agents(returns: np.ndarray, agent_types: tuple[str, ...]) -> dict[str, Any]:
+    """Mean returns by agent, type and team. `returns`: `[..., A]`."""
+    means = returns.reshape(-1, len(agent_types)).mean(axis=0)
+    kinds = {kind: [i for i, other in enumerate(agent_types) if other == kind] for kind in dict.fromkeys(agent_types)}
+    by_type = {f"return_{kind}": float(means[agents].mean()) for kind, agents in kinds.items()} if len(kinds) > 1 else {}
+    return {"return_agents": means.tolist(), "return_team": float(means.sum()), **by_type}
+
+
+def agent_types(environment: Environment) -> tuple[str, ...]:
+    """The type of each agent; none where there is no axis of agents."""
+    return () if environment.num_agents is None else environment.agent_types  # pyright: ignore[reportAttributeAccessIssue]

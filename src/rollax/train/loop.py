@@ -17,7 +17,7 @@ from rollax.errors import UnknownNameError
 from rollax.train import program as programs
 from rollax.train import record
 from rollax.train.checkpoint import Checkpoints, SaveFailed
-from rollax.train.evaluate import Episodes, Metric, default_metrics, info_shapes
+from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, info_shapes
 from rollax.train.logging import missing, read_metrics
 from rollax.train.progress import Display, duration, size
 from rollax.train.run_dir import METRICS, installed
@@ -147,7 +147,7 @@ def _evaluate_if_due(session: Session) -> bool:
         return False
     session.show.status("evaluating")
     episodes = session.program.evaluate(session.state, updates)
-    values = default_metrics(episodes)
+    values = default_metrics(episodes, agent_types(session.program.environment))
     if session.program.num_members:
         returns = np.asarray(episodes.returns)
         values["return_members"] = returns.reshape(returns.shape[0], -1).mean(axis=1).tolist()
@@ -192,9 +192,10 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
         if getattr(spec.options, package) and installed(package) is None:
             raise missing(package)
     if metric is None:
-        one, yes = jnp.ones(1), jnp.ones(1, bool)
-        info = info_shapes(programs.evaluation_environment(spec, environment))
-        _check_best_metric(spec, {**default_metrics(Episodes(one, one, yes, yes)), **info, "episodes": 1})
+        shown = programs.evaluation_environment(spec, environment)
+        one, yes, kinds = jnp.ones(1), jnp.ones(1, bool), agent_types(shown)
+        episodes = Episodes(jnp.ones((1, len(kinds))) if kinds else one, one, yes, yes)
+        _check_best_metric(spec, {**default_metrics(episodes, kinds), **info_shapes(shown), "episodes": 1})
 
 
 def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:

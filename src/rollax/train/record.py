@@ -28,7 +28,7 @@ def line(rows: dict[str, np.ndarray]) -> dict[str, Any]:
     count, total_return, total_length = (rows[name].sum(axis=0) for name in _EPISODES)
     with np.errstate(invalid="ignore", divide="ignore"):
         episodes = {"episode_return": total_return / count, "episode_length": total_length / count, "episodes": count}
-    others = {name: values.mean(axis=0) for name, values in rows.items() if "/" not in name}
+    others = {name: values.mean(axis=0) for name, values in rows.items() if not name.startswith(("episodes/", "finite/"))}
     return {name: value.tolist() for name, value in {**episodes, **others}.items()}
 
 

@@ -126,15 +126,11 @@ class Now(NamedTuple):
 
 def player(policy: Policy, greedy: bool) -> Callable[[Any, Now, jax.Array], tuple[Now, Any]]:
     """`(algorithm's state, now, keys [n]) -> (now, what happened [n, ...])`, compiled: n steps, none after the end."""
-    environment, agents = policy.environment, policy.environment.num_agents
-
-    def act(state: Any, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
-        one = lambda c, o, k: policy.algorithm.act(state, c, o, k, greedy)  # noqa: E731
-        return one(carry, obs, key) if agents is None else jax.vmap(one)(carry, obs, jax.random.split(key, agents))
+    environment = policy.environment
 
     def step(state: Any, now: Now, key: jax.Array) -> tuple[Now, Any]:
         act_key, env_key = jax.random.split(key)
-        carry, action = act(state, now.carry, now.obs, act_key)
+        carry, action = policy.algorithm.act(state, now.carry, now.obs, act_key, greedy)
         after = environment.step(env_key, now.env_state, action)
         ended = jnp.all(after.terminated | after.truncated)
         terminated = jnp.all(after.terminated)
@@ -150,11 +146,8 @@ def player(policy: Policy, greedy: bool) -> Callable[[Any, Now, jax.Array], tupl
 def start(policy: Policy, key: jax.Array) -> Now:
     """The beginning of an episode."""
     env_state, obs = jax.jit(lambda key: policy.environment.reset(key))(key)
-    carry, agents = policy.initial_carry(), policy.environment.num_agents
-    if agents is not None:
-        carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (agents, *jnp.shape(x))), carry)
     # Every leaf as an array of its final type, so that the scan's first step compiles no second program.
-    return tree.as_leaves(Now(carry, env_state, obs, jnp.zeros((), bool), jnp.zeros((), bool)))
+    return tree.as_leaves(Now(policy.initial_carry(), env_state, obs, jnp.zeros((), bool), jnp.zeros((), bool)))
 
 
 def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: int) -> Play:
