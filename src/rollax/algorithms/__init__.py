@@ -8,6 +8,7 @@ import jax
 from rollax.algorithm import Algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
 from rollax.environments.core import Environment
@@ -56,6 +57,14 @@ ALGORITHMS: dict[str, Entry] = {
         _fits,
         "deep Q-learning: discrete actions, from replay, double, duelling, n-step, prioritised",
     ),
+    "pqn": Entry(
+        pqn,
+        PQNConfig,
+        critics.QNetworkConfig,
+        critics.q_network,
+        _fits,
+        "parallelised Q-learning: discrete actions, lambda-returns over many environments, no replay",
+    ),
     "sac": Entry(
         sac,
         SACConfig,
@@ -74,4 +83,17 @@ ALGORITHMS: dict[str, Entry] = {
     ),
 }
 
-__all__ = ["ALGORITHMS", "DQNConfig", "Entry", "PPOConfig", "SACConfig", "TD3Config", "dqn", "ppo", "sac", "td3"]
+__all__ = [
+    "ALGORITHMS",
+    "DQNConfig",
+    "Entry",
+    "PPOConfig",
+    "PQNConfig",
+    "SACConfig",
+    "TD3Config",
+    "dqn",
+    "ppo",
+    "pqn",
+    "sac",
+    "td3",
+]

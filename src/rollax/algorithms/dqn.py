@@ -15,9 +15,9 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, blend, descend, off_policy, random_action
+from rollax.algorithms.off_policy import Learner, blend, descend, off_policy
 from rollax.environments.core import Environment
-from rollax.networks.critics import check_discrete, legal
+from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
 from rollax.replay import Batch, uniform
 from rollax.sum_tree import prioritised
 
@@ -92,29 +92,19 @@ class DQNAgent(NamedTuple):
 
 def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algorithm:
     """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
-    space = check_discrete(environment.action_space)
-
-    def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.Array, progress: jax.Array) -> jax.Array:
-        chance_key, random_key = jax.random.split(key)
-        is_random = jax.random.uniform(chance_key) < epsilon(config, progress)
-        return jnp.where(is_random, random_action(space, obs, noise, random_key), best(agent.network, obs))
-
-    def act(agent: DQNAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
-        return best(agent.network, obs)
-
+    check_discrete(environment.action_space)
     learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
     return off_policy(environment, learner, lambda config: (prioritised if config.prioritised else uniform)(config.n_step))
 
 
-def epsilon(config: DQNConfig, progress: jax.Array) -> jax.Array:
-    """The chance of a random action."""
-    over = jnp.clip(progress / jnp.maximum(config.epsilon_share, 1e-6), 0.0, 1.0)
-    return config.epsilon + over * (config.epsilon_end - config.epsilon)
+def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.Array, progress: jax.Array) -> jax.Array:
+    """The best action, or with a falling chance any."""
+    return EpsilonGreedy(legal(agent.network(obs), obs), falling(config, progress)).sample(key)
 
 
-def best(network: Any, obs: Any) -> jax.Array:
-    """The legal action of the highest value."""
-    return jnp.argmax(legal(network(obs), obs)).astype(jnp.int32)
+def act(agent: DQNAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    """The best action; there is no other policy."""
+    return best(agent.network, obs)
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:
@@ -144,8 +134,3 @@ def loss(network: Any, batch: Batch, target: jax.Array, largest: jax.Array) -> t
     slope = jax.lax.stop_gradient(jnp.clip(difference, -largest, largest))
     total = jnp.mean(batch.weight * (slope * difference - 0.5 * slope**2))
     return total, {"loss": total, "error": jnp.abs(difference), "value": jnp.mean(value)}
-
-
-def of_action(values: jax.Array, action: jax.Array) -> jax.Array:
-    """The values `[B]` of one action each, out of `[B, n]`."""
-    return jnp.take_along_axis(values, action[:, None], axis=1)[:, 0]

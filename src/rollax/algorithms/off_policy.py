@@ -152,7 +152,10 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         return OffPolicyState(key, config, agent, actor, replay, state.updates + 1), metrics
 
     def act(state: OffPolicyState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        return carry, given_action(space, learner.act(state.agent, obs, key, greedy))
+        one = lambda obs, key: given_action(space, learner.act(state.agent, obs, key, greedy))  # noqa: E731
+        if environment.num_agents is None:
+            return carry, one(obs, key)
+        return carry, jax.vmap(one)(obs, jax.random.split(key, environment.num_agents))
 
     return Algorithm(init, step, act, lambda state: ())
 

@@ -14,6 +14,7 @@ from rollax import distributions
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
+from rollax.networks.core import ActorCriticOutput
 from rollax.spaces import Box, Dict, Discrete, Space
 
 # Bounds of the logarithm of a policy's spread, as usual (Haarnoja et al. 2018b, their code).
@@ -206,6 +207,64 @@ def _seen(space: Space) -> Space:
     if not isinstance(space, Dict):
         return space
     return Dict({name: part for name, part in space.items if name != "global_state"})
+
+
+class EpsilonGreedy(eqx.Module):
+    """The best action, or with chance epsilon any legal one. Illegal actions have values of -1e9."""
+
+    values: jax.Array  # float [n]
+    epsilon: jax.Array  # float []
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        chance_key, random_key = jax.random.split(key)
+        anything = jax.random.categorical(
+            random_key, jnp.where(self.values > distributions.ILLEGAL / 2, 0.0, distributions.ILLEGAL)
+        )
+        is_random = jax.random.uniform(chance_key) < self.epsilon
+        return jnp.where(is_random, anything.astype(jnp.int32), self.mode())
+
+    def mode(self) -> jax.Array:
+        return jnp.argmax(self.values).astype(jnp.int32)
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        return jnp.zeros(())  # as for the entropy: no policy is learnt
+
+    def entropy(self) -> jax.Array:
+        return jnp.zeros(())
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        return draw
+
+
+class Acting(eqx.Module):
+    """Action values as a rollout wants them: a policy, and the value of its best action."""
+
+    network: Any
+    epsilon: jax.Array
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: tuple[()], obs: Any) -> tuple[tuple[()], ActorCriticOutput]:
+        values = legal(self.network(obs), obs)
+        return (), ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))
+
+
+def falling(config: Any, progress: jax.Array) -> jax.Array:
+    """The chance of a random action, which falls in a straight line over the first `epsilon_share` of training."""
+    over = jnp.clip(progress / jnp.maximum(config.epsilon_share, 1e-6), 0.0, 1.0)
+    return config.epsilon + over * (config.epsilon_end - config.epsilon)
+
+
+def best(network: Any, obs: Any) -> jax.Array:
+    """The legal action of the highest value."""
+    return jnp.argmax(legal(network(obs), obs)).astype(jnp.int32)
+
+
+def of_action(values: jax.Array, action: jax.Array) -> jax.Array:
+    """The values `[B]` of one action each, out of `[B, n]`."""
+    # A comparison instead of an index: the gradient of an index is a scatter, which is slow everywhere.
+    return jnp.sum(jnp.where(jax.nn.one_hot(action, values.shape[1], dtype=bool), values, 0.0), axis=1)
 
 
 def values(critic: tuple[Any, ...], obs: Any, action: jax.Array) -> list[jax.Array]:
