@@ -1,8 +1,9 @@
 """Granular physics against the number of spheres: `python benchmarks/granular.py`.
 
-Time steps per second of one crowd of spheres in a periodic square, all pairs beside lists of neighbours that are built anew every
-`--every` time steps. The square grows with the number, so that spheres cover the same share of it. The growth of the time of a step
-is stated as an exponent: the slope of log time over log number between the two largest sizes. Medians over repeats in turns.
+Time steps per second of one crowd of spheres in a periodic square, all pairs beside lists of neighbours that are built anew
+every `--every` time steps. The square grows with the number, so that spheres cover the same share of it. The growth of the
+time of a step is stated as an exponent: the slope of log time over log number between the two largest sizes. Medians over
+repeats in turns.
 """
 
 import argparse
