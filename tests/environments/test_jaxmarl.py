@@ -1,0 +1,248 @@
+"""What the adapter of JaxMARL promises: the suite's own dynamics on an axis of agents, and ends told apart."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.environments import make
+from rollax.environments.suites import SUITES
+from rollax.errors import UnknownNameError, UsageError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _as_strict_as_the_suite() -> Iterator[None]:
+    before = jax.config.values["jax_numpy_rank_promotion"]
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    yield
+    jax.config.update("jax_numpy_rank_promotion", before)
+
+
+def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:
+    """`[A, ...]`, legal where there is a mask."""
+    keys = jax.random.split(key, env.num_agents)
+    if isinstance(obs, dict) and "action_mask" in obs:
+        return jax.vmap(jax.random.categorical)(keys, jnp.where(obs["action_mask"], 0.0, -jnp.inf)).astype(jnp.int32)
+    return jax.vmap(env.action_space.sample)(keys)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def play(key: jax.Array, num_steps: int, policy_key: jax.Array, env: Any) -> Any:
+    """`(state before, observation before, action, transition)` of so many random steps, `[T, ...]`."""
+
+    def step(carry: Any, time: jax.Array) -> Any:
+        state, obs = carry
+        action = random_actions(env, jax.random.fold_in(policy_key, time), obs)
+        after = env.step(jax.random.fold_in(key, time), state, action)
+        return (after.state, after.obs), (state, obs, action, after)
+
+    return jax.lax.scan(step, env.reset(key), jnp.arange(num_steps))[1]
+
+
+def episode(env: Any, num_steps: int, seed: int = 0) -> Any:
+    with jax.debug_key_reuse(False):
+        return jax.tree.map(np.asarray, play(jax.random.key(seed), num_steps, jax.random.key(seed + 1000), env))
+
+
+SAME = {
+    "MPE_simple_tag_v3": {},
+    "MPE_simple_world_comm_v3": {},
+    "switch_riddle": {"num_agents": 4},
+    "coin_game": {"num_inner_steps": 4, "num_outer_steps": 2},
+    "HeuristicEnemySMAX": {"scenario": "3m"},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_every_step_is_the_suites(name: str) -> None:
+    """Observations, rewards and ends of an episode agree with the suite's own loop over dictionaries."""
+    env = make(f"jaxmarl/{name}", **SAME[name])
+    _, obs, action, after = episode(env, 8)
+    dynamics, limit = env.dynamics, 8
+    raw_step = jax.jit(dynamics.step_env)
+    with jax.debug_key_reuse(False):
+        raw, state = dynamics.reset(jax.random.key(0))
+        for time in range(limit):
+            sizes = dict(zip(dynamics.agents, env.action_sizes, strict=True))
+            by_name = {
+                agent: action[time, i] if action.ndim == 2 else action[time, i, : sizes[agent]]
+                for i, agent in enumerate(dynamics.agents)
+            }
+            seen = obs["observation"] if isinstance(obs, dict) else obs
+            for i, agent in enumerate(dynamics.agents):
+                size = raw[agent].shape[0]
+                np.testing.assert_allclose(seen[time, i, :size], raw[agent], atol=1e-5)
+                assert not seen[time, i, size:].any()
+            raw, state, reward, done, _ = raw_step(jax.random.fold_in(jax.random.key(0), time), state, by_name)
+            np.testing.assert_allclose(after.reward[time], [reward[agent] for agent in dynamics.agents], atol=1e-4)
+            over = after.terminated[time] | after.truncated[time]
+            assert over.all() == bool(done["__all__"])
+            if over.all():
+                break
+    assert after.reward.dtype == np.float32 and after.terminated.dtype == after.truncated.dtype == bool
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "limit"),
+    [
+        ("MPE_simple_spread_v3", {"max_steps": 3}, 4),  # the suite's clock is read before it ticks
+        ("coin_game", {"num_inner_steps": 2, "num_outer_steps": 2}, 4),
+        ("HeuristicEnemySMAX", {"scenario": "3m", "max_steps": 2}, 3),
+        ("overcooked_v2", {"max_steps": 3}, 3),
+    ],
+)
+def test_a_time_limit_truncates(name: str, options: dict[str, Any], limit: int) -> None:
+    env = make(f"jaxmarl/{name}", **options)
+    *_, after = episode(env, limit)
+    assert env.time_limit == limit
+    assert not after.terminated.any()
+    np.testing.assert_array_equal(after.truncated.all(axis=1), np.arange(1, limit + 1) == limit)
+    assert not after.truncated[:-1].any()
+
+
+def test_the_deadline_of_the_riddle_is_part_of_it() -> None:
+    """Telling ends it, and so does time: nobody is freed after 4 A - 6 days."""
+    env = make("jaxmarl/switch_riddle")
+    assert env.time_limit == 6
+    state, obs = env.reset(jax.random.key(0))
+    for day in range(6):
+        after = env.step(jax.random.key(day + 1), state, jnp.zeros(3, jnp.int32))
+        state = after.state
+        assert bool(after.terminated.all()) == (day == 5) and not after.truncated.any() and not after.reward.any()
+    state, obs = env.reset(jax.random.key(0))
+    after = env.step(jax.random.key(1), state, jnp.full(3, 2, jnp.int32))
+    np.testing.assert_array_equal(after.reward, -1.0)
+    assert after.terminated.all()
+    np.testing.assert_array_equal(obs["action_mask"][:, 1], obs["observation"][:, 0])
+
+
+def battle(allies: list[bool], enemies: list[bool], step: int = 0) -> tuple[Any, Any]:
+    """A battle of three marines each in which those marked are alive, and its environment."""
+    env = make("jaxmarl/HeuristicEnemySMAX", scenario="3m", max_steps=20)
+    state, _ = env.reset(jax.random.key(0))
+    alive = jnp.asarray([*allies, *enemies])
+    units = state.state.replace(unit_alive=alive, unit_health=alive * 45.0, step=jnp.asarray(step, jnp.int32))
+    return env, state.replace(state=units)
+
+
+def stop(env: Any, state: Any) -> Any:
+    with jax.debug_key_reuse(False):
+        return env.step(jax.random.key(1), state, jnp.full(env.num_agents, 4, jnp.int32))
+
+
+def test_the_fallen_have_ended_and_get_nothing() -> None:
+    env, state = battle([True, False, True], [True, True, False])
+    after = stop(env, state)
+    np.testing.assert_array_equal(after.terminated, [False, True, False])
+    assert not after.truncated.any() and after.reward[1] == 0
+    np.testing.assert_array_equal(after.obs["action_mask"][1], np.arange(8) == 4)
+
+
+@pytest.mark.parametrize(("allies", "enemies", "won"), [(1, 0, 1.0), (0, 1, 0.0), (0, 0, 0.0)])
+def test_a_decided_battle_terminates_for_all(allies: int, enemies: int, won: float) -> None:
+    """Also in the step in which time is up."""
+    for step in (3, 20):
+        env, state = battle([bool(allies)] * 3, [bool(enemies)] * 3, step)
+        after = stop(env, state)
+        assert after.terminated.all() and not after.truncated.any() and after.info["won"] == won
+
+
+def test_who_falls_before_time_is_up_is_not_cut_off() -> None:
+    env, state = battle([True, False, True], [True, True, True], 20)
+    after = stop(env, state)
+    np.testing.assert_array_equal(after.terminated, [False, True, False])
+    np.testing.assert_array_equal(after.truncated, [True, False, True])
+    assert after.info["won"] == 0
+
+
+def test_a_team_of_one_reward_keeps_it_for_the_living() -> None:
+    env, state = battle([True, False, True], [True, False, False])
+    units = state.state.replace(unit_positions=jnp.asarray([[16.0, 16.0], [3.0, 3.0], [16.0, 14.0]] + [[18.0, 16.0]] * 3))
+    with jax.debug_key_reuse(False):
+        after = env.step(jax.random.key(1), state.replace(state=units), jnp.asarray([5, 4, 5], jnp.int32))
+    assert after.info["team_return"] > 0
+    np.testing.assert_allclose(after.reward, after.info["team_return"] * np.asarray([1.0, 0.0, 1.0]))
+
+
+def test_masks_are_the_suites() -> None:
+    env = make("jaxmarl/SMAX", scenario="3s_vs_5z")
+    state, obs, *_ = episode(env, 12)
+    for time in range(0, 12, 4):
+        own = env.dynamics.get_avail_actions(jax.tree.map(lambda x, time=time: jnp.asarray(x[time]), state))
+        for i, agent in enumerate(env.dynamics.agents):
+            np.testing.assert_array_equal(obs["action_mask"][time, i, : own[agent].size], own[agent].astype(bool))
+            assert not obs["action_mask"][time, i, own[agent].size :].any()
+    assert env.agent_types == ("ally",) * 3 + ("enemy",) * 5 and env.action_space.n == 10
+
+
+def test_kinds_share_the_largest_spaces() -> None:
+    env = make("jaxmarl/MPE_simple_speaker_listener_v4")
+    _, obs, _, after = episode(env, 3)
+    assert env.agent_types == ("speaker", "listener")
+    assert obs["observation"].shape == (3, 2, 11) and not obs["observation"][:, 0, 3:].any()
+    np.testing.assert_array_equal(obs["action_mask"][0], [[True] * 3 + [False] * 2, [True] * 5])
+    assert make("jaxmarl/MPE_simple_tag_v3").agent_types == ("adversary",) * 3 + ("agent",)
+    assert make("jaxmarl/coin_game").agent_types == ("agent",) * 2
+
+
+def test_global_states() -> None:
+    """SMAX has one of its own; where there is none it is what all agents see, without padding."""
+    _, obs, *_ = episode(make("jaxmarl/MPE_simple_speaker_listener_v4", global_state=True), 3)
+    seen = obs["observation"]
+    together = np.concatenate([seen[:, 0, :3], seen[:, 1]], axis=1)
+    np.testing.assert_array_equal(obs["global_state"], np.repeat(together[:, None], 2, axis=1))
+    env = make("jaxmarl/HeuristicEnemySMAX", scenario="3m", global_state=True)
+    state, obs, *_ = episode(env, 3)
+    own = env.dynamics.get_world_state(jax.tree.map(lambda x: jnp.asarray(x[1]), state))
+    np.testing.assert_allclose(obs["global_state"][1], np.stack([own] * 3))
+    pictures = make("jaxmarl/overcooked_v2", global_state=True).observation_space.spaces
+    assert pictures["observation"].shape == (4, 5, 30) and pictures["global_state"].shape == (4, 5, 60)
+
+
+def test_shaping_adds_a_share_of_the_shaped_reward() -> None:
+    """An agent that takes an onion and drops it into the pot is told so; by default the reward keeps silent."""
+    plain, shaped = (make("jaxmarl/overcooked_v2", shaping=share) for share in (0.0, 0.5))
+    *_, without = episode(plain, 150, seed=3)
+    *_, with_share = episode(shaped, 150, seed=3)
+    told = without.info["shaped_reward"]
+    assert told.any()
+    np.testing.assert_allclose(with_share.reward, without.reward + 0.5 * told)
+
+
+def test_making_an_environment_twice_compiles_once() -> None:
+    first, again, other = (make("jaxmarl/MPE_simple_spread_v3", num_agents=n) for n in (2, "2", 3))
+    assert jax.tree.structure(first) == jax.tree.structure(again) != jax.tree.structure(other)
+
+
+def test_mistakes_are_answered_with_names_that_are_near() -> None:
+    with pytest.raises(UnknownNameError, match="2s3z"):
+        make("jaxmarl/SMAX", scenario="2s3y")
+    with pytest.raises(UnknownNameError, match="cramped_room"):
+        make("jaxmarl/overcooked", layout="cramped_rom")
+    with pytest.raises(UnknownNameError, match="num_landmarks"):
+        make("jaxmarl/MPE_simple_spread_v3", num_landmark=2)
+    with pytest.raises(UsageError, match="between 2 and 5"):
+        make("jaxmarl/hanabi", num_agents=7)
+    with pytest.raises(UsageError, match="HeuristicEnemySMAX"):
+        make("jaxmarl/LearnedPolicyEnemySMAX")
+
+
+def test_every_environment_of_the_suite_is_offered_or_explained() -> None:
+    from jaxmarl import registered_envs
+
+    entry = SUITES["jaxmarl"]
+    assert sorted((*entry.names, *entry.absent)) == sorted(registered_envs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_hanabi_ends_by_its_own_rules(seed: int) -> None:
+    env = make("jaxmarl/hanabi")
+    *_, after = episode(env, env.time_limit, seed)
+    last = int(np.argmax(after.terminated.all(axis=1)))
+    assert after.terminated[last].all() and not after.truncated.any()
+    np.testing.assert_array_equal(after.info["score"][:last], 0)
