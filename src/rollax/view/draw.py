@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.text import Text
 
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.view import granular, grid, worlds
+from rollax.view import agents, granular, grid, worlds
 from rollax.view.unwrap import innermost, unwrapped
 
 WIDTH, HEIGHT, BOARD = 400, 280, 320
@@ -407,6 +407,8 @@ DRAWINGS: dict[str, Drawing] = {
     "granular/single-navigator": Drawing(granular.navigator, 15),
     "granular/many-navigators": Drawing(granular.navigators, 15),
     "granular/single-roller": Drawing(granular.roller, 15),
+    "jaxmarl/MPE_*": Drawing(agents.particles, 8),
+    "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
     "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
 }
