@@ -2,7 +2,7 @@
 
 Time steps per second of one crowd of spheres in a periodic square, all pairs beside lists of neighbours that are built anew
 every `--every` time steps. The square grows with the number, so that spheres cover the same share of it. The growth of the
-time of a step is stated as an exponent: the slope of log time over log number between the two largest sizes. Medians over
+time of a step is stated as an exponent: the slope of log time over log number across the three largest sizes. Medians over
 repeats in turns.
 """
 
@@ -88,9 +88,11 @@ def main() -> None:
         print(f"{number:>8} {1 / taken[False][-1]:>20,.1f} {1 / taken[True][-1]:>16,.1f}", end="")
         print(f" {statistics.median(one[False] / one[True] for one in times):>7.2f}", flush=True)
     if len(arguments.sizes) > 1:
-        grown = math.log(arguments.sizes[-1] / arguments.sizes[-2])
-        slopes = {kind: math.log(times[-1] / times[-2]) / grown for kind, times in taken.items()}
-        print(f"time of a step grows as N^{slopes[False]:.2f} with all pairs and N^{slopes[True]:.2f} with lists")
+        first = max(0, len(arguments.sizes) - 3)
+        grown = math.log(arguments.sizes[-1] / arguments.sizes[first])
+        slopes = {kind: math.log(times[-1] / times[first]) / grown for kind, times in taken.items()}
+        print(f"from {arguments.sizes[first]} to {arguments.sizes[-1]} spheres the time of a step grows", end=" ")
+        print(f"as N^{slopes[False]:.2f} with all pairs and N^{slopes[True]:.2f} with lists")
 
 
 if __name__ == "__main__":
