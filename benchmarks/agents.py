@@ -1,0 +1,149 @@
+"""Agents in JaxMARL: `python benchmarks/agents.py environment` and `... training`.
+
+`environment`: random actions with rollax's restarts beside the suite's own auto-resetting `step`, taking turns.
+`training`: PPO with the settings of JaxMARL's published IPPO baselines (baselines/IPPO/config in its repository):
+
+- MPE_simple_spread_v3, ippo_ff_mpe.yaml: 16 environments, 128 steps, 4 epochs of 4 minibatches, learning rate 2.5e-4 that
+  anneals over 1e7 frames, 64 x 64 tanh;
+- HeuristicEnemySMAX, ippo_rnn_smax.yaml, on 3m instead of 2s3z: 128 environments, 128 steps, 4 epochs of 4 minibatches,
+  learning rate 4e-3 that anneals over 1e7 frames, clip 0.05, gradient norm 0.25, 128 relu units before a GRU of 128, 128 more
+  after it, one network with two heads (there each head has 128 of its own), whole rollouts as sequences.
+
+Steps are counted for agents: environment frames times agents. Medians over repeats.
+"""
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import rollax
+from rollax.environments.core import Streams
+
+
+class Case(NamedTuple):
+    """An environment and the published settings for it."""
+
+    name: str
+    arguments: dict[str, Any]
+    config: dict[str, Any]
+    network: dict[str, Any]
+
+
+_SHARED = {"num_steps": 128, "num_epochs": 4, "num_minibatches": 4, "learning_rate_end": 0.0}
+_TOTAL_FRAMES = 10_000_000
+CASES = (
+    Case(
+        "MPE_simple_spread_v3",
+        {},
+        {"num_envs": 16, "learning_rate": 2.5e-4, **_SHARED},
+        {"hidden": (64, 64), "activation": "tanh"},
+    ),
+    Case(
+        "HeuristicEnemySMAX",
+        {"scenario": "3m"},
+        {"num_envs": 128, "sequence_length": 128, "learning_rate": 4e-3, "clip": 0.05, "max_grad_norm": 0.25, **_SHARED},
+        {"hidden": (128,), "activation": "relu", "core": "gru", "core_size": 128, "head_hidden": (128,), "shared": True},
+    ),
+)
+
+Program = tuple[Callable[[Any], Any], Any]
+
+
+def seconds(run: Callable[[Any], Any], state: Any) -> float:
+    """Of one call, everything compiled before."""
+    started = time.perf_counter()
+    jax.block_until_ready(run(state))
+    return time.perf_counter() - started
+
+
+def ours(env: Any, size: int, num_steps: int) -> Program:
+    streams = Streams(env, size)
+
+    def body(carry: Any, step: jax.Array) -> tuple[Any, jax.Array]:
+        state, key = carry
+        act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
+        action = jax.random.randint(act_key, (streams.num_streams,), 0, env.action_space.n)
+        state, after = streams.step(jax.random.split(env_key, size), state, action)
+        return (state, key), after.reward.sum()
+
+    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
+    return run, (jax.jit(lambda key: streams.init(key))(jax.random.key(0)), jax.random.key(1))
+
+
+def theirs(env: Any, size: int, num_steps: int) -> Program:
+    """The suite's own step, which draws a reset at every step; legal actions are computed where we show them too."""
+    dynamics = env.dynamics
+    agents = len(dynamics.agents)
+
+    def body(carry: Any, step: jax.Array) -> tuple[Any, Any]:
+        state, key = carry
+        act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
+        action = jax.random.randint(act_key, (size, agents), 0, env.action_space.n)
+        by_name = {agent: action[:, i] for i, agent in enumerate(dynamics.agents)}
+        obs, state, reward, done, _ = jax.vmap(dynamics.step)(jax.random.split(env_key, size), state, by_name)
+        legal = jax.vmap(dynamics.get_avail_actions)(state) if "SMAX" in env.name else {}
+        return (state, key), jax.tree.map(jnp.sum, (obs, reward, done, legal))
+
+    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
+    _, state = jax.jit(jax.vmap(dynamics.reset))(jax.random.split(jax.random.key(0), size))
+    # In the types of a state as a step leaves it.
+    state = jax.tree.map(lambda x, t: x.astype(t), state, jax.tree.unflatten(jax.tree.structure(state), env.state_types))
+    return run, (state, jax.random.key(1))
+
+
+def environment(arguments: argparse.Namespace) -> None:
+    print(f"{'environment':<24} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6}   agent steps/s")
+    for case in CASES:
+        env = rollax.make(f"jaxmarl/{case.name}", **case.arguments)
+        for size in arguments.copies:
+            num_steps = max(32, arguments.frames // size)
+            programs = {"ours": ours(env, size, num_steps), "theirs": theirs(env, size, num_steps)}
+            for program in programs.values():
+                seconds(*program)
+            times = [{key: seconds(*program) for key, program in programs.items()} for _ in range(arguments.repeats)]
+            count = size * num_steps * env.num_agents
+            speeds = {key: count / statistics.median(each[key] for each in times) for key in programs}
+            ratio = statistics.median(each["theirs"] / each["ours"] for each in times)
+            print(f"{case.name:<24} {size:>7} {speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio:>6.2f}", flush=True)
+
+
+def training(arguments: argparse.Namespace) -> None:
+    print(f"{'environment':<24} {'agent steps/s':>14} {'frames/s':>10} {'compile s':>10}")
+    for case in CASES:
+        env = rollax.make(f"jaxmarl/{case.name}", **case.arguments)
+        config = rollax.PPOConfig(**case.config)
+        config = dataclasses.replace(config, total_updates=_TOTAL_FRAMES / config.frames_per_update)
+        algorithm = rollax.ppo(env, functools.partial(rollax.actor_critic, env, rollax.NetworkConfig(**case.network)))
+        state = jax.jit(algorithm.init)(jax.random.key(0), config)
+        started = time.perf_counter()
+        step = jax.jit(algorithm.step, donate_argnums=0).lower(state).compile()
+        compiling = time.perf_counter() - started
+        times = []
+        for _ in range(arguments.repeats + 1):
+            started = time.perf_counter()
+            state, _ = jax.block_until_ready(step(state))
+            times.append(time.perf_counter() - started)
+        speed = config.frames_per_update / statistics.median(times[1:])
+        print(f"{case.name:<24} {speed * env.num_agents:>14,.0f} {speed:>10,.0f} {compiling:>10.1f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("environment", "training"))
+    parser.add_argument("--copies", type=int, nargs="+", default=[16, 128, 1024])
+    parser.add_argument("--frames", type=int, default=100_000, help="environment frames of one measurement")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
+    {"environment": environment, "training": training}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()
