@@ -81,6 +81,23 @@ def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
     return order.reshape(cut.num_minibatches, -1, cut.groups)
 
 
+def prioritise(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
+    """As `shuffle`, but rows are drawn with replacement, each with probability `priority^exponent` within its group.
+
+    `priority`: positive `[rows, groups]`.
+    """
+    logits = exponent * jnp.log(priority)
+    draw = lambda key, logits: jax.random.categorical(key, logits, shape=(cut.rows,))  # noqa: E731
+    order = jax.vmap(draw, in_axes=(0, 1), out_axes=1)(jax.random.split(key, cut.groups), logits)
+    return order.reshape(cut.num_minibatches, -1, cut.groups)
+
+
+def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array) -> jax.Array:
+    """Weights `(N P)^-beta` against the preference of `prioritise`, at most 1 in a group (Schaul et al. 2016, section 3.4)."""
+    log_weight = -beta * jax.nn.log_softmax(exponent * jnp.log(priority), axis=0)
+    return jnp.exp(log_weight - jnp.max(log_weight, axis=0, keepdims=True))
+
+
 def take(data: Any, order: jax.Array) -> Any:
     """One minibatch `[L, B, ...]` from rows `[rows, groups, L, block, ...]` by `order` `[rows / M, groups]`."""
 

@@ -37,7 +37,8 @@ Trains ALGORITHM on ENVIRONMENT and leaves a run folder.
 
 --env.NAME VALUE sets an argument of the environment (`rollax envs ENVIRONMENT` lists them), --eval-env.NAME VALUE another value
 of it for evaluations (tasks that are held out, other physics); --sweep.NAME VALUES trains one
-member for each value of a setting, and each seed, in one compiled program. The defaults below are tuned for this pair."""
+member for each value of a setting, and each seed, in one compiled program; --opponents.TYPE RUN lets the agents of a type
+follow the policy of another run instead of learning. The defaults below are tuned for this pair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +81,7 @@ def train(arguments: list[str]) -> int:
     rest, env = _take(arguments, "--env.")
     rest, eval_env = _take(rest, "--eval-env.")
     rest, sweep = _take(rest, "--sweep.")
+    rest, opponents = _take(rest, "--opponents.")
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
@@ -115,6 +117,7 @@ def train(arguments: list[str]) -> int:
         arguments=_single(env),
         eval_arguments=_single(eval_env),
         sweep={name: [_number(name, value) for value in values] for name, values in sweep.items()},
+        opponents={kind: str(run) for kind, run in _single(opponents).items()},
         options=parsed.options,
     )
     _closing_object(result.summary(), parsed.json)

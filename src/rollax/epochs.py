@@ -22,6 +22,7 @@ def epochs(
     actor_epochs: int,
     critic_epochs: int,
     target_kl: jax.Array | float,
+    shuffle: Callable[[jax.Array, batch.Layout], jax.Array] = batch.shuffle,
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Runs `minibatch` over fresh shuffles: exactly `actor_epochs`, unless one ends with "approx_kl" above `target_kl`.
 
@@ -32,7 +33,7 @@ def epochs(
     def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
         index, stop, learner, _ = loop
         active = {"actor": index < stop, "critic": index < critic_epochs}
-        orders = batch.shuffle(jax.random.fold_in(key, index), cut)
+        orders = shuffle(jax.random.fold_in(key, index), cut)
         learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, active), learner, orders)
         metrics = jax.tree.map(jnp.mean, metrics)
         stop = jnp.where(metrics["approx_kl"] > target_kl, jnp.minimum(stop, index + 1), stop)

@@ -73,6 +73,8 @@ def split(team: Team, values: Any, axis: int) -> Any:
         return values
 
     def pick(group: Group, x: jax.Array) -> jax.Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # the check for keys used twice takes each part for the whole
+            return jax.random.wrap_key_data(pick(group, jax.random.key_data(x)), impl=jax.random.key_impl(x))
         x = x.reshape(*x.shape[:axis], -1, team.num_agents, *x.shape[axis + 1 :])
         x = jnp.take(x, np.asarray(group.agents), axis=axis + 1)
         return jnp.moveaxis(x, axis + 1, 0) if group.is_separate else x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])

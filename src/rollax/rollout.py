@@ -194,19 +194,23 @@ def next_values(network: networks.Network, trajectory: Trajectory, carry: Any) -
     return run(network, trajectory, carry)
 
 
-def summary(
-    trajectory: Trajectory, advantage: jax.Array, target: jax.Array, loss: jax.Array, network: Any
-) -> dict[str, jax.Array]:
-    """Metrics of an update that say how well values fit, and what a run's host needs to name what is no longer finite."""
+def fit(trajectory: Trajectory, advantage: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
+    """Metrics of an update: how well values, at the time of acting, fit what they are to be."""
     present, value = trajectory.present, trajectory.value
     spread = lambda x: moments.mean((x - moments.mean(x, present)) ** 2, present)  # noqa: E731
     return {
         "explained_variance": 1 - spread(target - value) / jnp.maximum(spread(target), 1e-12),
-        "value": moments.mean(value, present),
-        "reward": moments.mean(trajectory.reward, present),
+        "finite/advantage": tree.all_finite(advantage),
+    }
+
+
+def summary(trajectory: Trajectory, loss: jax.Array, network: Any) -> dict[str, jax.Array]:
+    """Metrics of an update: what acting met, and what a run's host needs to name what is no longer finite."""
+    return {
+        "value": moments.mean(trajectory.value, trajectory.present),
+        "reward": moments.mean(trajectory.reward, trajectory.present),
         "finite/observation": tree.all_finite((trajectory.obs, trajectory.final_obs)),
         "finite/reward": tree.all_finite(trajectory.reward),
-        "finite/advantage": tree.all_finite(advantage),
         "finite/loss": jnp.isfinite(loss),
         "finite/parameters": tree.all_finite(network),
     }

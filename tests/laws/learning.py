@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from laws.table import BY_NAME, Row
-from rollax import environments
+from rollax import environments, tree
 from rollax.environments import Streams
 
 PLAY_ENVS, PLAY_STEPS = 64, 16
@@ -19,8 +19,8 @@ def trained(name: str, probe: str, updates: int, arguments: tuple[tuple[str, Any
     """The row's state after some updates in a probe, all rates falling to zero at the end."""
     row = BY_NAME[name]
     algorithm = row.make(environments.make(f"probe/{probe}", **dict(arguments)))
-    config = dataclasses.replace(row.config, total_updates=float(updates), learning_rate_end=0.0, entropy_end=0.0)
-    config = dataclasses.replace(config, **settings)
+    falling = {name: 0.0 for name in ("learning_rate_end", "entropy_end") if name in tree.traced_fields(type(row.config))}
+    config = dataclasses.replace(row.config, total_updates=float(updates), **{**falling, **settings})
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step = jax.jit(algorithm.step)
     for _ in range(updates):
@@ -30,7 +30,8 @@ def trained(name: str, probe: str, updates: int, arguments: tuple[tuple[str, Any
 
 def values(row: Row, state: Any, episode: list[Any]) -> list[float]:
     """The critic's values of the observations of one episode, in order."""
-    step, carry, found = jax.jit(row.value), state.network.initial_carry(), []
+    step, found = jax.jit(row.value), []
+    carry = row.carry(state)
     for obs in episode:
         carry, value = step(state, carry, jnp.asarray(obs, jnp.float32))
         found.append(float(value))

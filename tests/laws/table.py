@@ -11,9 +11,13 @@ import pytest
 from laws.walk import Walk
 from rollax import moments
 from rollax.algorithm import Algorithm
-from rollax.algorithms.ppo import PPOConfig, PPOState, ppo
+from rollax.algorithms import ALGORITHMS
+from rollax.algorithms.impala import ImpalaConfig, impala
+from rollax.algorithms.on_policy import State
+from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.environments import Environment
 from rollax.networks import NetworkConfig, actor_critic
+from rollax.networks.critics import ActorCriticsConfig, QNetworkConfig, legal, q_network
 from rollax.spaces import Discrete
 
 DISCRETE = (
@@ -28,6 +32,9 @@ DISCRETE = (
 )
 
 
+SMALLEST = (("num_envs", 2), ("num_steps", 2), ("num_epochs", 1), ("num_minibatches", 2))
+
+
 class Row(NamedTuple):
     name: str
     make: Callable[[Environment], Algorithm]
@@ -38,6 +45,9 @@ class Row(NamedTuple):
     value: Callable[[Any, Any, Any], tuple[Any, jax.Array]]  # (state, carry, obs) -> (carry, value in units of reward)
     memory: bool = False
     rounding: float = 1e-5  # how far from 0 the logarithm of an importance ratio may be before the first gradient step
+    smallest: tuple[tuple[str, int], ...] = SMALLEST  # settings of the smallest update there is
+    carry: Callable[[Any], Any] = lambda state: state.network.initial_carry()
+    spreads: bool = True  # whether its environments may lie on several devices without more traffic than sums
 
 
 def ppo_row(
@@ -62,12 +72,68 @@ def ppo_row(
     return Row(name, make, config, environment, probes, telling, ppo_value, memory, rounding)
 
 
-def ppo_value(state: PPOState, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
+def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
+    """A row of IMPALA, in the terms of `ppo_row`."""
+    shape = dataclasses.replace(NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {}))
+    shared = ImpalaConfig(num_envs=8, num_steps=8, sequence_length=8, num_epochs=4, learning_rate=1e-2, gamma=0.9)
+    config = dataclasses.replace(shared, **settings)
+    memory = shape.core != "none"
+
+    def make(environment: Environment) -> Algorithm:
+        return impala(environment, lambda key: actor_critic(environment, shape, key))
+
+    smallest = tuple({**dict(SMALLEST), "sequence_length": 2, "num_minibatches": 1}.items())
+    return Row(name, make, config, Walk(), DISCRETE + ("memory",) * memory, telling, ppo_value, memory, smallest=smallest)
+
+
+def ppo_value(state: State, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
     scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance)
     carry, output = moments.view(state.observations)(state.network)(carry, obs)
     return carry, output.value * scale
 
+
+def q_row(name: str, telling: tuple[str, ...], network: Any = None, spreads: bool = False, **settings: Any) -> Row:
+    """A row of an algorithm that learns the values of discrete actions."""
+    kinds = ALGORITHMS[name.split("-")[0]]
+    shape = QNetworkConfig(hidden=(16,), **(network or {}))
+    sizes = {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "learning_rate": 1e-2, "epsilon_share": 0.5}
+    config = kinds.config(**(sizes | settings))
+
+    def make(environment: Environment) -> Algorithm:
+        return kinds.make(environment, lambda key: q_network(environment, shape, key))
+
+    def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
+        seen = obs if not spreads or state.observations == () else moments.normalise(state.observations, obs)
+        return carry, jnp.max(legal(state.network(seen), obs))
+
+    probes = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
+    smallest = SMALLEST if spreads else SMALL_REPLAY
+    rest = {"smallest": smallest, "carry": lambda state: (), "spreads": spreads}
+    return Row(name, make, config, Walk(), probes, telling, value, **rest)
+
+
+def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> Row:
+    """A row of an algorithm that learns continuous actions from replay."""
+    kinds = ALGORITHMS[name.split("-")[0]]
+    shape = ActorCriticsConfig(hidden=(16,))
+    sizes = {"num_envs": 4, "num_steps": 8, "capacity": 500, "batch_size": 16, "replay_ratio": 0.5, "warmup": 40.0}
+    config = kinds.config(**(sizes | {"gamma": 0.9, "learning_rate": 1e-2, "tau": 0.05} | settings))
+
+    def make(environment: Environment) -> Algorithm:
+        return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
+
+    def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
+        action = jnp.zeros(environment.action_space.shape)
+        return carry, jnp.min(jnp.stack([critic(obs, action) for critic in state.network.critic]))
+
+    environment = Walk(continuous=True)
+    rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
+    return Row(name, make, config, environment, ("continuous",), telling, value, **rest)
+
+
+SMALL_REPLAY = (("num_envs", 2), ("num_steps", 2), ("capacity", 8), ("batch_size", 2))
+REPLAY = {"capacity": 500, "batch_size": 32, "replay_ratio": 0.25, "warmup": 40.0, "tau": 0.05}
 
 # Two memories, whose sequences are solved in parallel, added up, before heads of two layers.
 MINGRU = {"core": "mingru", "core_layers": 2, "core_sum": True, "head_hidden": (16,), "shared": True}
@@ -96,11 +162,30 @@ ROWS = (
         normalize_rewards=True,
     ),
     ppo_row("ppo-agents", (), Walk(agents=2)),
+    ppo_row("ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
+    impala_row("impala", ("two-steps", "action-observation", "two-agents")),
+    impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages=True),
+    impala_row(
+        "impala-priority",
+        ("action-observation",),
+        network={"shared": True},
+        objective="clipped",
+        prioritize=True,
+        sequence_length=4,
+    ),
+    ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
+    q_row("dqn", ("two-steps", "action-observation", "two-agents", "masked"), **REPLAY),
+    q_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2, **REPLAY),
+    q_row(
+        "pqn", ("two-steps", "action-observation", "two-agents"), spreads=True, num_minibatches=2, num_epochs=4, q_lambda=0.9
+    ),
+    actor_critics_row("td3", ("continuous",)),
+    actor_critics_row("sac", ("continuous",)),
 )
 NAMES = [row.name for row in ROWS]
 BY_NAME = {row.name: row for row in ROWS}
 
 
-def first(*names: str) -> list[Any]:
+def first(*names: str, among: list[str] = NAMES) -> list[Any]:
     """All rows as parameters of a test, those not named here as slow: for laws that cost seconds of compilation a row."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in among]

@@ -64,10 +64,9 @@ def test_jit_is_no_jit(name: str) -> None:
     """The smallest update there is, operation by operation."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
-    length = 2 if row.memory else 1
-    config = dataclasses.replace(row.config, num_envs=2, num_steps=2, num_epochs=1, num_minibatches=2, sequence_length=length)
+    config = dataclasses.replace(row.config, **dict(row.smallest))
     if row.memory:
-        config = dataclasses.replace(config, num_minibatches=1)
+        config = dataclasses.replace(config, sequence_length=2, num_minibatches=1)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     compiled = jax.jit(algorithm.step)(fresh(state))
     with jax.disable_jit():

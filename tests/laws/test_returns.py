@@ -11,7 +11,7 @@ import rlax
 from hypothesis import given, settings
 
 from laws.programs import assert_close
-from rollax.returns import discounted_returns, gae, over_streams
+from rollax.returns import discounted_returns, gae, over_streams, vtrace
 
 STEPS = 12  # one shape, so that each function is compiled once
 seeds = st.integers(0, 2**31 - 1)
@@ -141,3 +141,89 @@ def test_over_streams_is_each_alone() -> None:
     together = over_streams(gae, 2)(*arrays, 0.9, 0.8)
     for i, p in enumerate(parts):
         assert_close(together[:, i], advantage(p, 0.9, 0.8))
+
+
+clips = st.floats(0.125, 3.0, width=32)
+compiled_vtrace = jax.jit(vtrace)
+rlax_vtrace = jax.jit(rlax.vtrace_td_error_and_advantage)
+
+
+def credit(t: dict[str, Any], log_ratio: Any, *numbers: float) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and advantages; `numbers`: gamma, lambda, rho-bar and c-bar."""
+    arrays = {name: jnp.asarray(x) for name, x in t.items()}
+    names = ("gamma", "vtrace_lambda", "rho_clip", "c_clip")
+    found = compiled_vtrace(
+        **arrays, log_ratio=jnp.asarray(log_ratio, jnp.float32), **dict(zip(names, map(jnp.float32, numbers), strict=True))
+    )
+    return np.asarray(found[0]), np.asarray(found[1])
+
+
+def log_ratios(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed + 1).normal(size=STEPS).astype(np.float32)
+
+
+@few
+@given(seeds, shares, shares, clips)
+def test_vtrace_is_rlax(seed: int, gamma: float, decay: float, clip: float) -> None:
+    """Errors, and advantages times their clipped ratio. rlax has no truncation, and 1 for the clip of traces."""
+    t = trajectory(seed)
+    t["terminated"], t["truncated"] = t["terminated"] | t["truncated"], np.zeros(STEPS, bool)
+    log_ratio = log_ratios(seed)
+    ratio = np.exp(log_ratio)
+    discount = jnp.asarray(gamma * ~t["terminated"], jnp.float32)
+    arrays = (jnp.asarray(t[name]) for name in ("value", "next_value", "reward"))
+    lambdas = jnp.full(STEPS, decay, jnp.float32)
+    theirs = rlax_vtrace(*arrays, discount, jnp.asarray(ratio), lambdas, jnp.float32(clip), jnp.float32(clip))
+    target, advantage = credit(t, log_ratio, gamma, decay, clip, 1.0)
+    assert_close(target - t["value"], theirs.errors, 1e-4)
+    assert_close(np.minimum(clip, ratio) * advantage, theirs.pg_advantage, 1e-4)
+
+
+@few
+@given(seeds, shares, shares)
+def test_vtrace_on_policy_is_gae(seed: int, gamma: float, gae_lambda: float) -> None:
+    t = trajectory(seed)
+    expected = advantage(t, gamma, gae_lambda)
+    target, found = credit(t, np.zeros(STEPS), gamma, gae_lambda, 1.0, 1.0)
+    assert_close(found, expected, 1e-4)
+    assert_close(target - t["value"], expected, 1e-4)
+
+
+@few
+@given(seeds, clips, clips, shares)
+def test_vtrace_of_an_exact_critic_is_nothing(seed: int, rho_clip: float, c_clip: float, decay: float) -> None:
+    """Whatever is clipped: rewards that follow from the values leave no advantage, and targets are the values."""
+    t = trajectory(seed)
+    t["reward"] = (t["value"] - 0.9 * np.where(t["terminated"], 0.0, t["next_value"])).astype(np.float32)
+    target, found = credit(t, log_ratios(seed), 0.9, decay, rho_clip, c_clip)
+    assert_close(found, np.zeros(STEPS), 1e-5)
+    assert_close(target, t["value"], 1e-5)
+
+
+@few
+@given(seeds, clips, clips)
+def test_vtrace_by_its_sums(seed: int, rho_clip: float, c_clip: float) -> None:
+    """Equation 1 as it stands: v_s = V(s) + sum_t gamma^(t - s) (prod c) delta_t, up to the end of the episode."""
+    t, log_ratio = trajectory(seed), log_ratios(seed)
+    rho, c = np.minimum(rho_clip, np.exp(log_ratio)), 0.8 * np.minimum(c_clip, np.exp(log_ratio))
+    delta = rho * (t["reward"] + 0.9 * np.where(t["terminated"], 0.0, t["next_value"]) - t["value"])
+    ended = t["terminated"] | t["truncated"]
+    expected = t["value"].astype(float).copy()
+    for start in range(STEPS):
+        weight = 1.0
+        for step in range(start, STEPS):
+            expected[start] += weight * delta[step]
+            weight *= 0.9 * c[step]
+            if ended[step]:
+                break
+    assert_close(credit(t, log_ratio, 0.9, 0.8, rho_clip, c_clip)[0], expected.astype(np.float32), 1e-4)
+
+
+def test_truncation_cuts_vtrace_in_two() -> None:
+    t, log_ratio = trajectory(3), log_ratios(3)
+    t["terminated"][5], t["truncated"][5] = False, True
+    whole = credit(t, log_ratio, 0.9, 0.8, 1.0, 1.0)
+    compiled_vtrace.clear_cache()
+    first, second = (credit(part(t, *cut), log_ratio[slice(*cut)], 0.9, 0.8, 1.0, 1.0) for cut in ((0, 6), (6, STEPS)))
+    for i in range(2):
+        assert_close(whole[i], np.concatenate([first[i], second[i]]))

@@ -10,8 +10,10 @@ from laws.programs import differs, fresh, plain
 from laws.table import BY_NAME
 from rollax import tree
 from rollax.algorithm import population
-from rollax.algorithms.ppo import PPOConfig
+from rollax.algorithms import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config
 
+# Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
+SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0}
 # For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
 LIVE = {
     PPOConfig: (
@@ -28,6 +30,36 @@ LIVE = {
             "entropy_coefficient": 0.1,
         },
         {"target_kl": 1e-9},
+    ),
+    ImpalaConfig: (
+        "impala-priority",
+        {
+            "learning_rate_end": 0.5,
+            "entropy_end": 0.5,
+            "total_updates": 8.0,
+            "max_grad_norm": 1e-3,
+            "adam_epsilon": 0.1,
+            "rho_clip": 1.01,
+            "c_clip": 1.01,
+            "clip": 1e-5,
+        },
+        {},
+    ),
+    DQNConfig: (
+        "dqn-rainbow",
+        SHORT | {"epsilon": 0.9, "epsilon_end": 0.1, "largest_error": 0.1, "max_grad_norm": 1e-3, "adam_epsilon": 0.1},
+        {"target_every": 2.0},
+    ),
+    PQNConfig: (
+        "pqn",
+        {"learning_rate_end": 0.5, "total_updates": 4.0, "max_grad_norm": 1e-3, "adam_epsilon": 0.1, "epsilon_end": 0.3},
+        {},
+    ),
+    TD3Config: ("td3", SHORT | {"noise_correlation": 0.5, "target_noise_clip": 0.1, "max_grad_norm": 1e-3}, {}),
+    SACConfig: (
+        "sac",
+        SHORT | {"noise_correlation": 0.5, "max_grad_norm": 0.5, "adam_epsilon": 0.1, "initial_temperature": 0.1},
+        {},
     ),
 }
 
@@ -47,9 +79,8 @@ def test_every_number_changes_the_result(kind: type) -> None:
     ]
     assert all(differs(member, config) for member in members[1:]), "every member differs in one setting"
     algorithm = BY_NAME[name].make(BY_NAME[name].environment)
-    first = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
-    states = [fresh(first)._replace(config=member) for member in members]
-    states = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    init = jax.jit(algorithm.init)
+    states = jax.tree.map(lambda *x: jnp.stack(x), *[init(jax.random.key(0), member) for member in members])
     step = jax.jit(population(algorithm).step)
     for _ in range(3):
         states, _ = step(fresh(states))

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from laws.learning import trained, values
-from laws.table import BY_NAME, first
+from laws.table import BY_NAME, NAMES, first
 
 UPDATES = 150
-ROWS = first("ppo", "ppo-gru")
+ROWS = first("ppo", "ppo-gru", "dqn", "pqn", among=[name for name in NAMES if "two-steps" in BY_NAME[name].probes])
 
 
 @pytest.mark.parametrize("name", ROWS)

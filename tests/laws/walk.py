@@ -18,12 +18,14 @@ class WalkState(NamedTuple):
 class Walk(eqx.Module):
     """Episodes of 1 to 5 steps, of which some terminate and some are truncated; rewards depend on state, action and chance.
 
-    With `agents`, as many walks that share only the length of the episode.
+    With `agents`, as many walks that share only the length of the episode; with `early`, the first agent walks to its end, and
+    each other one leaves a step before the one in front of it.
     """
 
     drift: float = 0.1
     continuous: bool = eqx.field(static=True, default=False)
     agents: int | None = eqx.field(static=True, default=None)
+    early: bool = eqx.field(static=True, default=False)
 
     name = "test/walk"
     observation_space = Box(-10.0, 10.0, (3,))
@@ -38,7 +40,7 @@ class Walk(eqx.Module):
 
     @property
     def agent_types(self) -> tuple[str, ...]:
-        return ("walker",) * (self.agents or 0)
+        return ("walker", "runner", "runner", "walker")[: self.agents or 0]
 
     def reset(self, key: jax.Array) -> tuple[WalkState, jax.Array]:
         place_key, length_key = jax.random.split(key)
@@ -51,6 +53,10 @@ class Walk(eqx.Module):
         reward = place[..., 0] - jnp.sum(place**2, axis=-1)
         end = jnp.broadcast_to(state.left == 1, self._shape())
         cut = end & (place[..., 1] > 0)
+        if self.early:
+            gone = state.left <= jnp.arange(self.agents or 1)
+            reward = jnp.where(gone, 0.0, reward)
+            cut, end = cut & ~gone & (jnp.arange(self.agents or 1) == 0), end | (state.left - 1 <= jnp.arange(self.agents or 1))
         return Transition(WalkState(place, state.left - 1), place, reward, end & ~cut, cut, {})
 
     def _shape(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import jax
 
 from rollax.algorithm import Algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn
+from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
@@ -47,7 +48,15 @@ ALGORITHMS: dict[str, Entry] = {
         NetworkConfig,
         actor_critic,
         _memory_needs_sequences,
-        "proximal policy optimisation: feed-forward, recurrent, many streams",
+        "proximal policy optimisation: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
+    ),
+    "impala": Entry(
+        impala,
+        ImpalaConfig,
+        NetworkConfig,
+        actor_critic,
+        _memory_needs_sequences,
+        "actor-critic with V-trace: learns several times from a rollout as its policy moves away from it",
     ),
     "dqn": Entry(
         dqn,
@@ -87,11 +96,13 @@ __all__ = [
     "ALGORITHMS",
     "DQNConfig",
     "Entry",
+    "ImpalaConfig",
     "PPOConfig",
     "PQNConfig",
     "SACConfig",
     "TD3Config",
     "dqn",
+    "impala",
     "ppo",
     "pqn",
     "sac",

@@ -7,6 +7,7 @@ environment is never kept. Nothing here knows which algorithm learns.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -112,41 +113,35 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
     def step(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
         config, remember = state.config, memory(state.config)
         num_steps, num_updates = cycle(config)
-        num_cycles = config.num_steps // num_steps
         key, run_key = jax.random.split(state.key)
         progress = state.updates / config.total_updates
         rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
         learning = dataclasses.replace(config, learning_rate=rate)
 
-        def collect(carry: Any, x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
-            agent, actor, replay = carry
-            is_random = x[1] < config.warmup
+        def collect(agent: Any, key: jax.Array, carry: Any, time: jax.Array) -> tuple[Any, Any]:
+            actor, replay = carry
             explore = lambda *a: learner.explore(agent, config, *a, progress)  # noqa: E731
-            actor, kept, keep, happened = act_once(streams(config), actor, explore, x[0], is_random, config)
-            return (agent, actor, remember.add(replay, kept, keep)), happened
+            is_random = frames_before(state, time) < config.warmup
+            actor, kept, keep, happened = act_once(
+                streams(config), actor, explore, jax.random.fold_in(key, time), is_random, config
+            )
+            return (actor, remember.add(replay, kept, keep)), happened
 
-        def learn(carry: Any, x: tuple[jax.Array, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        def once(carry: Any, number: jax.Array) -> tuple[Any, Any]:
             agent, actor, replay = carry
-            draw_key, update_key = jax.random.split(x[0])
-            is_active = x[1] & remember.is_ready(replay, config)
-            batch, index = remember.draw(replay, config, draw_key, progress)
-            agent, metrics = update_if(is_active, learner.update, agent, learning, batch, update_key)
-            error = metrics.pop("error")
-            replay = remember.rate(replay, config, index, error, is_active)
-            return (agent, actor, replay), {**metrics, "error": jnp.mean(error), "active": is_active.astype(jnp.float32)}
+            act_key, learn_key = jax.random.split(jax.random.fold_in(run_key, number))
+            times = number * num_steps + jnp.arange(num_steps)
+            acting = functools.partial(collect, agent, act_key)
+            (actor, replay), happened = jax.lax.scan(acting, (actor, replay), times)
+            is_warm = frames_before(state, times[-1] + 1) >= config.warmup
+            learn = functools.partial(
+                learn_once, learner, remember, learning, progress, is_warm & remember.is_ready(replay, config), learn_key
+            )
+            (agent, replay), metrics = jax.lax.scan(learn, (agent, replay), jnp.arange(num_updates))
+            return (agent, actor, replay), (happened, metrics)
 
-        def once(carry: Any, x: tuple[jax.Array, jax.Array]) -> tuple[Any, Any]:
-            act_key, learn_key = jax.random.split(x[0])
-            frames = x[1] + jnp.arange(num_steps) * config.num_envs
-            carry, happened = jax.lax.scan(collect, carry, (jax.random.split(act_key, num_steps), frames))
-            is_warm = jnp.broadcast_to(frames[-1] + config.num_envs >= config.warmup, num_updates)
-            carry, metrics = jax.lax.scan(learn, carry, (jax.random.split(learn_key, num_updates), is_warm))
-            return carry, (happened, metrics)
-
-        before = state.updates.astype(jnp.float32) * config.frames_per_update
-        frames = before + jnp.arange(num_cycles) * float(num_steps * config.num_envs)
         carry = state.agent, state.actor, state.replay
-        carry, (happened, metrics) = jax.lax.scan(once, carry, (jax.random.split(run_key, num_cycles), frames))
+        carry, (happened, metrics) = jax.lax.scan(once, carry, jnp.arange(config.num_steps // num_steps))
         agent, actor, replay = carry
         metrics = means(metrics) | summary(happened, agent) | {"learning_rate": rate}
         return OffPolicyState(key, config, agent, actor, replay, state.updates + 1), metrics
@@ -178,6 +173,12 @@ def cycle(config: Config) -> tuple[int, int]:
     if config.capacity < config.batch_size:
         raise UsageError(f"capacity ({config.capacity}) must be at least batch_size ({config.batch_size})")
     return steps, updates
+
+
+def frames_before(state: OffPolicyState, time: jax.Array) -> jax.Array:
+    """Environment frames before a step of this update, as a float: exact while they are few, which is when they matter."""
+    updates = state.updates.astype(jnp.float32)
+    return updates * state.config.frames_per_update + time.astype(jnp.float32) * state.config.num_envs
 
 
 def act_once(
@@ -244,13 +245,29 @@ def given_action(space: Any, action: jax.Array) -> jax.Array:
     return to_space(space, action).astype(space.dtype) if isinstance(space, Box) else action
 
 
-def update_if(
-    is_active: jax.Array, update: Callable[..., Any], agent: Any, config: Any, batch: Batch, key: jax.Array
+def learn_once(
+    learner: Learner,
+    remember: Memory,
+    config: Any,
+    progress: jax.Array,
+    is_active: jax.Array,
+    key: jax.Array,
+    carry: Any,
+    number: jax.Array,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """The update, or nothing and zeros for its metrics."""
-    shapes = jax.eval_shape(update, agent, config, batch, key)[1]
+    """One gradient step of the agent from a batch of the replay, or nothing and zeros for its metrics."""
+    agent, replay = carry
+    draw_key, update_key = jax.random.split(jax.random.fold_in(key, number))
+    batch, index = remember.draw(replay, config, draw_key, progress)
+    shapes = jax.eval_shape(learner.update, agent, config, batch, update_key)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    return jax.lax.cond(is_active, lambda: update(agent, config, batch, key), lambda: (agent, nothing))
+    # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
+    kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
+    update = lambda: learner.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
+    agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
+    replay = remember.rate(replay, config, index, metrics["error"], is_active)
+    metrics |= {"error": jnp.mean(metrics["error"]), "active": is_active.astype(jnp.float32)}
+    return (agent, replay), metrics
 
 
 def critic_loss(critic: tuple[Any, ...], batch: Batch, target: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

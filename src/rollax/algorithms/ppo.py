@@ -8,7 +8,6 @@ arXiv:2011.09533), and MAPPO (Yu et al. 2021, arXiv:2103.01955) where critics se
 none of them is a flag here. docs/algorithms/ppo.md walks through every equation.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +17,8 @@ import optax
 
 from rollax import batch, groups, moments, optimise, rollout, tree
 from rollax.algorithm import Algorithm
-from rollax.environments.core import Environment, Streams
+from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax.environments.core import Environment
 from rollax.epochs import epochs
 from rollax.losses import kl_estimate, policy_objective, value_error
 from rollax.networks.core import Network
@@ -86,19 +86,6 @@ class PPOConfig:
         return self.num_envs * self.num_steps
 
 
-class PPOState(NamedTuple):
-    """Everything that changes. With several groups of agents, the four parts of a learner are dictionaries by group."""
-
-    key: jax.Array
-    config: PPOConfig
-    network: Any
-    optimiser: dict[str, Any]  # by part of the network: "actor", "critic"
-    observations: Any  # Moments of observations, or ()
-    returns: Any  # Moments of discounted returns, or ()
-    actor: rollout.Actor
-    updates: jax.Array  # int32 []
-
-
 class Batch(NamedTuple):
     """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
 
@@ -140,60 +127,7 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
 
     `init` raises ValueError when the sizes in the config do not divide.
     """
-
-    def streams(config: PPOConfig) -> Streams:
-        return Streams(environment, config.num_envs)
-
-    def team(config: PPOConfig) -> groups.Team:
-        return groups.team(environment, config.sharing)
-
-    def policy(state: PPOState) -> Any:
-        parts = state.network, state.observations
-        return groups.each(team(state.config), lambda network, seen: (moments.view(seen)(network),), *parts)[0]
-
-    def init(key: jax.Array, config: PPOConfig) -> PPOState:
-        config = tree.as_leaves(config)
-        everyone = team(config)
-        state_key, network_key, actor_key = jax.random.split(key, 3)
-        model = groups.make(everyone, network, network_key)
-        carry = rollout.initial_carry(everyone, model, config.num_envs)
-        actor = rollout.start(streams(config), carry, actor_key)
-
-        def learner(model: Any, obs: Any) -> tuple[Any, Any, Any]:
-            cut(config, jax.tree.leaves(obs)[0].shape[0])
-            one_obs = jax.tree.map(lambda x: x[0], obs)
-            observations = moments.initial(one_obs) if config.normalize_observations else ()
-            returns = moments.initial(0.0) if config.normalize_rewards else ()
-            return optimise.init(optimisers(config, 0.0), model), observations, returns
-
-        obs = groups.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
-        optimiser, observations, returns = groups.each(everyone, learner, model, obs)
-        return PPOState(state_key, config, model, optimiser, observations, returns, actor, jnp.zeros((), jnp.int32))
-
-    def step(state: PPOState) -> tuple[PPOState, dict[str, jax.Array]]:
-        config, everyone = state.config, team(state.config)
-        key, act_key, learn_key = jax.random.split(state.key, 3)
-
-        # 1. act
-        run = rollout.rollout(streams(config), everyone, policy(state), state.actor, act_key, config.num_steps)
-        actor, trajectory, episodes = run
-
-        # 2. and 3. credit, and learn: apart for every group
-        learners = state.network, state.optimiser, state.observations, state.returns
-        happened = groups.split(everyone, trajectory, 1), groups.split(everyone, (actor.carry, actor.discounted_return), 0)
-        progress = state.updates / config.total_updates
-        update = functools.partial(learn, config, progress)
-        learnt = groups.each(everyone, update, *learners, *happened, groups.keys(everyone, learn_key))
-        network, optimiser, observations, returns, discounted, metrics = learnt
-        actor = actor._replace(discounted_return=groups.join(everyone, discounted, 0))
-        metrics = groups.metrics(everyone, metrics)
-        metrics |= {f"episodes/{name}": value for name, value in episodes._asdict().items()}
-        return PPOState(key, config, network, optimiser, observations, returns, actor, state.updates + 1), metrics
-
-    def act(state: PPOState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        return rollout.act_together(environment, team(state.config), policy(state), carry, obs, key, jnp.asarray(greedy))
-
-    return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
+    return on_policy(environment, network, optimisers, cut, learn)
 
 
 def cut(config: PPOConfig, num_streams: int) -> batch.Layout:
@@ -210,33 +144,25 @@ def optimisers(config: PPOConfig, progress: jax.Array | float) -> dict[str, opta
 
 
 def learn(
-    config: PPOConfig,
-    progress: jax.Array,
-    network: Any,
-    optimiser: Any,
-    observations: Any,
-    returns: Any,
-    trajectory: rollout.Trajectory,
-    ended: tuple[Any, jax.Array],
-    key: jax.Array,
-) -> tuple[Any, ...]:
-    """One update of a set of parameters from its trajectory `[T, S]`; `ended`: memory and discounted return after it, `[S]`."""
-    see, present = moments.view(observations), trajectory.present
-    carry, discounted = ended
+    config: PPOConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
+) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
+    """One update of one set of parameters: credit, then epochs of minibatches."""
+    trajectory, carry, discounted = happened
+    see, present = moments.view(learner.observations), trajectory.present
 
-    # 2. credit
-    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, returns, config.gamma)
-    next_value = rollout.next_values(see(network), trajectory, carry)
+    # Credit
+    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
+    next_value = rollout.next_values(see(learner.network), trajectory, carry)
     ends = trajectory.terminated, trajectory.truncated
     advantage = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.gae_lambda)
     target = advantage + trajectory.value
 
-    # 3. learn
+    # Learn
     scaled = moments.standardise(advantage, present) if config.normalize_advantages == "batch" else advantage
-    carry = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
+    starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
     kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
     layout = cut(config, reward.shape[1])
-    rows = batch.to_rows(Batch(carry, *kept, scaled, target, present), layout)
+    rows = batch.to_rows(Batch(starts, *kept, scaled, target, present), layout)
     entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
     transformations = optimisers(config, progress)
 
@@ -246,12 +172,10 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimise.update(transformations, network, states, gradient, active), metrics
 
-    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in optimiser else 0
+    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in learner.optimiser else 0
     counts = config.num_epochs, critic_epochs
-    (network, optimiser), metrics = epochs(minibatch, (network, optimiser), layout, key, *counts, config.target_kl)
-
-    if config.normalize_observations:
-        observations = moments.update(observations, trajectory.obs, axes=2, weight=present)
+    start = learner.network, learner.optimiser
+    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl)
+    metrics |= rollout.fit(trajectory, advantage, target)
     metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
-    metrics |= rollout.summary(trajectory, advantage, target, metrics["loss"], network)
-    return network, optimiser, observations, returns, discounted, metrics
+    return Learner(network, optimiser, learner.observations, returns), discounted, metrics

@@ -134,7 +134,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algori
         if config.normalize_observations:
             observations = moments.update(observations, trajectory.obs, axes=2, weight=trajectory.present)
         metrics |= {f"episodes/{name}": value for name, value in episodes._asdict().items()}
-        metrics |= rollout.summary(trajectory, lead, target, metrics["loss"], model)
+        metrics |= summary(trajectory, metrics["loss"], model)
         metrics |= {"epsilon": chance, "learning_rate": rate}
         return PQNState(key, config, model, adam, observations, actor, state.updates + 1), metrics
 
@@ -175,6 +175,18 @@ def learn(
     orders = jax.vmap(lambda key: batch.shuffle(key, layout))(jax.random.split(key, config.num_epochs))
     (network, state), metrics = jax.lax.scan(minibatch, (network, state), orders.reshape(-1, *orders.shape[2:]))
     return network, state, jax.tree.map(jnp.mean, metrics)
+
+
+def summary(trajectory: rollout.Trajectory, loss: jax.Array, network: Any) -> dict[str, jax.Array]:
+    """What acting met, and what a run's host needs to name what is no longer finite."""
+    return {
+        "value": moments.mean(trajectory.value, trajectory.present),
+        "reward": moments.mean(trajectory.reward, trajectory.present),
+        "finite/observation": tree.all_finite((trajectory.obs, trajectory.final_obs)),
+        "finite/reward": tree.all_finite(trajectory.reward),
+        "finite/loss": jnp.isfinite(loss),
+        "finite/parameters": tree.all_finite(network),
+    }
 
 
 def loss(network: Any, samples: Samples) -> tuple[jax.Array, dict[str, jax.Array]]:

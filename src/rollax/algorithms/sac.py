@@ -106,10 +106,10 @@ def optimisers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
 
 def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> tuple[SACAgent, dict[str, jax.Array]]:
     """One gradient step of the critics and, every `policy_delay`-th time, of policy and temperature, with the new critics."""
-    target_key, policy_key = jax.random.split(key)
+    noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
     adam, states, temperature = optimisers(config), agent.optimiser, jnp.exp(agent.log_temperature)
 
-    action, log_prob = sample(agent.network.actor, batch.next_obs, target_key)
+    action, log_prob = sample(agent.network.actor, batch.next_obs, noise)
     next_value = least(agent.target, batch.next_obs, action) - temperature * log_prob
     target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
@@ -117,7 +117,7 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
 
     def improve(learnt: Any) -> Any:
         actor, log_temperature, actor_state, temperature_state = learnt
-        slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_key)
+        slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
         actor, actor_state = descend(adam["actor"], actor_state, actor, slope)
         goal = config.target_entropy * batch.action[0].size
         slope = temperature * jnp.mean(-log_prob - goal)  # of eq. 18 in the logarithm of alpha
@@ -135,9 +135,9 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     return agent, metrics
 
 
-def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
     """mean alpha log pi(a|s) - min Q(s, a) with a ~ pi (eq. 7), and the log pi `[B]`."""
-    action, log_prob = sample(actor, batch.obs, key)
+    action, log_prob = sample(actor, batch.obs, noise)
     return jnp.mean(temperature * log_prob - least(critic, batch.obs, action)), log_prob
 
 

@@ -1,14 +1,15 @@
-"""Environments seen otherwise: with their last action and reward in the observation, or as trials of several episodes."""
+"""Environments seen otherwise: with the last action and reward, or the agent, in the observation; or as trials of episodes."""
 
 from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax import tree
 from rollax.environments.core import Environment, Transition
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
 
 
@@ -71,6 +72,138 @@ class Recalling(eqx.Module):
     def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
         more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
         return {**_parts(self.env.observation_space, obs), **more}
+
+
+class Identified(eqx.Module):
+    """An environment with agents whose observation also tells which agent it is: the part "agent_id".
+
+    Raises: UsageError for an environment without agents.
+    """
+
+    env: Any
+
+    def __check_init__(self) -> None:
+        if self.env.num_agents is None:
+            raise UsageError(f"{self.env.name} has no agents to tell apart: leave agent_id off.")
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def observation_space(self) -> Space:
+        return Dict({**_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)})
+
+    @property
+    def action_space(self) -> ActionSpace:
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> int:
+        return self.env.num_agents
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        return self.env.agent_types
+
+    @property
+    def time_limit(self) -> int | None:
+        return self.env.time_limit
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return state, identified(self.env.observation_space, obs)
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        after = self.env.step(key, state, action)
+        return after._replace(obs=identified(self.env.observation_space, after.obs))
+
+
+def identified(space: Space, obs: Any) -> dict[str, Any]:
+    """Observations `[A, ...]` of that space with the part "agent_id"."""
+    parts = _parts(space, obs)
+    number = jax.tree.leaves(parts)[0].shape[0]
+    return {**parts, "agent_id": jnp.arange(number, dtype=jnp.int32)}
+
+
+class Against(eqx.Module):
+    """An environment in which the agents of some types follow policies that do not learn; the others are the agents.
+
+    A policy was trained in the environment beneath; of what it does, the part of its type counts. It samples its actions. Its
+    memory and what it saw last live in the state. An episode is over when it is for the learners.
+    """
+
+    env: Any
+    opponents: dict[str, Any]  # by type: the state of an algorithm
+    # By type: the algorithm, and the agents beneath that it acts for (all, or those that it learnt to be).
+    functions: tuple[tuple[str, Any, tuple[int, ...]], ...] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        kinds = () if self.env.num_agents is None else self.env.agent_types
+        for kind in self.opponents:
+            if kind not in kinds:
+                raise UnknownNameError("type of agents to play against", kind, dict.fromkeys(kinds))
+        if not self.learners:
+            raise UsageError(f"{self.env.name}: opponents for {', '.join(self.opponents)} leave no agent that learns.")
+
+    @property
+    def learners(self) -> tuple[int, ...]:
+        """The agents beneath that are agents here."""
+        return tuple(i for i, kind in enumerate(self.env.agent_types) if kind not in self.opponents)
+
+    @property
+    def name(self) -> str:
+        return self.env.name
+
+    @property
+    def observation_space(self) -> Space:
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> ActionSpace:
+        return self.env.action_space
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.learners)
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        return tuple(self.env.agent_types[i] for i in self.learners)
+
+    @property
+    def time_limit(self) -> int | None:
+        return self.env.time_limit
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        carries = {kind: algorithm.initial_carry(self.opponents[kind]) for kind, algorithm, _ in self.functions}
+        return (state, obs, carries), self._of_learners(obs)
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        """One step of all agents beneath; the action is that of the learners, `[A, ...]`."""
+        inner, obs, carries = state
+        env_key, *keys = jax.random.split(key, 1 + len(self.functions))
+        place = np.asarray(self.learners)
+        actions = jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype).at[place].set(action)
+        after_carries = {}
+        for (kind, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
+            seen = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
+            after_carries[kind], theirs = algorithm.act(self.opponents[kind], carries[kind], seen, act_key, False)
+            own = [i for i, agent in enumerate(agents) if self.env.agent_types[agent] == kind]
+            actions = actions.at[np.asarray(agents)[own]].set(theirs[np.asarray(own)])
+        after = self.env.step(env_key, inner, actions)
+        return Transition(
+            state=(after.state, after.obs, after_carries),
+            obs=self._of_learners(after.obs),
+            reward=after.reward[place],
+            terminated=after.terminated[place],
+            truncated=after.truncated[place],
+            info=after.info,
+        )
+
+    def _of_learners(self, values: Any) -> Any:
+        return jax.tree.map(lambda x: x[np.asarray(self.learners)], values)
 
 
 class Trials(eqx.Module):

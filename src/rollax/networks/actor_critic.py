@@ -110,6 +110,8 @@ class NetworkConfig:
     """Continuous actions through tanh onto the action space instead of clipped to it."""
     initial_std: float = 1.0
     """Spread of continuous actions at the start, before any squash."""
+    agent_id: bool = False
+    """Agents see which one they are (where there are agents)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What the network computes in; parameters, policies and values stay in float32."""
 
@@ -128,14 +130,22 @@ def policy_head(environment: Environment, config: NetworkConfig, inputs: int, ke
 
 
 def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
-    """A new network for the environment's spaces, with orthogonal weights. Raises ValueError for sizes below 1."""
+    """A new network for the environment's spaces, with orthogonal weights.
+
+    A part "global_state" of the observation is seen by the critic alone. Raises ValueError for sizes below 1, and for a shared
+    network where there is such a part.
+    """
     _check_sizes(config)
     observation = environment.observation_space
+    hidden = ("global_state",) if isinstance(observation, Dict) and "global_state" in observation.spaces else ()
+    if hidden and config.shared:
+        raise ValueError("network.shared cannot be with a global_state, which only a separate critic may see: leave it off")
 
-    def tower(head: Any, key: jax.Array) -> Tower:
+    def tower(head: Any, key: jax.Array, unseen: tuple[str, ...] = ()) -> Tower:
         encoder_key, core_key, head_key = jax.random.split(key, 3)
         sizes = config.hidden
-        encoder = layers.Encoder(observation, sizes, config.activation, config.filters, config.embedding, key=encoder_key)
+        shape = sizes, config.activation, config.filters, config.embedding
+        encoder = layers.Encoder(observation, *shape, unseen, key=encoder_key)
         features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
         if config.core == "none":
             return Tower(encoder, cores.Memoryless(), head(features, head_key), config.precision)
@@ -162,7 +172,7 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
     if config.shared:
         return tower(both, key)
     actor_key, critic_key = jax.random.split(key)
-    return ActorCritic(tower(policy, actor_key), tower(value, critic_key))
+    return ActorCritic(tower(policy, actor_key, hidden), tower(value, critic_key))
 
 
 def _check_sizes(config: NetworkConfig) -> None:

@@ -277,10 +277,10 @@ def least(critic: tuple[Any, ...], obs: Any, action: jax.Array) -> jax.Array:
     return functools.reduce(jnp.minimum, values(critic, obs, action))
 
 
-def sample(actor: Any, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Actions `[B, ...]` within -1 ... 1 and the logarithms of their densities `[B]`."""
+def sample(actor: Any, obs: Any, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Actions `[B, ...]` within -1 ... 1, by standard normal numbers, and the logarithms of their densities `[B]`."""
     policies = jax.vmap(actor)(obs)
-    draws = jax.vmap(draw)(policies, jax.random.normal(key, policies.base.mean.shape))
+    draws = jax.vmap(draw)(policies, noise)
     return jax.vmap(lambda policy, u: (policy.action(u), policy.log_prob(u)))(policies, draws)
 
 

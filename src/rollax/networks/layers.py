@@ -130,8 +130,8 @@ class Encoder(eqx.Module):
     """Any observation to features `[n]`: grids of symbols embedded, images and grids through a CNN, the rest flattened; then
     dense layers.
 
-    A part named "action_mask" is left out: it concerns the policy's head. A discrete part is one-hot, so the first dense layer
-    (or the memory's input) is its embedding.
+    A part named "action_mask" is left out: it concerns the policy's head. So are those that `unseen` names. A discrete part is
+    one-hot, so the first dense layer (or the memory's input) is its embedding.
     """
 
     space: Space = eqx.field(static=True)
@@ -146,12 +146,14 @@ class Encoder(eqx.Module):
         activation: str,
         filters: tuple[Filter, ...] | None,
         embedding: int = 8,
+        unseen: tuple[str, ...] = (),
         *,
         key: jax.Array,
     ) -> None:
         embedding_key, conv_key, dense_key = jax.random.split(key, 3)
-        self.space = space
-        parts = _parts(space)
+        is_parted = isinstance(space, Dict)
+        self.space = Dict({name: s for name, s in space.items if name not in unseen}) if is_parted else space
+        parts = _parts(self.space)
         grids = {name: part for name, part in parts.items() if isinstance(part, Grid)}
         keys = jax.random.split(embedding_key, max(len(grids), 1))
         self.embeddings = {
@@ -170,7 +172,7 @@ class Encoder(eqx.Module):
             chosen = filters or _usual_filters(part)
             _check_filters(name, part.shape[:2], chosen)
             self.convolutions[name] = CNN(channels, chosen, activation, key=k)
-        features = jax.eval_shape(lambda obs: self._features(obs), zeros(space)).shape[0]
+        features = jax.eval_shape(lambda obs: self._features(obs), zeros(self.space)).shape[0]
         self.dense = MLP(features, sizes, activation, key=dense_key)
 
     def __call__(self, obs: Any) -> jax.Array:

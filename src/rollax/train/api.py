@@ -1,6 +1,7 @@
 """Runs from Python: `train`, `resume`, `load`."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,8 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rollax.algorithm import Algorithm
+from rollax.environments import make
 from rollax.environments.core import Environment
+from rollax.environments.views import Against, Identified, identified
 from rollax.errors import UsageError
+from rollax.spaces import Space
 from rollax.train import loop, record, run_dir
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints
@@ -32,6 +37,7 @@ def train(
     arguments: Mapping[str, Any] | None = None,
     eval_arguments: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Any] | None = None,
+    opponents: Mapping[str, str | Path] | None = None,
     options: RunOptions | None = None,
     metrics: Metric | None = None,
     quiet: bool = False,
@@ -42,8 +48,9 @@ def train(
     `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
     tasks that are held out) or an environment; `config` the algorithm's settings, or a
     dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
-    traced settings to values; `metrics` is a function from `Episodes` to further numbers of an evaluation. `options` has
-    everything else; `total_steps`, `seed` and `seeds` come before those in it.
+    traced settings to values; `opponents` maps types of agents to runs whose policies they follow without learning (the run
+    keeps copies); `metrics` is a function from `Episodes` to further numbers of an evaluation. `options` has everything
+    else; `total_steps`, `seed` and `seeds` come before those in it.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
@@ -55,18 +62,22 @@ def train(
         options or RunOptions(), **{name: value for name, value in given.items() if value is not None}
     )
     settings = None if own_network else network
-    spec = make_spec(algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments)
+    spec = make_spec(
+        algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents
+    )
     if own_environment is not None:
         if eval_arguments:
             raise UsageError("eval_arguments are for environments made from their id, not for an environment that was passed")
         spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
     if own_network is not None:
         spec = dataclasses.replace(spec, network=run_dir.CUSTOM)
-    programs.check(spec, own_environment, own_network)
-    loop.check(spec, metrics, own_environment)
+    played = _with_opponents(spec, own_environment)
+    programs.check(spec, played, own_network)
+    loop.check(spec, metrics, played)
     folder = run_dir.create(spec)
     with run_dir.alone(folder):
-        return _run(spec, folder, own_environment, own_network, metrics, show or display(quiet))
+        spec = opponents_of_its_own(folder, spec)
+        return _run(spec, folder, played, own_network, metrics, show or display(quiet))
 
 
 def resume(
@@ -93,6 +104,7 @@ def resume(
     end = spec.total_updates * spec.config.frames_per_update
     if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
         raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
+    environment = _with_opponents(spec, environment, folder)
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
     with run_dir.alone(folder):
@@ -164,7 +176,7 @@ def load(
     """
     folder = Path(folder)
     spec = run_dir.read_spec(folder)
-    algorithm, trained_in = programs.assemble(spec, environment, network)
+    algorithm, trained_in = programs.assemble(spec, _with_opponents(spec, environment, folder), network)
     like = programs.abstract(spec, algorithm)
     environment = programs.evaluation_environment(spec, trained_in)
     count = len(spec.members())
@@ -186,6 +198,64 @@ def load(
     chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
     state = jax.tree.map(lambda x: x[chosen], state)
     return Policy(spec, environment, step, state, algorithm, warnings, chosen)
+
+
+def _with_opponents(spec: Spec, environment: Environment | None, folder: Path | None = None) -> Environment | None:
+    """The environment with the run's opponents in it; as it is given where there are none. `folder`: of a run that is begun.
+
+    Raises UsageError for opponents that do not fit: other spaces, or agents that they never were.
+    """
+    if not spec.opponents:
+        return environment
+    if environment is None:
+        environment = make(spec.environment, **spec.arguments)
+    states, functions = {}, []
+    for kind, run in spec.opponents.items():
+        policy = load(run if folder is None else folder / run)
+        theirs, algorithm, agents = policy.environment, policy.algorithm, tuple(range(environment.num_agents or 0))
+        if isinstance(theirs, Identified):
+            theirs = theirs.env
+            algorithm = _identifying(algorithm, theirs.observation_space)
+        if isinstance(theirs, Against):
+            theirs, agents = theirs.env, theirs.learners
+        for what in ("name", "observation_space", "action_space", "num_agents"):
+            if getattr(theirs, what) != getattr(environment, what):
+                raise UsageError(f"the opponent {run} was trained with the {what} {getattr(theirs, what)}: here it is another")
+        kinds = agent_types(environment)
+        if kind in kinds and kind not in (kinds[i] for i in agents):
+            raise UsageError(f"the opponent {run} never was a {kind}: it is that of {', '.join(kinds[i] for i in agents)}")
+        states[kind] = policy.state
+        functions.append((kind, algorithm, agents))
+    return Against(environment, states, tuple(functions))
+
+
+def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
+    """An algorithm whose agents see who they are, for observations that do not tell."""
+
+    def act(state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        return algorithm.act(state, carry, identified(space, obs), key, greedy)
+
+    return algorithm._replace(act=act)
+
+
+def opponents_of_its_own(folder: Path, spec: Spec) -> Spec:
+    """The specification with copies of its opponents' policies in the run's folder, so that it needs no other run."""
+    kept = {}
+    for kind, run in spec.opponents.items():
+        kept[kind] = f"opponents/{kind}"
+        target = folder / kept[kind]
+        newest = max((Path(run) / "checkpoints").glob("step_*"))
+        target.mkdir(parents=True)
+        shutil.copy(Path(run) / run_dir.CONFIG, target)
+        shutil.copytree(newest, target / "checkpoints" / newest.name)
+        for name in ("opponents", run_dir.EVALUATIONS):
+            if (Path(run) / name).is_dir():
+                shutil.copytree(Path(run) / name, target / name)
+            elif (Path(run) / name).exists():
+                shutil.copy(Path(run) / name, target)
+    spec = dataclasses.replace(spec, opponents=kept)
+    run_dir.write_spec(folder, spec)
+    return spec
 
 
 def _best_member(folder: Path, step: int, count: int, best_mode: str) -> int:

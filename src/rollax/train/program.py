@@ -15,6 +15,7 @@ import numpy as np
 from rollax import environments
 from rollax.algorithm import Algorithm, population, segment
 from rollax.environments.core import Environment
+from rollax.environments.views import Identified
 from rollax.errors import UsageError
 from rollax.scale import sharding
 from rollax.train.evaluate import Episodes, evaluator
@@ -49,11 +50,17 @@ def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> t
         if spec.own_environment:
             raise UsageError(f"this run used an environment of its own ({spec.environment}): pass it again as environment=...")
         environment = environments.make(spec.environment, **spec.arguments)
+    environment = _seen(spec, environment)
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("this run used a network of its own: pass it again as network=...")
         make_network = functools.partial(kinds.make_network, environment, spec.network)
     return kinds.make(environment, make_network), environment
+
+
+def _seen(spec: Spec, environment: Environment) -> Environment:
+    """The environment as the run's networks see it."""
+    return Identified(environment) if getattr(spec.network, "agent_id", False) else environment
 
 
 def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
@@ -63,7 +70,7 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
     """
     if environment is not None and not spec.eval_arguments:
         return environment
-    other = environments.make(spec.environment, **(spec.arguments | spec.eval_arguments))
+    other = _seen(spec, environments.make(spec.environment, **(spec.arguments | spec.eval_arguments)))
     if environment is not None:
         for what in ("observation_space", "action_space", "num_agents"):
             if getattr(other, what) != getattr(environment, what):

@@ -81,7 +81,9 @@ class Recorder:
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
         self._lines.write(step, values)
-        self._others.write(step, {name: _scalar(value) for name, value in values.items() if not isinstance(value, str)})
+        numbers = {name: _scalar(value) for name, value in values.items() if not isinstance(value, str)}
+        # Where no episode ended there is no return; sinks complain of what is no number.
+        self._others.write(step, {name: value for name, value in numbers.items() if np.isfinite(value)})
 
     def evaluation(self, step: int, values: dict[str, Any], episodes: dict[str, Any]) -> None:
         """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis."""

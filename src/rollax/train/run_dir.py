@@ -101,6 +101,7 @@ def _spec_of(document: dict[str, Any]) -> Spec:
         options=options,
         sweep={name: tuple(values) for name, values in document["sweep"].items()},
         eval_arguments=document.get("eval_arguments", {}),
+        opponents=document.get("opponents", {}),
         updates_per_line=document["updates_per_line"],
         updates_per_evaluation=document["updates_per_evaluation"],
         own_environment=document["own_environment"],

@@ -89,6 +89,7 @@ class Spec:
     options: RunOptions
     sweep: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     eval_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the environment, where evaluations differ
+    opponents: dict[str, str] = dataclasses.field(default_factory=dict)  # by type of agents: the run whose policy they follow
     # Chosen once, so that a run resumed with other total steps keeps its rhythm.
     updates_per_line: int = 1
     updates_per_evaluation: int = 0
@@ -147,6 +148,7 @@ def make_spec(
     options: RunOptions,
     sweep: dict[str, Any],
     eval_arguments: Mapping[str, Any] | None = None,
+    opponents: Mapping[str, Any] | None = None,
 ) -> Spec:
     """A checked specification. `config` and `network` are settings or dictionaries that override the preset.
 
@@ -172,7 +174,10 @@ def make_spec(
             tree.check_settings(dataclasses.replace(config, **{name: float(value)}))
     sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
     differing = tuned.eval_arguments | dict(eval_arguments or {})
-    spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing)
+    against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
+    if against and differing:
+        raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
+    spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing, against)
     per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
     if options.eval_count:

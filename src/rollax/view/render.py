@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from rollax import tree
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.spaces import Box
+from rollax.spaces import Ball, Box
 from rollax.train.api import Policy, load
 from rollax.train.program import eval_steps
 from rollax.train.run_dir import write_atomically
@@ -248,7 +248,7 @@ def same_size(pictures: list[Image.Image]) -> list[Image.Image]:
 def _words(space: Any, names: tuple[str, ...], action: np.ndarray) -> str:
     if names:
         return names[int(action)]
-    is_real = isinstance(space, Box)
+    is_real = isinstance(space, Ball | Box)
     shown = [f"{value:+.2f}" if is_real else str(int(value)) for value in np.ravel(action)[:4]]
     return " ".join(shown) + (" ..." if np.size(action) > 4 else "")
 

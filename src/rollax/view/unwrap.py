@@ -3,10 +3,10 @@
 from typing import Any
 
 from rollax.environments.native.memory import Partial
-from rollax.environments.views import Recalling, Trials
+from rollax.environments.views import Against, Identified, Recalling, Trials
 from rollax.spaces import Dict
 
-WRAPPERS = (Recalling, Trials, Partial)
+WRAPPERS = (Recalling, Trials, Partial, Identified, Against)
 
 
 def innermost(environment: Any) -> Any:
@@ -19,6 +19,9 @@ def innermost(environment: Any) -> Any:
 def unwrapped(environment: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
     """The environment beneath all wrappers and its state, with as much of its observation as they let through."""
     while isinstance(environment, WRAPPERS):
+        if isinstance(environment, Against):  # whose state has what all agents see
+            state, obs, environment = state[0], state[1], environment.env
+            continue
         is_part = not isinstance(environment, Partial) and not isinstance(environment.env.observation_space, Dict)
         state = state[0] if isinstance(environment, Trials) else state
         obs = obs["observation"] if is_part else obs

@@ -1,0 +1,202 @@
+"""IMPALA's actor-critic with V-trace, which learns several times from one rollout although the policy moves away from it.
+
+Espeholt et al. 2018, arXiv:1802.01561 (V-trace, section 4.1; gradients, section 4.2). The lag between the policy that acted and
+the one that learns comes from using a rollout more than once (`num_epochs` x `num_minibatches` gradient steps): credit is
+computed anew from the current network before each of them. With `objective` "clipped" the policy's loss is that of PPO, with
+credit by V-trace. Deviations: advantages may be normalised, rewards scaled, trajectories drawn by priority (Schaul et al. 2016,
+arXiv:1511.05952) with importance weights on every loss; Adam with a clipped norm in place of RMSProp. The memory that values of
+final observations within a trajectory need is the one stored when acting. docs/algorithms/impala.md has the equations.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import batch, groups, moments, optimise, rollout, tree
+from rollax.algorithm import Algorithm
+from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax.environments.core import Environment
+from rollax.epochs import epochs
+from rollax.losses import kl_estimate, policy_objective, value_error
+from rollax.networks.core import Network
+from rollax.returns import over_streams, vtrace
+
+
+@tree.settings
+class ImpalaConfig:
+    """Settings of IMPALA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+
+    num_envs: int = tree.static(32)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(32)
+    """(static) Steps of each environment per update."""
+    sequence_length: int = tree.static(32)
+    """(static) Steps in a trajectory that credit flows through (a divisor of num_steps)."""
+    num_minibatches: int = tree.static(1)
+    """(static) Gradient steps per pass over the rollout."""
+    num_epochs: int = tree.static(4)
+    """(static) Passes over each rollout."""
+    objective: Literal["gradient", "clipped"] = tree.static("gradient")
+    """(static) The policy's loss: the policy gradient weighted by clipped ratios, or PPO's clipped surrogate."""
+    normalize_advantages: bool = tree.static(False)
+    """(static) Advantages of a minibatch get mean 0 and deviation 1."""
+    normalize_observations: bool = tree.static(False)
+    """(static) Shift and scale observations by running statistics."""
+    normalize_rewards: bool = tree.static(True)
+    """(static) Scale rewards by the running deviation of discounted returns."""
+    prioritize: bool = tree.static(False)
+    """(static) Draw trajectories by the size of their advantages instead of each once."""
+    sharing: groups.Sharing = tree.static("all")
+    """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
+    learning_rate: float = tree.number(1e-3, low=0)
+    """Adam's step size."""
+    learning_rate_end: float = tree.number(0.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    vtrace_lambda: float = tree.number(0.95, 0, 1)
+    """Decay of the trace."""
+    rho_clip: float = tree.number(1.0, low=0)
+    """Largest weight of a temporal difference (rho-bar): which policy's value is learnt."""
+    c_clip: float = tree.number(1.0, low=0)
+    """Largest weight of a trace (c-bar): how far later differences reach back."""
+    clip: float = tree.number(0.2, low=0)
+    """How far the ratio may go from 1, for the clipped objective."""
+    value_coefficient: float = tree.number(0.5, low=0)
+    """Weight of the value loss."""
+    entropy_coefficient: float = tree.number(0.01)
+    """Weight of the entropy bonus."""
+    entropy_end: float = tree.number(1.0, 0)
+    """Share of the entropy bonus left at the end of training, reached linearly."""
+    priority_exponent: float = tree.number(0.8, low=0)
+    """How much priorities count, if prioritize is set; 0: not at all."""
+    priority_beta: float = tree.number(0.4, 0, 1)
+    """How much of that the importance weights undo at the start; all of it at the end of training."""
+    max_grad_norm: float = tree.number(0.5, low=0)
+    """Global norm to which gradients are clipped."""
+    adam_epsilon: float = tree.number(1e-5, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+class Credit(NamedTuple):
+    """Float `[L, B]` each, of a network that is held still."""
+
+    target: jax.Array
+    advantage: jax.Array
+    log_ratio: jax.Array
+
+
+def credit(network: Network, data: rollout.Trajectory, config: ImpalaConfig) -> Credit:
+    """V-trace of trajectories `[L, B]` for the network as it is now."""
+    carry, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    log_prob = tree.over_steps(lambda policy, draw: policy.log_prob(draw))(output.policy, data.draw)
+    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
+    next_value = rollout.next_values(network, data._replace(value=output.value), carry)
+    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, config.c_clip
+    run = over_streams(vtrace, len(numbers))
+    target, advantage = run(data.reward, output.value, next_value, log_ratio, data.terminated, data.truncated, *numbers)
+    return jax.lax.stop_gradient(Credit(target, advantage, log_ratio))
+
+
+def loss(
+    network: Any,
+    see: Callable[[Any], Network],
+    data: rollout.Trajectory,
+    weight: jax.Array,
+    config: ImpalaConfig,
+    entropy_weight: jax.Array,
+) -> Any:
+    """The loss of section 4.2 over trajectories `[L, B]`, each weighted by `weight` `[1, B]`, and its metrics."""
+    fixed = credit(see(network), data, config)
+    _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
+    log_prob, entropy = density(output.policy, data.draw)
+    advantage = moments.standardise(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
+    ratio = jnp.exp(fixed.log_ratio)
+    if config.objective == "clipped":
+        objective = policy_objective(jnp.clip(log_prob - data.log_prob, -20.0, 20.0), advantage, config.clip)
+    else:
+        objective = jnp.minimum(config.rho_clip, ratio) * log_prob * advantage
+    weight = jnp.broadcast_to(weight, log_prob.shape)
+    terms = {
+        "policy_loss": -weight * objective,
+        "value_loss": weight * value_error(output.value, output.value, fixed.target, None),
+        "entropy": weight * entropy,
+        "approx_kl": kl_estimate(fixed.log_ratio),
+        "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
+    }
+    metrics = moments.means(terms, data.present)
+    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
+    return total, {"loss": total, **metrics}
+
+
+def impala(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
+    """IMPALA in `environment` with the network that `network(key)` makes (outputs `ActorCriticOutput`).
+
+    `init` raises ValueError when the sizes in the config do not divide.
+    """
+    return on_policy(environment, network, optimisers, cut, learn)
+
+
+def cut(config: ImpalaConfig, num_streams: int) -> batch.Layout:
+    """How the rollouts of one group are cut."""
+    return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+
+
+def optimisers(config: ImpalaConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The same optimiser for each part of the network; `progress` goes from 0 to 1 over the run."""
+    rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+    return dict.fromkeys(("actor", "critic"), optimise.adam(rate, config.adam_epsilon, config.max_grad_norm))
+
+
+def learn(
+    config: ImpalaConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
+) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
+    """One update of one set of parameters: minibatches of trajectories, each with credit of its own."""
+    trajectory, carry, discounted = happened
+    see, present = moments.view(learner.observations), trajectory.present
+    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
+    trajectory = trajectory._replace(reward=reward)
+    layout = cut(config, reward.shape[1])
+    entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
+    transformations = optimisers(config, progress)
+
+    # Credit of the policy that acted, for priorities and metrics.
+    next_value = rollout.next_values(see(learner.network), trajectory, carry)
+    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, config.c_clip
+    ends = trajectory.terminated, trajectory.truncated
+    run = over_streams(vtrace, len(numbers))
+    target, advantage = run(reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends, *numbers)
+    size = jnp.abs(advantage) if isinstance(present, tuple) else jnp.where(present, jnp.abs(advantage), 0.0)
+    priority = jnp.sum(batch.to_rows(size, layout), axis=(2, 3)) + 1e-6
+    beta = config.priority_beta + (1 - config.priority_beta) * jnp.clip(progress, 0.0, 1.0)
+    weight = batch.importance(priority, config.priority_exponent, beta) if config.prioritize else jnp.ones_like(priority)
+    shuffle = functools.partial(batch.prioritise, priority, config.priority_exponent) if config.prioritize else batch.shuffle
+    rows = batch.to_rows(trajectory, layout)
+    weights = jnp.broadcast_to(weight[:, :, None, None], (*weight.shape, 1, layout.block))
+
+    def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
+        network, states = learner
+        data, weight = batch.take((rows, weights), order)
+        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, data, weight, config, entropy_weight)
+        metrics["grad_norm"] = optax.tree.norm(gradient)
+        return optimise.update(transformations, network, states, gradient, active), metrics
+
+    critic_epochs = config.num_epochs if "critic" in learner.optimiser else 0
+    start = learner.network, learner.optimiser
+    counts = config.num_epochs, critic_epochs
+    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, jnp.inf, shuffle)
+    metrics |= rollout.fit(trajectory, advantage, target)
+    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+    return Learner(network, optimiser, learner.observations, returns), discounted, metrics

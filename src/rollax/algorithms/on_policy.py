@@ -1,0 +1,125 @@
+"""What algorithms share that learn from rollouts of their own policy: acting, and teaching every group of agents apart."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import groups, moments, optimise, rollout, tree
+from rollax.algorithm import Algorithm
+from rollax.environments.core import Environment, Streams
+from rollax.networks.core import Network
+
+
+class State(NamedTuple):
+    """Everything that changes. With several groups of agents, the four parts of a learner are dictionaries by group."""
+
+    key: jax.Array
+    config: Any
+    network: Any
+    optimiser: dict[str, Any]  # by part of the network: "actor", "critic"
+    observations: Any  # Moments of observations, or ()
+    returns: Any  # Moments of discounted returns, or ()
+    actor: rollout.Actor
+    updates: jax.Array  # int32 []
+
+
+class Learner(NamedTuple):
+    """One set of parameters and what belongs to it."""
+
+    network: Any
+    optimiser: dict[str, Any]
+    observations: Any
+    returns: Any
+
+
+class Happened(NamedTuple):
+    """What one set of parameters learns from."""
+
+    trajectory: rollout.Trajectory  # [T, S, ...]
+    carry: Any  # [S, ...] the memory after it
+    discounted_return: jax.Array  # float [S] that the rollout before left, and after learning the one that this leaves
+
+
+# (config, progress from 0 to 1 over the run, learner, happened, key) -> (learner, discounted return, metrics)
+Learn = Callable[[Any, jax.Array, Learner, Happened, jax.Array], tuple[Learner, jax.Array, dict[str, jax.Array]]]
+
+
+def on_policy(
+    environment: Environment,
+    network: Callable[[jax.Array], Network],
+    optimisers: Callable[[Any, Any], dict[str, Any]],
+    cut: Callable[[Any, int], Any],
+    learn: Learn,
+) -> Algorithm:
+    """The algorithm that acts with networks of `network(key)` (outputs `ActorCriticOutput`) and learns by `learn`.
+
+    `optimisers(config, progress)`: by part of the network; `cut(config, number of streams)` raises ValueError for sizes that do
+    not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards` and
+    `total_updates`.
+    """
+
+    def streams(config: Any) -> Streams:
+        return Streams(environment, config.num_envs)
+
+    def team(config: Any) -> groups.Team:
+        return groups.team(environment, config.sharing)
+
+    def policy(state: State) -> Any:
+        parts = state.network, state.observations
+        return groups.each(team(state.config), lambda network, seen: (moments.view(seen)(network),), *parts)[0]
+
+    def init(key: jax.Array, config: Any) -> State:
+        config = tree.as_leaves(config)
+        everyone = team(config)
+        state_key, network_key, actor_key = jax.random.split(key, 3)
+        model = groups.make(everyone, network, network_key)
+        carry = rollout.initial_carry(everyone, model, config.num_envs)
+        actor = rollout.start(streams(config), carry, actor_key)
+
+        def begin(model: Any, obs: Any) -> tuple[Any, Any, Any]:
+            cut(config, jax.tree.leaves(obs)[0].shape[0])
+            one_obs = jax.tree.map(lambda x: x[0], obs)
+            observations = moments.initial(one_obs) if config.normalize_observations else ()
+            returns = moments.initial(0.0) if config.normalize_rewards else ()
+            return optimise.init(optimisers(config, 0.0), model), observations, returns
+
+        obs = groups.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
+        learner = Learner(model, *groups.each(everyone, begin, model, obs))
+        return State(state_key, config, *learner, actor, jnp.zeros((), jnp.int32))
+
+    def step(state: State) -> tuple[State, dict[str, jax.Array]]:
+        config, everyone = state.config, team(state.config)
+        key, act_key, learn_key = jax.random.split(state.key, 3)
+        run = rollout.rollout(streams(config), everyone, policy(state), state.actor, act_key, config.num_steps)
+        actor, trajectory, episodes = run
+
+        # Every group learns from its own streams.
+        learner = Learner(state.network, state.optimiser, state.observations, state.returns)
+        left = groups.split(everyone, (actor.carry, actor.discounted_return), 0)
+        keys = groups.keys(everyone, learn_key)
+        teach = functools.partial(_teach, learn, config, state.updates / config.total_updates)
+        *parts, discounted, metrics = groups.each(everyone, teach, *learner, groups.split(everyone, trajectory, 1), left, keys)
+
+        actor = actor._replace(discounted_return=groups.join(everyone, discounted, 0))
+        metrics = groups.metrics(everyone, metrics)
+        metrics |= {f"episodes/{name}": value for name, value in episodes._asdict().items()}
+        return State(key, config, *Learner(*parts), actor, state.updates + 1), metrics
+
+    def act(state: State, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
+        return rollout.act_together(environment, team(state.config), policy(state), carry, obs, key, jnp.asarray(greedy))
+
+    return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
+
+
+def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple[Any, ...]:
+    """`learn` with a tuple of parts, for `groups.each`; statistics of observations take in the rollout after it."""
+    *learner, trajectory, (carry, discounted), key = parts
+    learner, discounted, metrics = learn(config, progress, Learner(*learner), Happened(trajectory, carry, discounted), key)
+    if config.normalize_observations:
+        seen = moments.update(learner.observations, trajectory.obs, axes=2, weight=trajectory.present)
+        learner = learner._replace(observations=seen)
+    metrics |= rollout.summary(trajectory, metrics["loss"], learner.network)
+    return *learner, discounted, metrics
