@@ -12,6 +12,7 @@ import pytest
 from rollax.environments import make
 from rollax.environments.suites import SUITES
 from rollax.errors import UnknownNameError, UsageError
+from rollax.view.draw import BLUE, RED, drawing_of
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -236,6 +237,27 @@ def test_every_environment_of_the_suite_is_offered_or_explained() -> None:
 
     entry = SUITES["jaxmarl"]
     assert sorted((*entry.names, *entry.absent)) == sorted(registered_envs)
+
+
+def test_battles_are_drawn_with_their_forces() -> None:
+    env, state = battle([True, False, True], [True, True, True])
+    _, whole = battle([True] * 3, [True] * 3)
+    drawing = drawing_of(env)
+    assert drawing.notes is not None
+    assert drawing.notes(env, state, None) == ["allies: 2 marines of 3", "enemies: 3 marines of 3"]
+    blue, of_all = (np.all(np.asarray(drawing.draw(env, each, None)) == BLUE, axis=-1).sum() for each in (state, whole))
+    assert 0 < blue < of_all
+
+
+def test_particles_are_drawn_in_colours_of_their_kinds() -> None:
+    env = make("jaxmarl/MPE_simple_adversary_v3")
+    state, obs = env.reset(jax.random.key(0))
+    apart = state.replace(p_pos=jnp.asarray([[-0.7, 0.0], [0.0, 0.7], [0.7, 0.0], [0.0, -0.7], [0.7, -0.7]]))
+    picture = np.asarray(drawing_of(env).draw(env, apart, obs))
+    red, blue = (np.all(picture == colour, axis=-1).sum() for colour in (RED, BLUE))
+    assert blue == pytest.approx(2 * red, rel=0.1)  # one adversary, two agents of its size
+    far = np.asarray(drawing_of(env).draw(env, state.replace(p_pos=3 * apart.p_pos), obs))
+    assert np.all(far == RED, axis=-1).sum() == pytest.approx(red / 4, rel=0.2)  # the scene is twice as wide
 
 
 @pytest.mark.slow

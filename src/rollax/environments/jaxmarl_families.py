@@ -155,7 +155,8 @@ _OVERCOOKED = Family(
     info=lambda dynamics, state, over, told: {"shaped_reward": as_float(jnp.stack(each(dynamics, told["shaped_reward"])))},
     shaped=True,
 )
-# Matrix games that are repeated until the clock stops them, with nothing that could end before.
+# Matrix games that are repeated until the clock stops them, with nothing that could end before. Where a game ends the suite
+# shows the start of the next one and pays nothing for that step: the last observation is of the game that would have followed.
 _REPEATED = Family(lambda dynamics: dynamics.num_inner_steps * dynamics.num_outer_steps)
 # The deadline is part of the riddle: who has not told by then gets nothing (Foerster et al. 2016). So every end is the task's.
 _RIDDLE = Family(lambda dynamics: dynamics.max_steps, terminated=_always, parts=_bits, legal=_in_room)
