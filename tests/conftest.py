@@ -19,7 +19,8 @@ install_import_hook(["rollax.returns", "rollax.distributions"], "beartype.bearty
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
-    """A compiled program holds memory maps, of which a process may have 65,530 on Linux; beyond them the compiler crashes."""
+    """Hundreds of compiled programs in one process ended in a crash of the compiler; memory maps, of which a process may have
+    65,530 on Linux, are the likely limit."""
     yield
     jax.clear_caches()
     gc.collect()
