@@ -13,7 +13,7 @@ from rollax.environments.views import Recalling
 from rollax.errors import UsageError
 from rollax.train.program import assemble
 from rollax.train.settings import make_spec
-from rollax.view import draw
+from rollax.view import draw, scene
 from rollax.view import render as renders
 from rollax.view.render import render
 
@@ -103,7 +103,7 @@ def test_all_agents_of_an_environment_play():
     check_picture(renders.picture(policy, draw.drawing_of(environment), play, play.frames[-1]))
 
 
-IDS = [id for suite in ("gymnax", "probe", "memory") for id in rollax.list_environments(suite)]
+IDS = [id for suite in ("gymnax", "probe", "memory", "hunting", "control", "granular") for id in rollax.list_environments(suite)]
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -145,7 +145,7 @@ def test_observations_that_are_not_finite_are_drawn():
     class Environment:
         name, observation_space, num_agents = "mine/Any", rollax.spaces.Box(-1e9, 1e9, (3,)), None
 
-    assert draw.observation(Environment, None, np.array([np.nan, np.inf, 1.0])).width == draw.WIDTH
+    assert draw.observation(Environment, None, np.array([np.nan, np.inf, 1.0])).width == scene.WIDTH
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0"])
@@ -170,10 +170,10 @@ def test_symbols_to_repeat_are_shown_in_their_order():
 
     def colours(recent, time):
         picture = draw.symbols(env, RepeatPreviousState(np.array(recent), np.array(time)), recent[-1])
-        return [picture.getpixel((round(draw.WIDTH / 2 + place * 64 - 20), 60)) for place in (-1, 0, 1)]
+        return [picture.getpixel((round(scene.WIDTH / 2 + place * 64 - 20), 60)) for place in (-1, 0, 1)]
 
-    assert colours([2, 0, 1], 7) == [draw.CHANNELS[2], draw.CHANNELS[0], draw.CHANNELS[1]]
-    assert colours([0, 0, 1], 0) == [draw.PAPER, draw.PAPER, draw.CHANNELS[1]]
+    assert colours([2, 0, 1], 7) == [scene.CHANNELS[2], scene.CHANNELS[0], scene.CHANNELS[1]]
+    assert colours([0, 0, 1], 0) == [scene.PAPER, scene.PAPER, scene.CHANNELS[1]]
 
 
 def test_colours_of_small_things_are_kept():
@@ -188,4 +188,4 @@ def test_pictures_of_one_animation_are_of_one_size():
     low, high = Image.new("RGB", (30, 10), "red"), Image.new("RGB", (30, 20), "blue")
     padded = renders.same_size([low, high])
     assert [image.size for image in padded] == [(30, 20), (30, 20)]
-    assert padded[0].getpixel((3, 3)) == (255, 0, 0) and padded[0].getpixel((3, 15)) == draw.PAPER
+    assert padded[0].getpixel((3, 3)) == (255, 0, 0) and padded[0].getpixel((3, 15)) == scene.PAPER

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rollax.view.scene import BLUE, GREEN, HEIGHT, INK, LIGHT, ORANGE, RED, Scene
+
 _NEAR = 1.45  # what is shown of MPE's plane on each side; particles begin within 1
 _OPPOSED = ("adversary", "eve")
 _MOVES = 5  # actions before these move or stop
@@ -16,9 +18,6 @@ def particles(environment: Any, state: Any, obs: Any) -> Image.Image:
 
     Where a particle leaves the picture, it shows twice as much of the plane, or four times.
     """
-    # Late, because draw.py lists the drawings of this file.
-    from rollax.view.draw import BLUE, GREEN, HEIGHT, INK, LIGHT, ORANGE, RED, Scene
-
     dynamics, places = environment.dynamics, np.asarray(state.p_pos)
     radii, num_agents = np.asarray(dynamics.rad), environment.num_agents
     reach = float(np.nan_to_num(np.abs(places).max()))
@@ -55,8 +54,6 @@ def _colour(levels: Any) -> tuple[int, int, int]:
 
 def battle(environment: Any, state: Any, obs: Any) -> Image.Image:
     """Allies blue and enemies red with their health above them, shots as lines, and the places of the fallen."""
-    from rollax.view.draw import BLUE, GREEN, HEIGHT, LIGHT, ORANGE, RED, Scene
-
     dynamics, units = environment.dynamics, _units(state)
     width, height, allies = float(dynamics.map_width), float(dynamics.map_height), int(dynamics.num_allies)
     side, centre = _window(np.asarray(units.unit_positions), max(width, height))

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rollax.view.scene import BLUE, CHANNELS, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, PAPER, RED, Scene
+
 _HAVEN = (190, 226, 214)  # light green
 
 
 def _box(side: float) -> Any:
     """An empty square from 0 to `side` with its walls."""
-    # Late, because draw.py lists the drawings of this file.
-    from rollax.view.draw import GREY, HEIGHT, Scene
-
     scene = Scene((HEIGHT - 12) / side, (side / 2, side / 2))
     scene.line([(0, 0), (side, 0), (side, side), (0, side), (0, 0)], GREY)
     return scene
@@ -23,8 +22,6 @@ def navigator(environment: Any, state: Any, obs: Any) -> Image.Image:
 
     In three dimensions this is the view along the third axis.
     """
-    from rollax.view.draw import BLUE, GREEN, INK
-
     scene = _box(float(environment.side))
     place, velocity = np.asarray(state.spheres.position)[0, :2], np.asarray(state.spheres.velocity)[0, :2]
     scene.disc(np.asarray(state.goal)[:2].tolist(), float(environment.goal_radius), _HAVEN, GREEN)
@@ -35,8 +32,6 @@ def navigator(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 def navigators(environment: Any, state: Any, obs: Any) -> Image.Image:
     """Every agent in one of a few colours, its goal as a ring of that colour, and a line between them."""
-    from rollax.view.draw import CHANNELS, INK, LIGHT, PAPER
-
     scene = _box(float(environment.side))
     goals, places = np.asarray(state.goal).tolist(), np.asarray(state.spheres.position).tolist()
     for place, goal in zip(places, goals, strict=True):
@@ -51,8 +46,6 @@ def navigators(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 def roller(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The goal, and the sphere with three great circles painted on it, which turn as it rolls; the upper half is seen."""
-    from rollax.view.draw import BLUE, GREEN, INK, ORANGE, PAPER, RED
-
     radius, place = float(environment.radius), np.asarray(state.spheres.position)[0, :2]
     scene = _box(float(environment.side))
     scene.disc(np.asarray(state.goal).tolist(), float(environment.goal_radius), _HAVEN, GREEN)

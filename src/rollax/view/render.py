@@ -18,6 +18,7 @@ from rollax.train.api import Policy, load
 from rollax.train.program import eval_steps
 from rollax.train.run_dir import write_atomically
 from rollax.view import draw
+from rollax.view import scene as scenes
 from rollax.view.unwrap import shown_state, trial
 
 CHUNK = 64  # steps in one call of the device
@@ -212,34 +213,34 @@ def picture(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> 
     """A frame's drawing between a header (environment, step, action, reward and return so far) and its notes."""
     scene, words = drawing.draw(policy.environment, frame.state, frame.obs), caption(policy, drawing, play, frame)
     has_third_line = bool(words.trial or words.thinned)
-    width, header = max(scene.width, draw.BOARD), 66 if has_third_line else 46
+    width, header = max(scene.width, scenes.BOARD), 66 if has_third_line else 46
     foot = 16 * len(words.notes) + 8 if words.notes else 0
-    whole = Image.new("RGB", (width, header + scene.height + foot), draw.PAPER)
+    whole = Image.new("RGB", (width, header + scene.height + foot), scenes.PAPER)
     whole.paste(scene, ((width - scene.width) // 2, header))
     pen, name = ImageDraw.Draw(whole), policy.environment.name
-    room = width - 24 - draw.font(12).getlength(words.when)
-    pen.text((8, 6), name, draw.INK, _fitting(name, 13, room))
-    pen.text((width - 8, 6), words.when, draw.RED if frame.end else draw.GREY, draw.font(12), anchor="ra")
-    pen.text((8, 26), words.action, draw.BLUE, draw.font(12))
-    pen.text((width - 8, 26), words.gained, draw.INK, draw.font(12), anchor="ra")
-    pen.text((8, 46), words.trial, draw.INK, draw.font(12))
-    pen.text((width - 8, 46), words.thinned, draw.GREY, draw.font(12), anchor="ra")
+    room = width - 24 - scenes.font(12).getlength(words.when)
+    pen.text((8, 6), name, scenes.INK, _fitting(name, 13, room))
+    pen.text((width - 8, 6), words.when, scenes.RED if frame.end else scenes.GREY, scenes.font(12), anchor="ra")
+    pen.text((8, 26), words.action, scenes.BLUE, scenes.font(12))
+    pen.text((width - 8, 26), words.gained, scenes.INK, scenes.font(12), anchor="ra")
+    pen.text((8, 46), words.trial, scenes.INK, scenes.font(12))
+    pen.text((width - 8, 46), words.thinned, scenes.GREY, scenes.font(12), anchor="ra")
     note_font = _fitting(max(words.notes, key=len, default=""), 11, width - 16)
     for line, note in enumerate(words.notes):
-        pen.text((8, header + scene.height + 6 + 16 * line), note, draw.INK, note_font)
+        pen.text((8, header + scene.height + 6 + 16 * line), note, scenes.INK, note_font)
     return whole
 
 
 def _fitting(words: str, size: int, room: float) -> Any:
     """The font of that size, or the largest in which the words fit."""
-    sizes = [each for each in range(size, 7, -1) if draw.font(each).getlength(words) <= room]
-    return draw.font(sizes[0] if sizes else 7)
+    sizes = [each for each in range(size, 7, -1) if scenes.font(each).getlength(words) <= room]
+    return scenes.font(sizes[0] if sizes else 7)
 
 
 def same_size(pictures: list[Image.Image]) -> list[Image.Image]:
     """All as large as the largest, with paper below: one episode may have more notes than the next."""
     size = max(image.width for image in pictures), max(image.height for image in pictures)
-    canvases = [Image.new("RGB", size, draw.PAPER) for _ in pictures]
+    canvases = [Image.new("RGB", size, scenes.PAPER) for _ in pictures]
     for canvas, image in zip(canvases, pictures, strict=True):
         canvas.paste(image)
     return canvases
@@ -266,7 +267,7 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.2f}"
 
 
-def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[draw.Colour] = ()) -> bytes:
+def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[scenes.Colour] = ()) -> bytes:
     """An endless animation. All frames share one palette, taken from some of them, so that nothing flickers.
 
     `colours`: those that are in it in any case.
@@ -278,7 +279,7 @@ def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[dra
         strip.paste(image, (0, top))
         top += image.height
     # Colours of small things would be lost in a palette by area, so those in use are set first.
-    certain = dict.fromkeys((*draw.PALETTE, *colours))
+    certain = dict.fromkeys((*scenes.PALETTE, *colours))
     fixed = [level for colour in certain for level in colour]
     found = strip.quantize(COLOURS - len(certain), Image.Quantize.MEDIANCUT).getpalette() or []
     palette = Image.new("P", (1, 1))

@@ -5,30 +5,25 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rollax.view.scene import BLUE, GREEN, GREY, HEIGHT, INK, LIGHT, RED, Scene
+
 _REACH, _HAVEN = (246, 222, 210), (190, 226, 214)  # light red and light green
 _BODY = 0.022  # radius of a player, in sides of the square
 
 
 def _square() -> Any:
     """A scene of the unit square."""
-    # Late, because draw.py lists the drawings of this file.
-    from rollax.view.draw import HEIGHT, Scene
-
     return Scene(HEIGHT - 12, (0.5, 0.5))
 
 
 def _framed(scene: Any) -> Image.Image:
     """The picture of the scene, with the edge of the square above all else."""
-    from rollax.view.draw import GREY
-
     scene.line([(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)], GREY)
     return scene.picture()
 
 
 def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The prey (blue), the predators (red) with their reach, and where each one went last."""
-    from rollax.view.draw import BLUE, INK, LIGHT, RED
-
     scene = _square()
     players = np.asarray(state.positions).tolist()
     reach = float(environment.catch_radius)
@@ -43,8 +38,6 @@ def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 def point_maze(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The walls, the start, the circle around the goal, and the point."""
-    from rollax.view.draw import BLUE, GREEN, INK, LIGHT
-
     scene = _square()
     scene.disc(np.asarray(environment.start).tolist(), _BODY, LIGHT)
     scene.disc(np.asarray(environment.goal).tolist(), float(environment.goal_radius), _HAVEN, GREEN)
