@@ -1,0 +1,63 @@
+"""What pictures are drawn with: sizes, colours, a font, and scenes in the coordinates of a world."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+WIDTH, HEIGHT, BOARD = 400, 280, 320
+SOFT = 2  # scenes are drawn so many times larger and then reduced, for soft edges
+
+PAPER, INK, GREY, LIGHT = (255, 255, 255), (51, 51, 51), (150, 150, 150), (225, 225, 225)
+BLUE, ORANGE, GREEN, RED, BROWN = (0, 114, 178), (230, 159, 0), (0, 158, 115), (213, 94, 0), (166, 118, 82)
+NIGHT, GAP = (24, 26, 32), (46, 49, 58)
+CHANNELS = (BLUE, RED, GREEN, ORANGE, (204, 121, 167), (86, 180, 233), (240, 228, 66), BROWN, (117, 112, 179), (170, 170, 170))
+PALETTE = tuple(dict.fromkeys((PAPER, INK, GREY, LIGHT, NIGHT, GAP, *CHANNELS)))
+
+Colour = tuple[int, int, int]
+
+
+@functools.cache
+def font(size: float) -> Any:
+    """Pillow's own font, so that nothing depends on what the machine has."""
+    return ImageFont.load_default(size)
+
+
+class Scene:
+    """A picture in the coordinates of a world: `unit` pixels to a length of 1, `centre` in the middle of the picture."""
+
+    def __init__(self, unit: float, centre: tuple[float, float] = (0.0, 0.0)) -> None:
+        self._image = Image.new("RGB", (WIDTH * SOFT, HEIGHT * SOFT), PAPER)
+        self._draw = ImageDraw.Draw(self._image)
+        self._unit, self._centre = unit * SOFT, centre
+
+    def _at(self, point: Sequence[float]) -> tuple[float, float]:
+        x = WIDTH * SOFT / 2 + (point[0] - self._centre[0]) * self._unit
+        return x, HEIGHT * SOFT / 2 - (point[1] - self._centre[1]) * self._unit
+
+    def line(self, points: Sequence[Sequence[float]], colour: Colour, width: float = 2) -> None:
+        """`width` in pixels of the finished picture."""
+        self._draw.line([self._at(point) for point in points], colour, round(width * SOFT), joint="curve")
+
+    def polygon(self, points: Sequence[Sequence[float]], colour: Colour) -> None:
+        self._draw.polygon([self._at(point) for point in points], colour)
+
+    def box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
+        """An upright box around (x, y)."""
+        w, h = width / 2, height / 2
+        self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], colour)
+
+    def disc(self, centre: Sequence[float], radius: float, colour: Colour, outline: Colour | None = None) -> None:
+        x, y = self._at(centre)
+        r = radius * self._unit
+        self._draw.ellipse((x - r, y - r, x + r, y + r), colour, outline, SOFT if outline else 0)
+
+    def rod(self, start: Sequence[float], end: Sequence[float], colour: Colour, thickness: float) -> None:
+        """A line with round ends; `thickness` in lengths of the world."""
+        self.line((start, end), colour, thickness * self._unit / SOFT)
+        for point in (start, end):
+            self.disc(point, thickness / 2, colour)
+
+    def picture(self) -> Image.Image:
+        return self._image.reduce(SOFT)
