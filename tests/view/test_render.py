@@ -103,7 +103,8 @@ def test_all_agents_of_an_environment_play():
     check_picture(renders.picture(policy, draw.drawing_of(environment), play, play.frames[-1]))
 
 
-IDS = [id for suite in ("gymnax", "probe", "memory", "hunting", "control", "granular") for id in rollax.list_environments(suite)]
+SUITES = ("gymnax", "probe", "memory", "hunting", "control", "granular")
+IDS = [id for suite in SUITES for id in rollax.list_environments(suite)]
 
 
 @pytest.mark.parametrize("id", IDS)
