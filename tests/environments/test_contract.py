@@ -30,11 +30,9 @@ def test_every_listed_environment_keeps_the_contract(id: str) -> None:
     if id in BRAX:
         pytest.importorskip("brax")
     # A short limit, so that long episodes end too; 30 steps see four ends at least.
-    short = {
-        name: 6
-        for name in ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length")
-        if name in arguments(id)
-    }
+    limits = ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length")
+    short = {name: 6 for name in limits if name in arguments(id)}
+    short |= {"num_outer_steps": 1} if "num_outer_steps" in arguments(id) else {}
     # gymnax's Swimmer, the rooms of XLand-MiniGrid and most of JaxMARL add arrays of different ranks.
     with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/", "jaxmarl/")) else "raise"):
         env = make(id, **short)
