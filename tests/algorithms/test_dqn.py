@@ -1,0 +1,163 @@
+"""DQN: its targets by definition, with masks; epsilon and the target network by their schedules; what it refuses."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from laws.programs import begun, fresh
+from laws.table import BY_NAME
+from laws.walk import Walk
+from rollax import tree
+from rollax.algorithms import dqn as make_dqn
+from rollax.algorithms.dqn import DQNAgent, DQNConfig, explore, init, update
+from rollax.environments import make
+from rollax.errors import UsageError
+from rollax.networks.critics import QNetworkConfig, q_network
+from rollax.replay import Batch
+
+
+class Table(eqx.Module):
+    """Action values of two observations, 0 and 1."""
+
+    values: jax.Array  # [2, n]
+
+    def __call__(self, obs: Any) -> jax.Array:
+        return self.values[jnp.asarray(obs["place"] if isinstance(obs, dict) else obs, jnp.int32)]
+
+
+ONLINE = jnp.array([[1.0, 2.0, 3.0], [6.0, 5.0, 9.0]])
+TARGET = jnp.array([[0.0, 0.0, 0.0], [10.0, 30.0, 20.0]])
+
+
+def agent_of(config: DQNConfig) -> DQNAgent:
+    return init(Table(ONLINE), tree.as_leaves(config))._replace(target=Table(TARGET))
+
+
+def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> Batch:
+    """A batch of one: reward 1, discount 0.5, from observation 0 (with all legal) to `next_obs`."""
+    obs = jax.tree.map(jnp.zeros_like, next_obs)
+    if isinstance(obs, dict):
+        obs = {**obs, "action_mask": jnp.ones((1, 3), bool)}
+    ones = jnp.ones(1)
+    return Batch(obs, jnp.full(1, action, jnp.int32), ones, 0.5 * ones, next_obs, weight * ones)
+
+
+@pytest.mark.parametrize(
+    ("double", "legal", "expected"),
+    [
+        (False, (True, True, True), 1 + 0.5 * 30),  # the target network's best
+        (True, (True, True, True), 1 + 0.5 * 20),  # what it thinks of the network's best
+        (False, (True, False, True), 1 + 0.5 * 20),
+        (True, (True, True, False), 1 + 0.5 * 10),
+        (True, (False, True, False), 1 + 0.5 * 30),
+    ],
+)
+def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None:
+    """The error is |Q(0, a) - y|; illegal actions are neither chosen nor believed."""
+    config = tree.as_leaves(DQNConfig(double=double))
+    batch = one({"place": jnp.ones(1), "action_mask": jnp.asarray([legal])})
+    _, metrics = update(agent_of(config), config, batch, jax.random.key(0))
+    assert float(metrics["error"][0]) == pytest.approx(abs(1.0 - expected))
+
+
+@pytest.mark.parametrize(("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)])
+def test_loss(largest: float, weight: float) -> None:
+    """Quadratic to `largest`, then linear, times the weight; an infinite bound is no bound and no NaN."""
+    config = tree.as_leaves(DQNConfig(largest_error=largest))
+    agent, metrics = update(agent_of(config), config, one(jnp.ones(1), 1, weight), jax.random.key(0))
+    error = abs(2.0 - (1 + 0.5 * 20))
+    expected = 0.5 * error**2 if largest > error else largest * (error - largest / 2)
+    assert float(metrics["loss"]) == pytest.approx(weight * expected, rel=1e-5)
+    assert bool(jnp.all(jnp.isfinite(agent.network.values)))
+    moved = np.asarray(agent.network.values - ONLINE)
+    assert moved[0, 1] > 0
+    assert np.count_nonzero(moved) == 1
+
+
+def test_the_target_network_moves_when_it_is_its_turn() -> None:
+    config = tree.as_leaves(DQNConfig(target_every=3.0, tau=1.0))
+    agent = agent_of(config)
+    for i in range(1, 7):
+        agent, _ = update(agent, config, one(jnp.ones(1)), jax.random.key(0))
+        assert np.array_equal(agent.target.values, agent.network.values) == (i % 3 == 0)
+    config = tree.as_leaves(DQNConfig(target_every=1.0, tau=0.25, learning_rate=0.0))
+    agent, _ = update(agent_of(config), config, one(jnp.ones(1)), jax.random.key(0))
+    np.testing.assert_allclose(agent.target.values, 0.75 * TARGET + 0.25 * ONLINE)
+
+
+def test_chances_of_exploration() -> None:
+    """Random with a chance that falls from `epsilon` to `epsilon_end`, evenly among what is legal; else the best that is."""
+    config = tree.as_leaves(DQNConfig(epsilon=0.8, epsilon_end=0.2, epsilon_share=0.5))
+    agent = agent_of(config)
+    obs = {"place": jnp.ones(()), "action_mask": jnp.array([True, True, False])}
+    keys = jax.random.split(jax.random.key(0), 4000)
+    for progress, chance in [(0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)]:
+        act = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), key, jnp.float32(p)))
+        counts = np.bincount(np.asarray(act(fresh(keys))), minlength=3) / 4000
+        np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03)
+
+
+def test_duelling_values() -> None:
+    """The mean of action values is V, whatever the advantages are; without, there is no such head."""
+    network = q_network(Walk(), QNetworkConfig(hidden=(8,), duelling=True), jax.random.key(0))
+    obs = jnp.array([0.3, -1.0, 2.0])
+    features = network.dense(network.encoder(obs))
+    assert network.advantage is not None
+    advantage = network.advantage(features)
+    assert float(jnp.mean(network(obs))) == pytest.approx(float(network.value(features)[0]), abs=1e-6)
+    np.testing.assert_allclose(network(obs) - jnp.mean(network(obs)), advantage - jnp.mean(advantage), atol=1e-6)
+
+
+def test_what_is_remembered_is_what_happened() -> None:
+    """Within an episode the next observation is the next row's; at an end it is not, but the true last one."""
+    replay = begun("dqn").replay
+    steps, places = replay.data, replay.size
+    assert int(jnp.min(places)) == int(jnp.max(places)) == 24
+    ended = np.asarray(steps.terminated | steps.truncated)[:, :23]
+    same = np.all(np.asarray(steps.next_obs)[:, :23] == np.asarray(steps.obs)[:, 1:24], axis=-1)
+    assert np.array_equal(same, ~ended)
+    assert np.asarray(steps.terminated)[:, :24].any() and np.asarray(steps.truncated)[:, :24].any()
+
+
+def test_no_step_of_an_agent_that_has_left() -> None:
+    """With agents that end before their environment's episode, every kept step is one that the agent lived through."""
+    environment = Walk(agents=3, early=True)
+    row = BY_NAME["dqn"]
+    algorithm = row.make(environment)
+    state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
+    step = jax.jit(algorithm.step)
+    for _ in range(2):
+        state, _ = step(state)
+    size, steps = np.asarray(state.replay.size).reshape(-1, 3), state.replay.data
+    assert size.max() == 16
+    assert size[:, 0].min() == 16, "the first agent is there to the end"
+    assert (size[:, 0] > size[:, 1]).all() and (size[:, 1] > size[:, 2]).all(), "each leaves before the one in front of it"
+    ended = np.asarray(steps.terminated | steps.truncated)
+    for stream, number in enumerate(size.reshape(-1)):
+        runs = np.asarray(steps.next_obs)[stream, : number - 1] == np.asarray(steps.obs)[stream, 1:number]
+        assert np.array_equal(runs.all(axis=-1), ~ended[stream, : number - 1]), "after an end comes another episode"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"replay_ratio": 1e-4}, "replay_ratio .* less than one gradient step"),
+        ({"num_envs": 1, "replay_ratio": 0.2, "num_steps": 64}, "num_steps .64. must be a multiple of 5.* try 65"),
+        ({"capacity": 16}, "capacity .16. must be at least batch_size .32."),
+        ({"num_envs": 600, "replay_ratio": 1.0}, "capacity .500. must be at least the number of streams"),
+    ],
+)
+def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
+    row = BY_NAME["dqn"]
+    with pytest.raises(UsageError, match=words):
+        row.make(Walk()).init(jax.random.key(0), dataclasses.replace(row.config, **settings))
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(UsageError, match="Discrete action space.*sac"):
+        make_dqn(make("probe/continuous"), lambda key: None)

@@ -1,0 +1,84 @@
+"""PQN: its returns and its loss by definition, how it explores, and what its state holds."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from laws.programs import begun, fresh
+from laws.table import BY_NAME
+from laws.walk import Walk
+from rollax.algorithms import pqn as make_pqn
+from rollax.algorithms.pqn import PQNConfig, Samples, loss
+from rollax.environments import make
+from rollax.errors import UsageError
+from rollax.networks.critics import Acting, EpsilonGreedy, QNetworkConfig, q_network
+from rollax.returns import gae
+
+
+def test_returns_are_those_of_the_paper() -> None:
+    """R_t = r_t + gamma (lambda R_(t+1) + (1 - lambda) max Q(s_(t+1))), which is max Q(s_t) plus the lambda-advantage."""
+    numbers = np.random.default_rng(0)
+    reward, value, next_value = (numbers.normal(size=9).astype(np.float32) for _ in range(3))
+    next_value[:-1] = value[1:]
+    terminated, truncated = np.arange(9) == 3, np.arange(9) == 6
+    next_value[6] = 5.0  # of the true last observation, not of the next episode's first
+    arrays = [jnp.asarray(x) for x in (reward, value, next_value, terminated, truncated)]
+    found = value + gae(*arrays, 0.9, 0.7)
+    expected, after = np.zeros(9), next_value[-1]
+    for t in range(8, -1, -1):
+        follows = 0.0 if terminated[t] else next_value[t] if truncated[t] else 0.7 * after + 0.3 * next_value[t]
+        expected[t] = after = reward[t] + 0.9 * follows
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_loss_by_hand() -> None:
+    """(Q(s, a) - R)^2 / 2 of the chosen actions; what does not count changes nothing."""
+    network = lambda obs: jnp.stack([obs[0], 2 * obs[0]])  # noqa: E731
+    obs, action = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([0, 1, 0])
+    samples = Samples(obs, action, jnp.array([3.0, 3.0, 100.0]), jnp.array([True, True, False]))
+    total, metrics = loss(network, samples)
+    assert float(total) == pytest.approx((2**2 + 1**2) / 4)
+    assert float(metrics["error"]) == pytest.approx(1.5)
+    assert float(metrics["chosen_value"]) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_epsilon_greedy(epsilon: float) -> None:
+    """Illegal actions never, the best one with 1 - epsilon + epsilon / legal, the others with epsilon / legal."""
+    policy = EpsilonGreedy(jnp.array([-3.0, -1.0, -1e9, -2.0]), jnp.float32(epsilon))
+    draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 4000))
+    counts = np.bincount(np.asarray(draws), minlength=4) / 4000
+    np.testing.assert_allclose(counts, [epsilon / 3, 1 - 2 * epsilon / 3, 0, epsilon / 3], atol=0.03)
+
+
+def test_what_acts_is_what_is_worth_most() -> None:
+    """The value of a state is its best action's; greedy evaluation takes that action, the other one explores a little."""
+    row, state = BY_NAME["pqn"], fresh(begun("pqn"))
+    algorithm = row.make(row.environment)
+    obs = jax.random.normal(jax.random.key(0), (64, 3))
+    values = jax.vmap(state.network)(obs)
+    _, output = jax.vmap(lambda o: Acting(state.network, jnp.float32(0.5))((), o))(obs)
+    assert np.array_equal(output.value, jnp.max(values, axis=1))
+    act = jax.vmap(algorithm.act, in_axes=(None, None, 0, 0, None))
+    keys = jax.random.split(jax.random.key(1), 64)
+    greedy = act(state, (), obs, fresh(keys), True)[1]
+    assert np.array_equal(greedy, jnp.argmax(values, axis=1))
+    exploring = act(state, (), obs, fresh(keys), False)[1]
+    assert 0 < np.mean(exploring != greedy) < 0.2
+
+
+def test_nothing_is_kept_but_what_acting_needs() -> None:
+    """No replay and no target network."""
+    state: Any = begun("pqn")
+    assert set(state._fields) == {"key", "config", "network", "optimiser", "observations", "actor", "updates"}
+
+
+def test_refusals() -> None:
+    with pytest.raises(UsageError, match="Discrete action space"):
+        make_pqn(make("probe/continuous"), lambda key: None)
+    network = lambda key: q_network(Walk(), QNetworkConfig(hidden=(4,)), key)  # noqa: E731
+    with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
+        make_pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))

@@ -1,0 +1,101 @@
+"""SAC: every update is that of the paper's algorithm, its temperature holds the entropy, and time limits are no ends."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algorithms.reference import SAC, Reward, check_layers, layers_of, random_batches
+from laws.programs import differs
+from laws.walk import Walk
+from rollax import tree
+from rollax.algorithms import sac as make_sac
+from rollax.algorithms.sac import SACConfig, init, update
+from rollax.networks.critics import ActorCriticsConfig, sample, stochastic
+from rollax.replay import Batch
+
+SHAPE = ActorCriticsConfig(hidden=(8, 8))
+CONFIG = SACConfig(learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0)
+
+
+def begun(config: SACConfig) -> Any:
+    return init(stochastic(Walk(continuous=True), SHAPE, jax.random.key(0)), tree.as_leaves(config))
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_updates_are_those_of_the_paper(delay: int) -> None:
+    """Six gradient steps against NumPy: critics and their targets each time, policy and temperature in every `delay`-th."""
+    config = dataclasses.replace(CONFIG, policy_delay=delay)
+    agent = begun(config)
+    expected, step = SAC(agent, config), jax.jit(update)
+    for i, batch in enumerate(random_batches(6, 16)):
+        normals = np.asarray(jax.random.normal(jax.random.key(i), (2, 16, 3)), float)
+        expected.update(jax.tree.map(lambda x: np.asarray(x, float), batch), *normals)
+        before = agent
+        agent, _ = step(agent, tree.as_leaves(config), batch, jax.random.key(i))
+        assert differs(before.network.actor, agent.network.actor) == ((i + 1) % delay == 0)
+        assert differs(before.log_temperature, agent.log_temperature) == ((i + 1) % delay == 0)
+        assert differs(before.target, agent.target)
+    actor = agent.network.actor
+    check_layers(layers_of(actor.dense, actor.head.layer), expected.actor)
+    for critics, others in ((agent.network.critic, expected.critics), (agent.target, expected.target_critics)):
+        for critic, other in zip(critics, others, strict=True):
+            check_layers(layers_of(critic.dense, critic.head), other)
+    assert float(agent.log_temperature) == pytest.approx(float(expected.log_alpha), rel=1e-4)
+
+
+def test_the_temperature_holds_the_entropy() -> None:
+    """Where one action is best, and a free policy would end at it, the entropy goes to the target and stays there."""
+    config = dataclasses.replace(CONFIG, target_entropy=-1.0, reward_scale=1.0, learning_rate=3e-3)
+    agent, settings = begun(config), tree.as_leaves(config)
+    obs = random_batches(1, 64)[0].obs
+
+    def step(agent: Any, i: jax.Array) -> tuple[Any, jax.Array]:
+        action_key, update_key = jax.random.split(jax.random.fold_in(jax.random.key(0), i))
+        action = jax.random.uniform(action_key, (64, 3), minval=-1.0, maxval=1.0)
+        batch = Batch(obs, action, -5 * jnp.sum(action**2, axis=1), jnp.zeros(64), obs, jnp.ones(64))
+        agent, metrics = update(agent, settings, batch, update_key)
+        return agent, metrics["entropy"]
+
+    agent, entropy = jax.jit(lambda agent: jax.lax.scan(step, agent, jnp.arange(3000)))(agent)
+    assert float(entropy[0]) > 0
+    assert float(jnp.mean(entropy[-500:])) == pytest.approx(3 * -1.0, abs=0.4)
+
+
+def test_a_temperature_that_stays() -> None:
+    config = tree.as_leaves(dataclasses.replace(CONFIG, temperature_rate=0.0))
+    agent = begun(config)
+    after, metrics = jax.jit(update)(agent, config, random_batches(1, 16)[0], jax.random.key(0))
+    assert float(after.log_temperature) == float(agent.log_temperature)
+    assert float(metrics["temperature"]) == pytest.approx(0.3)
+
+
+def test_densities_integrate_to_one() -> None:
+    """Of actions within -1 ... 1, in one dimension, by a sum over the interval."""
+    environment = Reward()
+    actor = stochastic(environment, SHAPE, jax.random.key(0)).actor
+    obs = jnp.full((4001, 8), 0.3)
+    action, log_prob = sample(actor, obs, jnp.linspace(-7, 7, 4001)[:, None])
+    assert float(jnp.trapezoid(jnp.exp(log_prob), action[:, 0])) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_time_limits(terminate: bool) -> None:
+    """Reward 1, discount 0.9, no entropy: worth 10 where time cuts off, (1 - 0.9^(8 - t)) / 0.1 at step t where it ends."""
+    environment = Reward(terminate)
+    config = SACConfig(
+        num_envs=8, num_steps=32, capacity=1000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        learning_rate=1e-2, learning_rate_end=0.0, total_updates=20.0, initial_temperature=0.0, temperature_rate=0.0,
+    )  # fmt: skip
+    algorithm = make_sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(32,)), key))
+    state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    step = jax.jit(algorithm.step)
+    for _ in range(20):
+        state, _ = step(state)
+    times = jnp.arange(8)
+    look = jax.vmap(lambda time: state.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
+    np.testing.assert_allclose(look(times), expected, rtol=0.05)

@@ -1,0 +1,96 @@
+"""TD3: every update is that of the paper's algorithm, for every delay, and time limits are no ends."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algorithms.reference import TD3, Reward, check_layers, layers_of, random_batches
+from laws.programs import assert_close, assert_equal, differs, fresh
+from laws.walk import Walk
+from rollax import tree
+from rollax.algorithms import td3 as make_td3
+from rollax.algorithms.td3 import TD3Config, init, update
+from rollax.errors import UsageError
+from rollax.networks.critics import ActorCriticsConfig, deterministic
+
+SHAPE = ActorCriticsConfig(hidden=(8, 8))
+CONFIG = TD3Config(learning_rate=1e-2, critic_rate=2.0, tau=0.1, target_noise=0.4, target_noise_clip=0.3, reward_scale=2.0)
+
+
+def begun(config: TD3Config, seed: int = 0) -> Any:
+    return init(deterministic(Walk(continuous=True), SHAPE, jax.random.key(seed)), tree.as_leaves(config))
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_updates_are_those_of_the_paper(delay: int) -> None:
+    """Six gradient steps against NumPy: critics each time, policy and both targets every `delay`-th, from new critics."""
+    config = dataclasses.replace(CONFIG, policy_delay=delay)
+    agent = begun(config)
+    expected, step = TD3(agent, config), jax.jit(update)
+    for i, batch in enumerate(random_batches(6, 16)):
+        normal = np.asarray(jax.random.normal(jax.random.key(i), (16, 3)), float)
+        expected.update(jax.tree.map(lambda x: np.asarray(x, float), batch), normal)
+        before = agent
+        agent, _ = step(agent, tree.as_leaves(config), batch, jax.random.key(i))
+        moves = (i + 1) % delay == 0
+        assert differs(before.target, agent.target) == moves
+        assert differs(before.network.actor, agent.network.actor) == moves
+        assert differs(before.network.critic, agent.network.critic)
+    for network, actor, critics in (
+        (agent.network, expected.actor, expected.critics),
+        (agent.target, expected.target_actor, expected.target_critics),
+    ):
+        check_layers(layers_of(network.actor.dense, network.actor.head.layer), actor)
+        for critic, other in zip(network.critic, critics, strict=True):
+            check_layers(layers_of(critic.dense, critic.head), other)
+
+
+def test_agents_side_by_side() -> None:
+    """Under `vmap`, with settings of their own, agents learn as each does alone."""
+    configs = [tree.as_leaves(dataclasses.replace(CONFIG, learning_rate=rate)) for rate in (1e-2, 1e-3)]
+    agents = [begun(config, seed) for seed, config in enumerate(configs)]
+    batches, keys = random_batches(2, 16), jax.random.split(jax.random.key(0), 2)
+    stack = lambda *parts: jax.tree.map(lambda *x: jnp.stack(x), *parts)  # noqa: E731
+    together, _ = jax.jit(jax.vmap(update))(stack(*agents), stack(*configs), stack(*batches), fresh(keys))
+    for i in range(2):
+        alone, _ = jax.jit(update)(agents[i], configs[i], batches[i], fresh(keys)[i])
+        assert_close(jax.tree.map(lambda x, i=i: x[i], together), alone)
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_time_limits(terminate: bool) -> None:
+    """Reward 1, discount 0.9: worth 10 where time cuts episodes off, (1 - 0.9^(8 - t)) / 0.1 at step t where they end."""
+    environment = Reward(terminate)
+    config = TD3Config(
+        num_envs=8, num_steps=32, capacity=1000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        learning_rate=1e-2, learning_rate_end=0.0, total_updates=25.0,
+    )  # fmt: skip
+    algorithm = make_td3(environment, lambda key: deterministic(environment, ActorCriticsConfig(hidden=(32,)), key))
+    state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    step = jax.jit(algorithm.step)
+    for _ in range(25):
+        state, _ = step(state)
+    times = jnp.arange(8)
+    look = jax.vmap(lambda time: state.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
+    np.testing.assert_allclose(look(times), expected, rtol=0.05)
+
+
+def test_what_acts() -> None:
+    """Greedy or not, evaluation gets the policy's own action in the environment's bounds."""
+    environment = Reward()
+    algorithm = make_td3(environment, lambda key: deterministic(environment, SHAPE, key))
+    state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000))
+    obs = jnp.linspace(-1, 1, 8)
+    actions = [algorithm.act(state, (), obs, jax.random.key(i), greedy)[1] for i, greedy in enumerate((True, False))]
+    assert_equal(actions[0], actions[1])
+    np.testing.assert_allclose(actions[0], 2 * state.network.actor(obs), rtol=1e-6)
+
+
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(UsageError, match="Box of floats with finite bounds.*dqn"):
+        make_td3(Walk(), lambda key: None)
