@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+import rollax
 from rollax.errors import UsageError
 from rollax.view import plot as plots
 from rollax.view.plot import plot
@@ -79,7 +80,7 @@ def test_where_it_cannot_be_written_is_said(run, tmp_path):
 
 
 def test_a_sweep_has_a_line_for_each_value(sweep):
-    curves = plots._curves([plots.read_run(sweep)])
+    curves = plots._curves(plots.read_run(sweep))
     assert [curve.label for curve in curves] == ["learning_rate 0.0001", "learning_rate 0.001"]
     assert [curve.members.tolist() for curve in curves] == [[0, 1], [2, 3]]
     assert curves[0].colour != curves[1].colour
@@ -87,7 +88,7 @@ def test_a_sweep_has_a_line_for_each_value(sweep):
 
 
 def test_the_line_is_the_mean_and_lies_in_its_interval(run):
-    read = plots.read_run(run)
+    (read,) = plots.read_run(run)
     for returns in read.returns:
         line, low, high = plots._interval(returns)
         assert low <= line <= high and line == pytest.approx(returns.mean())
@@ -102,7 +103,7 @@ def test_damaged_lines_and_missing_numbers(copy):
     metrics = copy / "metrics.jsonl"
     rewrite(metrics, change)
     metrics.write_bytes(metrics.read_bytes() + b'\xff\x00 {"step": 12, "entr\n[1, 2]\n{"step": "x"}\n{"step": 9')
-    read = plots.read_run(copy)
+    (read,) = plots.read_run(copy)
     assert np.isnan(read.metrics["value_loss"]).all() and np.isnan(read.metrics["entropy"]).all()
     check_image(plot([copy]))
 
@@ -140,7 +141,7 @@ def test_a_single_point(copy):
     with np.load(copy / "evaluations.npz") as file:
         arrays = {name: values[:1] for name, values in file.items()}
     np.savez(copy / "evaluations.npz", **arrays)
-    assert plots.read_run(copy).step.size == 1
+    assert plots.read_run(copy)[0].step.size == 1
     check_image(plot([copy]))
 
 
@@ -174,12 +175,12 @@ def with_trials(folder, within):
 
 def adaptation(folder):
     axis = Figure().subplots()
-    plots._adaptation(axis, plots._curves([plots.read_run(folder)]), is_wide=True)
+    plots._adaptation(axis, plots._curves(plots.read_run(folder)), is_wide=True)
     return axis
 
 
 def test_trials_are_read_as_the_run_recorded_them(trials):
-    read = plots.read_run(trials)
+    (read,) = plots.read_run(trials)
     assert read.trials.shape == (*read.returns.shape, 3)
     assert np.allclose(read.trials.sum(axis=-1), read.returns)
     check_image(plot([trials]))
@@ -197,7 +198,7 @@ def test_adaptation_is_the_mean_of_each_episode_of_a_trial(copy):
 
 
 def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
-    steps = plots.read_run(copy).eval_step
+    steps = plots.read_run(copy)[0].eval_step
     with_trials(copy, np.zeros((3, 4, 5)))
     lines = adaptation(copy).lines
     assert [line.get_label() for line in lines] == [plots.frames(step) for step in steps]
@@ -230,3 +231,21 @@ def test_trials_beside_an_environment_without(copy, run, tmp_path):
     path = copy / "config.yaml"
     path.write_text(path.read_text().replace("gymnax/CartPole-v1", "mine/Trials"))
     check_image(plot([run, copy], tmp_path / "both.png"))
+
+
+def test_every_type_of_agents_has_a_curve(tmp_path):
+    """Whose returns together may always be zero."""
+    options = rollax.RunOptions(total_steps=64, run_dir=tmp_path / "hunt", eval_episodes=4, eval_count=1, tensorboard=False)
+    config = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
+    arguments = {"time_limit": 5}
+    folder = rollax.train(
+        "ppo", "hunting/3-players", options=options, config=config, network={"hidden": (8,)}, arguments=arguments, quiet=True
+    ).folder
+    prey, predator = plots.read_run(folder)
+    assert (prey.kind, predator.kind) == ("prey", "predator")
+    with np.load(folder / "evaluations.npz") as file:
+        np.testing.assert_allclose(prey.returns[:, 0], file["returns"][..., 0])
+        np.testing.assert_allclose(predator.returns[:, 0], file["returns"][..., 1:].mean(axis=-1))
+    assert [curve.label for curve in plots._curves([prey, predator])] == ["prey", "predator"]
+    assert not np.array_equal(prey.metrics["entropy"], predator.metrics["entropy"])
+    assert plots.plot([folder]).is_file()

@@ -156,7 +156,9 @@ def _evaluate_if_due(session: Session) -> bool:
         values |= {name: np.asarray(value).tolist() for name, value in session.metric(episodes).items()}
         _check_best_metric(session.spec, values)
     session.evaluation = {**values, "updates": updates, "wall_time": session.wall_time}
-    session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict())
+    kinds = agent_types(session.program.environment)
+    told = {"agent_types": np.array(kinds)} if len(set(kinds)) > 1 else {}
+    session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | told)
     over = f"{session.program.num_members} members" if session.program.num_members else f"{values['episodes']} episodes"
     session.show.message(
         f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "

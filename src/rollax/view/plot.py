@@ -61,6 +61,7 @@ class Run(NamedTuple):
     trials: np.ndarray  # float [K, P, N, E]: returns of the E episodes within a trial; E is 0 where episodes are no trials
     step: np.ndarray  # int [M]
     metrics: dict[str, np.ndarray]  # float [M, P], or [M, 1] for what all members have in common
+    kind: str = ""  # the type of agents that this is about, where there are several
 
 
 class Curve(NamedTuple):
@@ -86,7 +87,7 @@ def plot(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
     if not runs:
         raise UsageError("there is nothing to plot: name one run or more")
     target = _target([Path(run) for run in runs], out)
-    curves = _curves([read_run(run) for run in runs])
+    curves = _curves([part for run in runs for part in read_run(run)])
     image = _image(curves, target.suffix.lower()[1:])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,31 +111,46 @@ def _target(runs: list[Path], out: Path | str | None) -> Path:
     return free
 
 
-def read_run(folder: Path | str) -> Run:
-    """The curves of a run. Raises UsageError when it is none, or has recorded nothing yet."""
+def read_run(folder: Path | str) -> list[Run]:
+    """The curves of a run, of each type of agents. Raises UsageError when it is none, or has recorded nothing yet."""
     folder = Path(folder)
     spec = read_spec(folder)
     count = len(spec.members())
-    eval_step, returns, trials = _evaluations(folder / EVALUATIONS, count)
+    eval_step, by_kind, trials = _evaluations(folder / EVALUATIONS, count)
     records = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     lines = [record for record in records if "event" not in record]
     if not lines and not eval_step.size:
         raise UsageError(f"{folder} has recorded nothing yet: train it for longer, with rollax resume {folder}")
-    names = [name for name in ("episode_return", *PANELS) if any(name in line for line in lines)]
-    metrics = {name: _column([line.get(name) for line in lines], count) for name in names}
-    return Run(folder, spec, eval_step, returns, trials, np.array([line["step"] for line in lines], int), metrics)
+    step = np.array([line["step"] for line in lines], int)
+    runs = []
+    for kind, returns in by_kind.items():
+        # What parameters of this type's own did, where it has some; the return in training is that of all agents together.
+        of_kind = {
+            name: f"{kind}/{name}" if kind and any(f"{kind}/{name}" in line for line in lines) else name for name in PANELS
+        }
+        wanted = of_kind if kind else {"episode_return": "episode_return", **of_kind}
+        found = {name: label for name, label in wanted.items() if any(label in line for line in lines)}
+        metrics = {name: _column([line.get(label) for line in lines], count) for name, label in found.items()}
+        runs.append(Run(folder, spec, eval_step, returns, trials, step, metrics, kind))
+    return runs
 
 
-def _evaluations(path: Path, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps `[K]`, returns `[K, P, N]`, those of several agents averaged, and returns within trials `[K, P, N, E]`."""
+def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Steps `[K]`, returns `[K, P, N]` by type of agents, averaged over those, and returns within trials `[K, P, N, E]`."""
     if not path.exists():
-        return np.zeros(0, int), np.zeros((0, count, 1)), np.zeros((0, count, 1, 0))
+        return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0))
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             steps, returns, length = file["step"], file["returns"].astype(float), file["length"]
-            returns = returns.reshape(*length.shape, -1).mean(axis=-1).reshape(len(steps), count, -1)
+            returns = returns.reshape(*length.shape, -1)
+            kinds = file["agent_types"][0] if "agent_types" in file else np.array([""] * returns.shape[-1])
+            by_kind = {
+                str(kind): returns[..., kinds == kind].mean(axis=-1).reshape(len(steps), count, -1)
+                for kind in dict.fromkeys(kinds)
+            }
             within = file[WITHIN].astype(float) if WITHIN in file else np.zeros((*length.shape, 0))
-            return steps, returns, within.reshape(*returns.shape, within.shape[-1])
+            episodes = length.shape[-1]
+            return steps, by_kind, within.reshape(len(steps), count, episodes, within.shape[-1])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read ({error}): move it away to plot the rest of the run") from error
 
@@ -170,16 +186,18 @@ def _groups(run: Run) -> list[tuple[np.ndarray, dict[str, Any]]]:
     for index, member in enumerate(run.spec.members()):
         by_values.setdefault(tuple(member[name] for name in run.spec.sweep), []).append(index)
     return [
-        (np.array(members), _facts(run.spec, dict(zip(run.spec.sweep, values, strict=True))))
+        (np.array(members), _facts(run, dict(zip(run.spec.sweep, values, strict=True))))
         for values, members in by_values.items()
     ]
 
 
-def _facts(spec: Spec, swept: dict[str, float]) -> dict[str, Any]:
+def _facts(run: Run, swept: dict[str, float]) -> dict[str, Any]:
     """The names and values that a label may be made of, the more telling first."""
+    spec = run.spec
     network = {} if isinstance(spec.network, str) else vars(spec.network)
     others = {**spec.arguments, **vars(spec.config), **network, "seed": spec.options.seed, "seeds": spec.options.seeds}
-    return {"environment": spec.environment, "algorithm": spec.algorithm, **swept, **(others | swept)}
+    about = {"environment": spec.environment, "algorithm": spec.algorithm, "agents": run.kind}
+    return {**about, **swept, **(others | swept)}
 
 
 def _labels(facts: list[dict[str, Any]], folders: list[Path]) -> list[str]:
@@ -189,7 +207,7 @@ def _labels(facts: list[dict[str, Any]], folders: list[Path]) -> list[str]:
     found = {name for part in parts for name in _differing(part)}
     names = [name for name in dict.fromkeys(name for each in facts for name in each) if name in found]
     if "algorithm" in found:  # the settings of two algorithms differ by nature
-        names = ["algorithm"]
+        names = ["algorithm", *(["agents"] if "agents" in found else [])]
     labels = [", ".join(_fact(name, each.get(name)) for name in names) or each["algorithm"] for each in facts]
     places = [(each["environment"], label) for each, label in zip(facts, labels, strict=True)]
     if len(names) <= 4 and len(set(places)) == len(places):
@@ -210,7 +228,7 @@ def _differing(facts: list[dict[str, Any]]) -> list[str]:
 
 
 def _fact(name: str, value: Any) -> str:
-    if name == "algorithm":
+    if name in ("algorithm", "agents"):
         return str(value)
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
