@@ -1,0 +1,109 @@
+"""What algorithms on replay share, as a run uses it: stopped and resumed is never stopped, with all that is remembered."""
+
+import dataclasses
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rollax
+from laws.programs import begun, fresh
+from laws.table import BY_NAME
+from laws.walk import Walk
+from rollax.algorithms import ALGORITHMS
+from rollax.algorithms.off_policy import cycle, next_noise, random_action
+from rollax.spaces import Box, Discrete
+from train.fixtures import compile_once, quick_compilation  # noqa: F401
+from train.runs import Script, check_same
+
+SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "replay_ratio": 0.25, "warmup": 60.0}
+
+
+@pytest.mark.usefixtures("compile_once")
+@pytest.mark.parametrize(
+    ("name", "probe", "settings"),
+    [("dqn", "action-observation", {"prioritised": True, "n_step": 2}), ("sac", "continuous", {}), ("td3", "continuous", {})],
+)
+def test_resumed_is_never_stopped(name: str, probe: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Bit for bit, with the replay, once before anything was learnt and once after the ring has wrapped."""
+    config = ALGORITHMS[name].config(**(SIZES | settings))
+    network = ALGORITHMS[name].network_config(hidden=(8,))
+
+    def train(folder: Path, show: Script) -> rollax.Result:
+        host = rollax.RunOptions(total_steps=12 * 32, run_dir=folder, eval_episodes=8, eval_count=4, tensorboard=False)
+        return rollax.train(name, f"probe/{probe}", config=config, network=network, options=host, show=show)
+
+    whole = train(tmp_path / "whole", Script()).folder
+    for stop in (1, 9):
+        stopped = train(tmp_path / f"stopped{stop}", Script(lambda kind, text, at=stop * 32: _stop_at(at, kind, text)))
+        assert stopped.status == "stopped" and stopped.steps < 12 * 32
+        assert rollax.resume(stopped.folder, show=Script()).status == "done"
+        check_same(stopped.folder, whole)
+    assert int(np.sum(_ring(rollax.load(whole).state.replay).size)) == 200
+
+
+def _stop_at(frames: int, kind: str, text: str) -> None:
+    if kind == "progress" and int(text) >= frames:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _ring(replay: Any) -> Any:
+    return replay.replay if "tree" in replay._fields else replay
+
+
+def test_nothing_is_learnt_before_the_warm_up_is_over() -> None:
+    """The agent stays as it was, whole; then each update takes the gradient steps that the ratio says."""
+    row = BY_NAME["td3"]
+    algorithm = row.make(row.environment)
+    config = dataclasses.replace(row.config, warmup=48.0, replay_ratio=0.5)  # 32 frames an update
+    first = state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    step, steps = jax.jit(algorithm.step), []
+    for _ in range(4):
+        state, metrics = step(fresh(state))
+        steps.append(float(metrics["gradient_steps"]))
+        if len(steps) == 1:
+            assert np.isnan(metrics["loss"]) and bool(metrics["finite/loss"])
+            for a, b in zip(jax.tree.leaves(first.agent), jax.tree.leaves(state.agent), strict=True):
+                assert np.array_equal(a, b)
+    assert steps == [0, 10, 16, 16], "learning begins with the step that completes the warm-up"
+    assert int(state.agent.steps) == 42
+    assert float(metrics["loss"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "ratio", "expected"),
+    [(1, 1.0, (1, 1)), (1, 0.25, (4, 1)), (10, 0.1, (1, 1)), (4, 1.5, (1, 6)), (3, 0.5, (2, 3))],
+)
+def test_cycles(num_envs: int, ratio: float, expected: tuple[int, int]) -> None:
+    """Gradient steps over environment steps are the ratio."""
+    config = ALGORITHMS["sac"].config(num_envs=num_envs, replay_ratio=ratio, num_steps=8)
+    assert cycle(config) == expected
+
+
+def test_random_actions() -> None:
+    """Uniform within the bounds, whatever the correlation of the noise; of discrete ones only those that are legal."""
+    noise = jax.random.normal(jax.random.key(0), (5000,))
+    config = ALGORITHMS["td3"].config(noise_correlation=0.9)
+    after = next_noise(noise, jax.random.key(1), config)
+    assert float(jnp.mean(after**2)) == pytest.approx(1.0, abs=0.06)
+    assert float(jnp.mean(after * noise)) == pytest.approx(0.9, abs=0.06)
+    action = random_action(Box(-3.0, 5.0, (5000,)), (), after, jax.random.key(2))
+    counts, _ = np.histogram(np.asarray(action), bins=10, range=(-1, 1))
+    assert counts.sum() == 5000 and counts.min() > 400
+    obs = {"action_mask": jnp.array([True, False, True])}
+    draws = jax.vmap(lambda key: random_action(Discrete(3), obs, (), key))(jax.random.split(jax.random.key(3), 1000))
+    assert np.bincount(np.asarray(draws), minlength=3)[1] == 0
+    assert 400 < np.sum(draws == 0) < 600
+
+
+def test_actions_have_the_bounds_of_the_environment() -> None:
+    """What is kept lies within -1 ... 1, what the environment gets within its own bounds."""
+    kept = begun("sac").replay.data.action
+    assert float(jnp.max(jnp.abs(kept))) <= 1
+    algorithm = BY_NAME["sac"].make(Walk(continuous=True))
+    _, action = algorithm.act(begun("sac"), (), jnp.ones(3), jax.random.key(0), False)
+    assert bool(Walk(continuous=True).action_space.contains(action))
