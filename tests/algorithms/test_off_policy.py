@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rollax
-from laws.programs import begun, fresh
+from laws.programs import begun, compilation, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.algorithms import ALGORITHMS
@@ -107,3 +107,17 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
     algorithm = BY_NAME["sac"].make(Walk(continuous=True))
     _, action = algorithm.act(begun("sac"), (), jnp.ones(3), jax.random.key(0), False)
     assert bool(Walk(continuous=True).action_space.contains(action))
+
+
+@pytest.mark.parametrize("is_prioritised", [False, True])
+def test_the_replay_is_never_copied(is_prioritised: bool) -> None:
+    """The compiled updates of a run, whose state is donated, need next to no memory besides the state, however large it is."""
+    row = BY_NAME["dqn"]
+    algorithm = row.make(row.environment)
+    config = dataclasses.replace(row.config, capacity=1_000_000, prioritised=is_prioritised, n_step=3)
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
+    with compilation(optimised=True):
+        run = jax.jit(rollax.segment(algorithm, 4), donate_argnums=0).lower(state, jnp.int32(1)).compile()
+    memory = run.memory_analysis()
+    assert memory.argument_size_in_bytes > 30e6
+    assert memory.temp_size_in_bytes < 1e6
