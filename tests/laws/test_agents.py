@@ -175,3 +175,16 @@ def test_a_group_learns_as_if_alone() -> None:
     assert row.environment.agent_types[1] == "runner"
     assert_equal(runner(one), runner(two))
     assert differs(plain(one.network["walker"]), plain(two.network["walker"]))
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo-apart", "impala"])
+def test_one_step_of_one_environment_is_enough(name: str) -> None:
+    """Sizes of one: one environment, one step, one minibatch."""
+    row = BY_NAME[name]
+    config = dataclasses.replace(row.config, num_envs=1, num_steps=1, sequence_length=1, num_minibatches=1)
+    algorithm = row.make(row.environment)
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    with compilation(optimised=False):
+        after, metrics = jax.jit(algorithm.step)(fresh(state))
+    assert all(bool(metrics[name]) for name in metrics if name.startswith("finite/"))
+    assert np.isfinite(float(metrics["loss"])) and differs(state.network, after.network)
