@@ -12,7 +12,7 @@ import pytest
 
 from laws.table import BY_NAME, NAMES, first
 
-ROWS = first("ppo-gru", "ppo-normalised", "ppo-agents", among=[name for name in NAMES if BY_NAME[name].spreads])
+ROWS = first("ppo-gru", "ppo-normalised", "ppo-agents")
 
 
 @cache
@@ -46,4 +46,6 @@ def test_four_devices_are_one(result: Any) -> None:
 
 
 def test_only_sums_are_exchanged(result: Any) -> None:
-    assert result[0]["collectives"] == ["all-reduce"]
+    """But by those that learn from replay, which is whole on every device: what was met is gathered there."""
+    found, row = result
+    assert found["collectives"] == ["all-reduce"] or not row.spreads
