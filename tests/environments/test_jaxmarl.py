@@ -12,7 +12,8 @@ import pytest
 from rollax.environments import make
 from rollax.environments.suites import SUITES
 from rollax.errors import UnknownNameError, UsageError
-from rollax.view.draw import BLUE, RED, drawing_of
+from rollax.view.draw import drawing_of
+from rollax.view.scene import BLUE, RED
 
 
 @pytest.fixture(autouse=True, scope="module")
