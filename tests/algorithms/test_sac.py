@@ -87,13 +87,13 @@ def test_time_limits(terminate: bool) -> None:
     """Reward 1, discount 0.9, no entropy: worth 10 where time cuts off, (1 - 0.9^(8 - t)) / 0.1 at step t where it ends."""
     environment = Reward(terminate)
     config = SACConfig(
-        num_envs=8, num_steps=32, capacity=1000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
-        learning_rate=1e-2, learning_rate_end=0.0, total_updates=20.0, initial_temperature=0.0, temperature_rate=0.0,
+        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        learning_rate=1e-2, learning_rate_end=0.0, total_updates=25.0, initial_temperature=0.0, temperature_rate=0.0,
     )  # fmt: skip
-    algorithm = make_sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(32,)), key))
+    algorithm = make_sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step = jax.jit(algorithm.step)
-    for _ in range(20):
+    for _ in range(25):
         state, _ = step(state)
     times = jnp.arange(8)
     look = jax.vmap(lambda time: state.network.critic[0](environment.observe(time), jnp.zeros(1)))
