@@ -1,7 +1,9 @@
 """Errors that are a user's to mend. Their messages name the value, the reason and the remedy."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 
 class UsageError(ValueError):
@@ -21,6 +23,17 @@ class UnknownNameError(UsageError):
         else:
             remedy = "there is none."
         ValueError.__init__(self, f"unknown {kind} {name!r}: {remedy}")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What fails inside names the file that was written; the system's own words for a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, f"{error.strerror} (a run goes on from its last checkpoint)", str(path)) from error
 
 
 def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollax.errors import UsageError
+from rollax.errors import UsageError, naming
 
 Metrics = dict[str, Any]
 
@@ -44,14 +44,19 @@ def json_lines(path: str | Path, resume_from: int | None = None) -> Sink:
     file = path.open("a", encoding="utf-8")
 
     def append(record: dict[str, Any]) -> None:
-        file.write(json.dumps({name: _as_json(value) for name, value in record.items()}, allow_nan=False) + "\n")
-        file.flush()
+        with naming(path):
+            file.write(json.dumps({name: _as_json(value) for name, value in record.items()}, allow_nan=False) + "\n")
+            file.flush()
+
+    def close() -> None:
+        with naming(path):
+            file.close()
 
     if broken:
         file.write("\n")
     if resume_from is not None:
         append({"event": "resume", "step": int(resume_from)})
-    return Sink(lambda step, metrics: append({"step": int(step)} | metrics | {"step": int(step)}), file.close)
+    return Sink(lambda step, metrics: append({"step": int(step)} | metrics | {"step": int(step)}), close)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import yaml
 
-from rollax.errors import UsageError
+from rollax.errors import UsageError, naming
 from rollax.train.settings import RunOptions, Spec, entry, settings_of
 from rollax.version import __version__
 
@@ -130,8 +130,9 @@ def alone(folder: Path) -> Iterator[None]:
 def write_atomically(path: Path, content: bytes) -> None:
     """Whole or not at all, also when the process is killed."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    with naming(path):
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
 
 
 def machine() -> dict[str, Any]:
