@@ -16,7 +16,7 @@ Layers = list[tuple[np.ndarray, np.ndarray]]  # (weight [n, m], bias [n]) of eac
 
 def layers_of(dense: Any, last: Any) -> Layers:
     """The layers of a network's dense part and its last one."""
-    return [(np.asarray(x.weight, float), np.asarray(x.bias, float)) for x in (*dense.layers, last)]
+    return [(np.asarray(x.weight, float).T, np.asarray(x.bias, float)) for x in (*dense.layers, last)]
 
 
 def forward(layers: Layers, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

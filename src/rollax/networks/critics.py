@@ -21,17 +21,31 @@ from rollax.spaces import Box, Dict, Discrete, Space
 LOW_LOG_STD, HIGH_LOG_STD = -5.0, 2.0
 
 
+class Linear(eqx.Module):
+    """A dense layer, `[inputs]` to `[outputs]`, whose weights lie as products of batches want them: that saves a fourth."""
+
+    weight: jax.Array  # [inputs, outputs]
+    bias: jax.Array
+
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, gain: float) -> None:
+        self.weight = jax.nn.initializers.orthogonal(gain)(key, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.weight + self.bias
+
+
 class Dense(eqx.Module):
     """Dense layers, each followed by a normalisation of its outputs (if any) and the activation."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
     activation: str = eqx.field(static=True)
 
     def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, layer_norm: bool, *, key: jax.Array) -> None:
         keys = jax.random.split(key, max(len(sizes), 1))
         pairs = zip((inputs, *sizes), sizes, keys, strict=False)
-        self.layers = tuple(layers.linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.layers = tuple(Linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
         self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes) if layer_norm else ()
         self.activation = activation
 
@@ -48,7 +62,7 @@ class ContinuousCritic(eqx.Module):
 
     encoder: layers.Encoder
     dense: Dense
-    head: eqx.nn.Linear
+    head: Linear
 
     def __call__(self, obs: Any, action: jax.Array) -> jax.Array:
         return self.head(self.dense(jnp.concatenate([self.encoder(obs), action.reshape(-1)])))[0]
@@ -68,7 +82,7 @@ class Actor(eqx.Module):
 class TanhHead(eqx.Module):
     """Features to one action within -1 ... 1."""
 
-    layer: eqx.nn.Linear
+    layer: Linear
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, features: jax.Array) -> jax.Array:
@@ -78,7 +92,7 @@ class TanhHead(eqx.Module):
 class TanhGaussianHead(eqx.Module):
     """Features to normals through tanh, within -1 ... 1, whose mean and spread depend on the features."""
 
-    layer: eqx.nn.Linear
+    layer: Linear
     shape: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, features: jax.Array) -> distributions.SquashedGaussian:
@@ -102,8 +116,8 @@ class QNetwork(eqx.Module):
 
     encoder: layers.Encoder
     dense: Dense
-    value: eqx.nn.Linear  # to each action's value, or to V
-    advantage: eqx.nn.Linear | None
+    value: Linear  # to each action's value, or to V
+    advantage: Linear | None
 
     def __call__(self, obs: Any) -> jax.Array:
         features = self.dense(self.encoder(obs))
@@ -167,8 +181,8 @@ def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) 
     encoder, features = _encoder(environment, config, encoder_key)
     dense = Dense(features, config.hidden, config.activation, config.layer_norm, key=dense_key)
     features = config.hidden[-1] if config.hidden else features
-    value = layers.linear(features, 1 if config.duelling else space.n, value_key, 1.0)
-    return QNetwork(encoder, dense, value, layers.linear(features, space.n, advantage_key, 1.0) if config.duelling else None)
+    value = Linear(features, 1 if config.duelling else space.n, value_key, 1.0)
+    return QNetwork(encoder, dense, value, Linear(features, space.n, advantage_key, 1.0) if config.duelling else None)
 
 
 def _actor_critics(
@@ -180,14 +194,14 @@ def _actor_critics(
     encoder, features = _encoder(environment, config, encoder_key)
     dense = Dense(features, config.hidden, config.activation, False, key=dense_key)
     features = config.hidden[-1] if config.hidden else features
-    actor = Actor(encoder, dense, head(layers.linear(features, outputs * size, head_key, 0.01), space.shape))
+    actor = Actor(encoder, dense, head(Linear(features, outputs * size, head_key, 0.01), space.shape))
 
     def critic(key: jax.Array) -> ContinuousCritic:
         encoder_key, dense_key, head_key = jax.random.split(key, 3)
         encoder, features = _encoder(environment, config, encoder_key)
         dense = Dense(features + size, config.hidden, config.activation, config.layer_norm, key=dense_key)
         features = config.hidden[-1] if config.hidden else features + size
-        return ContinuousCritic(encoder, dense, layers.linear(features, 1, head_key, 1.0))
+        return ContinuousCritic(encoder, dense, Linear(features, 1, head_key, 1.0))
 
     return ActorCritics(actor, tuple(critic(k) for k in jax.random.split(critics_key, config.critics)))
 
