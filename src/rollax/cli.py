@@ -167,6 +167,8 @@ class Evaluate:
     """Seed of the episodes."""
     member: int | None = None
     """Which member of a population; the best when not given."""
+    descriptor: str | None = None
+    """How an episode's descriptor of behaviour is extracted: final or mean; default: the environment's own."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -185,7 +187,7 @@ def evaluate(arguments: list[str]) -> int:
     for warning in policy.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     started = time.monotonic()
-    numbers, episodes = policy.evaluate(given.episodes, jax.random.key(given.seed), not given.stochastic)
+    numbers, episodes = policy.evaluate(given.episodes, jax.random.key(given.seed), not given.stochastic, given.descriptor)
     wall_time = time.monotonic() - started
     frames = int(episodes.length.sum())
     if not given.json:
@@ -197,6 +199,8 @@ def evaluate(arguments: list[str]) -> int:
         print(f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]")
         ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
         print(f"  length   mean {numbers['length_mean']:.1f}; {ends}")
+        if "descriptor_mean" in numbers:
+            print(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
     summary = {
         "run": str(given.run),
         "steps": policy.step,

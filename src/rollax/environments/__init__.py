@@ -1,11 +1,20 @@
 """Environments: the contract, the registry, and the check for one's own."""
 
 from rollax.environments.check import check_environment
-from rollax.environments.core import AgentsEnvironment, Environment, Streams, StreamState, TimeStep, Transition
+from rollax.environments.core import (
+    AgentsEnvironment,
+    DescribedEnvironment,
+    Environment,
+    Streams,
+    StreamState,
+    TimeStep,
+    Transition,
+)
 from rollax.environments.registry import arguments, list_environments, make, register
 
 __all__ = [
     "AgentsEnvironment",
+    "DescribedEnvironment",
     "Environment",
     "StreamState",
     "Streams",

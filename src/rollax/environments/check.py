@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Environment, Transition
+from rollax.environments.core import EXTRACTIONS, Environment, Transition, descriptor_space
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -187,11 +187,22 @@ def _shapes(env: Environment, key: jax.Array) -> list[str]:
     faults += _leaves(after.state, "after step, state") + _leaves(after.obs, "after step, obs")
     faults += _fits(after.obs, env.observation_space, env.num_agents, "after step, obs")
     faults += _same_types(state, after.state, "state")
-    faults += _signals(after, env.num_agents)
+    faults += _signals(after, env.num_agents) + _described(env, after.state)
     for name, call in (("reset", lambda: env.reset(reset_key)), ("step", lambda: env.step(step_key, state, action))):
         remedy = f"tracing {name} (use jnp.where, lax.cond or lax.while_loop instead of if and while on arrays)"
         _attempt(faults, remedy, lambda call=call: jax.eval_shape(call))
     return faults or _traced_faults(env, step_key)
+
+
+def _described(env: Any, state: Any) -> list[str]:
+    """Faults in the descriptor of a state, where the environment describes any."""
+    space, faults = descriptor_space(env), []
+    if space is None:
+        return faults
+    if env.descriptor_extraction not in EXTRACTIONS:
+        faults.append(f"descriptor_extraction is {env.descriptor_extraction!r}: it must be one of {', '.join(EXTRACTIONS)}.")
+    descriptor = _attempt(faults, "descriptor(state)", lambda: jax.jit(lambda state: env.descriptor(state))(state))
+    return faults if descriptor is None else faults + _fits(descriptor, space, None, "descriptor(state)")
 
 
 def _traced_faults(env: Environment, key: jax.Array) -> list[str]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.spaces import ActionSpace, Space
+from rollax.spaces import ActionSpace, Box, Space
 
 
 class Transition(NamedTuple):
@@ -69,6 +69,36 @@ class AgentsEnvironment(Environment, Protocol):
     def agent_types(self) -> tuple[str, ...]:
         """The kind of each agent, `num_agents` names: ("prey", "predator")."""
         ...
+
+
+EXTRACTIONS = ("final", "mean")  # the descriptor of an episode: that of its last state, or the mean over its states
+
+
+class DescribedEnvironment(Environment, Protocol):
+    """An environment that describes behaviour: where its body is, what it touches, apart from what it earns.
+
+    An evaluation makes one descriptor of an episode out of those of its states (`rollax.descriptors`). An environment that
+    wraps another one may have `descriptor_space` None where that one describes nothing.
+    """
+
+    @property
+    def descriptor_space(self) -> Box | None:
+        """Box `[D]`, float32."""
+        ...
+
+    @property
+    def descriptor_extraction(self) -> str:
+        """What suits an episode, one of `EXTRACTIONS`: "final" for places, "mean" for contacts."""
+        ...
+
+    def descriptor(self, state: Any) -> jax.Array:
+        """float32 [D] of a state after a step. Closed under `jit` and `vmap`."""
+        ...
+
+
+def descriptor_space(environment: Any) -> Box | None:
+    """The space of the descriptors of an environment's states; None where it describes nothing."""
+    return getattr(environment, "descriptor_space", None)
 
 
 class TimeStep(NamedTuple):

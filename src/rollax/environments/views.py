@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Environment, Transition
+from rollax.environments.core import Environment, Transition, descriptor_space
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
 
@@ -61,6 +61,17 @@ class Recalling(eqx.Module):
     def time_limit(self) -> int | None:
         return self.env.time_limit
 
+    @property
+    def descriptor_space(self) -> Box | None:
+        return descriptor_space(self.env)
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return self.env.descriptor_extraction
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state)
+
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
         return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
@@ -109,6 +120,17 @@ class Identified(eqx.Module):
     @property
     def time_limit(self) -> int | None:
         return self.env.time_limit
+
+    @property
+    def descriptor_space(self) -> Box | None:
+        return descriptor_space(self.env)
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return self.env.descriptor_extraction
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
@@ -174,6 +196,17 @@ class Against(eqx.Module):
     @property
     def time_limit(self) -> int | None:
         return self.env.time_limit
+
+    @property
+    def descriptor_space(self) -> Box | None:
+        return descriptor_space(self.env)
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return self.env.descriptor_extraction
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state[0])
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
@@ -245,6 +278,17 @@ class Trials(eqx.Module):
     @property
     def time_limit(self) -> int | None:
         return None if self.env.time_limit is None else self.env.time_limit * self.episodes
+
+    @property
+    def descriptor_space(self) -> Box | None:
+        return descriptor_space(self.env)
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return self.env.descriptor_extraction
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state[0])
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         task_key, start_key = jax.random.split(key)

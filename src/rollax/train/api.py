@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rollax import descriptors
 from rollax.algorithm import Algorithm
 from rollax.environments import make
 from rollax.environments.core import Environment
@@ -152,10 +153,18 @@ class Policy(NamedTuple):
         carry, action = self.algorithm.act(self.state, carry, obs, key, greedy)
         return action, carry
 
-    def evaluate(self, episodes: int, key: jax.Array, greedy: bool = True) -> tuple[dict[str, float], Episodes]:
-        """Plays whole episodes: their numbers, and each one's return, length and end."""
+    def evaluate(
+        self, episodes: int, key: jax.Array, greedy: bool = True, descriptor: descriptors.Choice = None
+    ) -> tuple[dict[str, Any], Episodes]:
+        """Plays whole episodes: their numbers, and each one's return, length and end.
+
+        With an environment that describes behaviour also each one's descriptor: "final", "mean", a function
+        `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None).
+
+        Raises UsageError for a descriptor where the environment describes none.
+        """
         steps = programs.eval_steps(self.environment, self.spec)
-        run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy))
+        run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy, descriptor))
         played = jax.device_get(run(self.state, key))
         return default_metrics(played, agent_types(self.environment)), played
 

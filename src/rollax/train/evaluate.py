@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import tree
+from rollax import descriptors, tree
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment
 from rollax.spaces import zeros
@@ -22,16 +22,24 @@ class Episodes(NamedTuple):
     terminated: jax.Array  # bool [N]: all agents' tasks ended
     truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
     info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of what the environment's `info` tells
+    descriptor: Any = ()  # float [N, K]: of each episode; () where the environment describes no behaviour
 
 
 def evaluator(
-    environment: Environment, algorithm: Algorithm, num_episodes: int, max_steps: int, greedy: bool
+    environment: Environment,
+    algorithm: Algorithm,
+    num_episodes: int,
+    max_steps: int,
+    greedy: bool,
+    descriptor: descriptors.Choice = None,
 ) -> Callable[[Any, jax.Array], Episodes]:
     """`(state, key) -> Episodes`: N environments side by side, each for one episode from its own start.
 
-    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`.
+    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`. `descriptor`: how
+    the descriptor of an episode is extracted, as for `descriptors.describing`; None: as the environment has it.
     """
     agents = environment.num_agents
+    describing = descriptors.describing(environment, descriptor, max_steps)
 
     def evaluate(state: Any, key: jax.Array) -> Episodes:
         reset_key, run_key = jax.random.split(key)
@@ -42,7 +50,8 @@ def evaluator(
         no = jnp.zeros(num_episodes, bool)
         # Truths and whole numbers are counted in float32.
         info = jax.tree.map(lambda x: jnp.zeros((num_episodes, *x.shape)), info_shapes(environment))
-        start = Episodes(jnp.zeros(streams), jnp.zeros(num_episodes, jnp.int32), no, no, info)
+        length = jnp.zeros(num_episodes, jnp.int32)
+        start = Episodes(jnp.zeros(streams), length, no, no, info, describing.start(num_episodes))
 
         def running(loop: tuple[Any, ...]) -> jax.Array:
             time, *_, episodes = loop
@@ -67,11 +76,13 @@ def evaluator(
                 episodes.terminated | (alive & terminated),
                 episodes.truncated | (alive & truncated),
                 info,
+                describing.add(episodes.descriptor, after.state, time, alive),
             )
             return time + 1, carry, after.state, after.obs, episodes
 
         first = (jnp.zeros((), jnp.int32), carry, env_state, obs, start)
-        return jax.lax.while_loop(running, body, first)[-1]
+        episodes = jax.lax.while_loop(running, body, first)[-1]
+        return episodes._replace(descriptor=describing.finish(episodes.descriptor, episodes.length))
 
     return evaluate
 
@@ -89,7 +100,7 @@ Metric = Callable[[Episodes], dict[str, float]]
 
 
 def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, and the means of their `info`.
+    """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, the means of `info` and descriptors.
 
     With one member the summary is over episodes, with several over the members' mean returns. With agents it is of their mean
     return; besides there are the mean return of each agent, of the agents of each type, and of the team: the sum over agents.
@@ -102,9 +113,10 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> di
         returns = returns.reshape(length.shape[0], -1).mean(axis=1)
     elif returns.ndim == 2:
         returns = returns.mean(axis=1)
+    described = {} if isinstance(episodes.descriptor, tuple) else {"descriptor_mean": episodes.descriptor}
     told |= {
         name: np.asarray(total, float).reshape(-1, *total.shape[length.ndim :]).mean(axis=0).tolist()
-        for name, total in episodes.info.items()
+        for name, total in (episodes.info | described).items()
     }
     return told | {
         **{f"return_{name}": value for name, value in summarize(returns).items()},

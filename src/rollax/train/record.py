@@ -89,7 +89,7 @@ class Recorder:
         """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis."""
         numbers = {f"evaluation/{name}": _scalar(value) for name, value in values.items()}
         self._others.write(step, numbers)
-        arrays = {name: value for name, value in episodes.items() if name != "info"}
+        arrays = {name: value for name, value in episodes.items() if name != "info" and not isinstance(value, tuple)}
         arrays |= {f"info/{name}": value for name, value in episodes.get("info", {}).items()}
         for name, value in {"step": step, **arrays}.items():
             self._evaluations.setdefault(name, []).append(np.asarray(value))

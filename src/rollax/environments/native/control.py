@@ -60,6 +60,8 @@ class PointMaze(eqx.Module):
     name = "control/point-maze"
     observation_space = Box(-1.0, 1.0, (4,))
     action_space = Box(-1.0, 1.0, (2,))
+    descriptor_space = Box(0.0, 1.0, (2,))
+    descriptor_extraction = "final"
     num_agents = None
 
     def __init__(

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollax.environments import registry
 from rollax.environments.convert import convert_all, signature_defaults
-from rollax.environments.core import Environment, Transition
+from rollax.environments.core import Environment, Transition, descriptor_space
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Bound, Box, Discrete
 
@@ -140,6 +140,17 @@ class Partial(eqx.Module):
     @property
     def time_limit(self) -> int | None:
         return self.env.time_limit
+
+    @property
+    def descriptor_space(self) -> Box | None:
+        return descriptor_space(self.env)
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return self.env.descriptor_extraction
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """`(state, obs)` at the start of an episode."""
