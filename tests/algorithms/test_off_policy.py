@@ -15,7 +15,8 @@ from laws.programs import begun, compilation, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.algorithms import ALGORITHMS
-from rollax.algorithms.off_policy import cycle, next_noise, random_action
+from rollax.algorithms.exploration import next_noise, random_action
+from rollax.algorithms.off_policy import cycle
 from rollax.spaces import Box, Discrete
 from train.fixtures import compile_once, quick_compilation  # noqa: F401
 from train.runs import Script, check_same

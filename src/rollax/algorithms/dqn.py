@@ -15,7 +15,7 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, blend, descend, off_policy
+from rollax.algorithms.off_policy import Learner, ReplayConfig, blend, descend, off_policy
 from rollax.environments.core import Environment
 from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
 from rollax.replay import Batch, uniform
@@ -23,7 +23,7 @@ from rollax.sum_tree import prioritised
 
 
 @tree.settings
-class DQNConfig:
+class DQNConfig(ReplayConfig):
     """Settings of DQN. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
     num_envs: int = tree.static(8)
@@ -48,8 +48,6 @@ class DQNConfig:
     """How much of that bias the loss takes back at the start (beta); all of it at the end."""
     priority_floor: float = tree.number(1e-3, low=0)
     """What is added to errors, so that none is never drawn again."""
-    warmup: float = tree.number(1000.0, low=0)
-    """Frames of random actions before anything is learnt."""
     epsilon: float = tree.number(1.0, 0, 1)
     """Chance of a random action at the start."""
     epsilon_end: float = tree.number(0.05, 0, 1)
@@ -58,10 +56,6 @@ class DQNConfig:
     """Share of training over which that chance falls."""
     learning_rate: float = tree.number(5e-4, low=0)
     """Adam's step size."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
-    """Discount."""
     target_every: float = tree.number(1.0, low=1)
     """Gradient steps between two moves of the target network."""
     tau: float = tree.number(0.01, 0, 1)
@@ -70,15 +64,6 @@ class DQNConfig:
     """Error from which on the loss grows linearly (Huber's delta); inf: nowhere."""
     max_grad_norm: float = tree.number(10.0, low=0)
     """Global norm to which gradients are clipped."""
-    adam_epsilon: float = tree.number(1e-8, low=0)
-    """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
-    """Updates until the schedules end. The run sets it from its total steps."""
-
-    @property
-    def frames_per_update(self) -> int:
-        """Environment frames in one update."""
-        return self.num_envs * self.num_steps
 
 
 class DQNAgent(NamedTuple):

@@ -2,15 +2,14 @@
 
 A cycle is `c` steps of every environment followed by `g` gradient steps, the smallest whole numbers with
 g / (c num_envs) = `replay_ratio`; an update of the algorithm is as many cycles as make `num_steps`. The first `warmup` frames
-are of random actions, and nothing is learnt until they are over. The step of an agent that ended before the others of its
-environment is never kept. Nothing here knows which algorithm learns.
+are of random actions, and nothing is learnt until they are over. Nothing here knows which algorithm learns.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,33 +18,49 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.environments.core import Environment, Streams, StreamState
+from rollax.algorithms.exploration import Actor, act_once, given_action, kept_action, start
+from rollax.environments.core import Environment, Streams
 from rollax.errors import UsageError
-from rollax.networks.critics import legal, to_space, values
+from rollax.networks.critics import values
 from rollax.replay import Batch, Memory, Step
-from rollax.rollout import Episodes
-from rollax.spaces import Box
 
 # Ratios are taken for the nearest fraction with at most so many steps in a cycle.
 LONGEST_CYCLE = 64
 
 
-class Config(Protocol):
-    """What the settings of every learner have. All but the sizes are data."""
+@tree.settings
+class ReplayConfig:
+    """The settings of all that learn from replay."""
 
-    num_envs: int
-    num_steps: int
-    capacity: int
-    batch_size: int
-    replay_ratio: float
-    warmup: Any
-    learning_rate: Any
-    learning_rate_end: Any
-    gamma: Any
-    total_updates: Any
+    num_envs: int = tree.static(1)
+    """(static) Environments run side by side."""
+    num_steps: int = tree.static(50)
+    """(static) Steps of each environment between two lines of metrics."""
+    capacity: int = tree.static(1_000_000)
+    """(static) Steps that are remembered, of all environments together."""
+    batch_size: int = tree.static(256)
+    """(static) Samples a gradient step."""
+    replay_ratio: float = tree.static(1.0, low=0)
+    """(static) Gradient steps per environment step."""
+    warmup: float = tree.number(1000.0, low=0)
+    """Frames of random actions before anything is learnt."""
+    learning_rate: float = tree.number(3e-4, low=0)
+    """Adam's step size."""
+    learning_rate_end: float = tree.number(1.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = tree.number(0.99, 0, 1)
+    """Discount."""
+    max_grad_norm: float = tree.number(float("inf"), low=0)
+    """Global norm to which gradients are clipped, of each optimiser apart."""
+    adam_epsilon: float = tree.number(1e-8, low=0)
+    """Adam's epsilon."""
+    total_updates: float = tree.number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
-    def frames_per_update(self) -> int: ...
+    def frames_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
 
 
 class Learner(NamedTuple):
@@ -55,16 +70,6 @@ class Learner(NamedTuple):
     explore: Callable[..., jax.Array]  # (agent, config, obs, noise, key, progress) -> action of one stream, as it is kept
     act: Callable[..., jax.Array]  # (agent, obs, key, greedy) -> action of one stream, as it is kept
     update: Callable[..., tuple[Any, Any]]  # (agent, config, batch, key) -> (agent, metrics with "error" [B])
-
-
-class Actor(NamedTuple):
-    """What acting carries on. Every leaf leads with environments or streams."""
-
-    streams: StreamState
-    noise: Any  # float [S, ...]: what drives the exploration of continuous actions, else ()
-    is_over: jax.Array  # bool [S]: the stream has ended, its environment's episode has not
-    episode_return: jax.Array  # float [S]
-    episode_length: jax.Array  # int32 [S]
 
 
 class OffPolicyState(NamedTuple):
@@ -89,25 +94,18 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
     """
     space = environment.action_space
 
-    def streams(config: Config) -> Streams:
+    def streams(config: ReplayConfig) -> Streams:
         return Streams(environment, config.num_envs)
 
     def init(key: jax.Array, config: Any) -> OffPolicyState:
         cycle(config)
         config = tree.as_leaves(config)
         state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
-        size = streams(config).num_streams
-        actor = Actor(
-            streams(config).init(stream_key),
-            first_noise(space, noise_key, size),
-            jnp.zeros(size, bool),
-            jnp.zeros(size),
-            jnp.zeros(size, jnp.int32),
-        )
+        actor = start(streams(config), stream_key, noise_key)
         obs = jax.tree.map(lambda x: x[0], streams(config).by_stream(actor.streams.obs))
         no, nothing = jnp.zeros((), bool), jnp.zeros(())
         example = Step(obs, kept_action(space), nothing, no, no, obs)
-        replay = memory(config).init(example, size, config)
+        replay = memory(config).init(example, streams(config).num_streams, config)
         return OffPolicyState(state_key, config, learner.init(agent_key, config), actor, replay, jnp.zeros((), jnp.int32))
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
@@ -155,7 +153,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
     return Algorithm(init, step, act, lambda state: ())
 
 
-def cycle(config: Config) -> tuple[int, int]:
+def cycle(config: ReplayConfig) -> tuple[int, int]:
     """Steps of every environment, and gradient steps, of one cycle. Raises UsageError when the sizes do not fit together."""
     wanted = Fraction(config.replay_ratio * config.num_envs)
     ratio = wanted.limit_denominator(LONGEST_CYCLE)
@@ -179,70 +177,6 @@ def frames_before(state: OffPolicyState, time: jax.Array) -> jax.Array:
     """Environment frames before a step of this update, as a float: exact while they are few, which is when they matter."""
     updates = state.updates.astype(jnp.float32)
     return updates * state.config.frames_per_update + time.astype(jnp.float32) * state.config.num_envs
-
-
-def act_once(
-    streams: Streams, actor: Actor, explore: Callable[..., jax.Array], key: jax.Array, is_random: jax.Array, config: Any
-) -> tuple[Actor, Step, jax.Array, dict[str, Any]]:
-    """One step of every stream: the actor after it, what to keep of it and which streams to keep it of, and what to report."""
-    space = streams.env.action_space
-    env_key, noise_key, explore_key = jax.random.split(key, 3)
-    obs = streams.by_stream(actor.streams.obs)
-    noise = next_noise(actor.noise, noise_key, config)
-
-    def choose(obs: Any, noise: Any, key: jax.Array) -> jax.Array:
-        random_key, explore_key = jax.random.split(key)
-        return jnp.where(is_random, random_action(space, obs, noise, random_key), explore(obs, noise, explore_key))
-
-    action = jax.vmap(choose)(obs, noise, jax.random.split(explore_key, streams.num_streams))
-    given = jax.vmap(lambda a: given_action(space, a))(action)
-    state, after = streams.step(jax.random.split(env_key, streams.num_envs), actor.streams, given)
-    total, length = actor.episode_return + after.reward, actor.episode_length + 1
-    ended = streams.spread(state.reset)
-    happened = {
-        "episodes": Episodes(jnp.sum(ended), jnp.sum(jnp.where(ended, total, 0.0)), jnp.sum(jnp.where(ended, length, 0))),
-        "reward": jnp.mean(after.reward),
-        "finite/observation": tree.all_finite(after.final_obs),
-        "finite/reward": tree.all_finite(after.reward),
-    }
-    is_over = actor.is_over | after.terminated | after.truncated
-    total, length = jnp.where(ended, 0.0, total), jnp.where(ended, 0, length)
-    kept = Step(obs, action, after.reward, after.terminated, after.truncated, after.final_obs)
-    return Actor(state, noise, is_over & ~ended, total, length), kept, ~actor.is_over, happened
-
-
-def first_noise(space: Any, key: jax.Array, num_streams: int) -> Any:
-    """Standard normal numbers for every dimension of continuous actions."""
-    return jax.random.normal(key, (num_streams, *space.shape)) if isinstance(space, Box) else ()
-
-
-def next_noise(noise: Any, key: jax.Array, config: Any) -> Any:
-    """Standard normal numbers again, correlated with those before: z' = rho z + sqrt(1 - rho^2) N(0, 1).
-
-    That is an Ornstein-Uhlenbeck process; with rho = 0 it is white. Where a task needs a push for a while in one direction,
-    white noise never shows what that is good for.
-    """
-    if isinstance(noise, tuple):
-        return noise
-    rho = config.noise_correlation
-    return rho * noise + jnp.sqrt(1 - rho**2) * jax.random.normal(key, noise.shape)
-
-
-def random_action(space: Any, obs: Any, noise: Any, key: jax.Array) -> jax.Array:
-    """A uniform action, as it is kept; of a discrete space one that is legal, of a box one that moves with the noise."""
-    if isinstance(space, Box):
-        return jax.scipy.special.erf(noise / jnp.sqrt(2.0))  # 2 Phi(z) - 1
-    return jax.random.categorical(key, legal(jnp.zeros(space.n), obs)).astype(space.dtype)
-
-
-def kept_action(space: Any) -> jax.Array:
-    """An action as it is kept: within -1 ... 1 for a box, as it is for a discrete space."""
-    return jnp.zeros(space.shape, jnp.float32 if isinstance(space, Box) else space.dtype)
-
-
-def given_action(space: Any, action: jax.Array) -> jax.Array:
-    """A kept action as the environment takes it."""
-    return to_space(space, action).astype(space.dtype) if isinstance(space, Box) else action
 
 
 def learn_once(

@@ -15,38 +15,20 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, blend, critic_loss, descend, off_policy
+from rollax.algorithms.off_policy import Learner, ReplayConfig, blend, critic_loss, descend, off_policy
 from rollax.environments.core import Environment
 from rollax.networks.critics import ActorCritics, check_bounded, least
 from rollax.replay import Batch, uniform
 
 
 @tree.settings
-class TD3Config:
+class TD3Config(ReplayConfig):
     """Settings of TD3. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    num_envs: int = tree.static(1)
-    """(static) Environments run side by side."""
-    num_steps: int = tree.static(50)
-    """(static) Steps of each environment between two lines of metrics."""
-    capacity: int = tree.static(1_000_000)
-    """(static) Steps that are remembered, of all environments together."""
-    batch_size: int = tree.static(256)
-    """(static) Samples a gradient step."""
-    replay_ratio: float = tree.static(1.0, low=0)
-    """(static) Gradient steps per environment step."""
     policy_delay: int = tree.static(2)
     """(static) Gradient steps of the critics for each of the policy and the targets."""
-    warmup: float = tree.number(1000.0, low=0)
-    """Frames of random actions before anything is learnt."""
-    learning_rate: float = tree.number(3e-4, low=0)
-    """Adam's step size."""
     critic_rate: float = tree.number(1.0, low=0)
     """Step size of the critics, as a multiple of learning_rate."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
-    """Discount."""
     tau: float = tree.number(0.005, 0, 1)
     """How far both targets move towards their networks each time."""
     exploration_noise: float = tree.number(0.1, low=0)
@@ -59,17 +41,6 @@ class TD3Config:
     """Most that is added to them."""
     reward_scale: float = tree.number(1.0)
     """What rewards are multiplied by."""
-    max_grad_norm: float = tree.number(float("inf"), low=0)
-    """Global norm to which gradients are clipped, of policy and critics apart."""
-    adam_epsilon: float = tree.number(1e-8, low=0)
-    """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
-    """Updates until the schedules end. The run sets it from its total steps."""
-
-    @property
-    def frames_per_update(self) -> int:
-        """Environment frames in one update."""
-        return self.num_envs * self.num_steps
 
 
 class TD3Agent(NamedTuple):
