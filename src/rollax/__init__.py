@@ -4,6 +4,7 @@ from rollax.algorithm import Algorithm, population, segment
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.environments import Environment, Transition, check_environment, list_environments, make, register
 from rollax.errors import UsageError
+from rollax.evolution import evolve, evolving
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.train.api import Policy, Result, load, resume, train
 from rollax.train.settings import RunOptions
@@ -22,6 +23,8 @@ __all__ = [
     "UsageError",
     "actor_critic",
     "check_environment",
+    "evolve",
+    "evolving",
     "list_environments",
     "load",
     "make",

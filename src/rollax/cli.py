@@ -34,11 +34,13 @@ Trains ALGORITHM on ENVIRONMENT and leaves a run folder.
   rollax train ppo gymnax/CartPole-v1 --total-steps 100000 --seeds 8
   rollax train ppo gymnax/CartPole-v1 --config.learning-rate 3e-4 --env.gravity 5
   rollax train ppo gymnax/Pendulum-v1 --sweep.learning-rate 1e-4 3e-4 1e-3
+  rollax train ppo gymnax/Acrobot-v1 --seeds 16 --evolve.learning-rate 1e-4 1e-2 --evolve.entropy-coefficient 1e-4 0.1
 
 --env.NAME VALUE sets an argument of the environment (`rollax envs ENVIRONMENT` lists them), --eval-env.NAME VALUE another value
 of it for evaluations (tasks that are held out, other physics); --sweep.NAME VALUES trains one
-member for each value of a setting, and each seed, in one compiled program; --opponents.TYPE RUN lets the agents of a type
-follow the policy of another run instead of learning. The defaults below are tuned for this pair."""
+member for each value of a setting, and each seed, in one compiled program; --evolve.NAME LOW HIGH [log|linear] moves a
+setting within a range by population-based training over the members that --seeds counts; --opponents.TYPE RUN lets the
+agents of a type follow the policy of another run instead of learning. The defaults below are tuned for this pair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,13 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Parses by hand only what depends on the algorithm and the environment: their names, --env, --eval-env and --sweep."""
+    """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.train import api
     from rollax.train.settings import DEFAULT_TOTAL_STEPS, RunOptions, entry, preset, settings_of
 
     rest, env = _take(arguments, "--env.")
     rest, eval_env = _take(rest, "--eval-env.")
     rest, sweep = _take(rest, "--sweep.")
+    rest, evolve = _take(rest, "--evolve.")
     rest, opponents = _take(rest, "--opponents.")
     names = []
     while rest and not rest[0].startswith("-"):
@@ -118,6 +121,7 @@ def train(arguments: list[str]) -> int:
         eval_arguments=_single(eval_env),
         sweep={name: [_number(name, value) for value in values] for name, values in sweep.items()},
         opponents={kind: str(run) for kind, run in _single(opponents).items()},
+        evolve=evolve,
         options=parsed.options,
     )
     _closing_object(result.summary(), parsed.json)

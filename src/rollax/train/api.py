@@ -39,6 +39,7 @@ def train(
     eval_arguments: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Any] | None = None,
     opponents: Mapping[str, str | Path] | None = None,
+    evolve: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
     metrics: Metric | None = None,
     quiet: bool = False,
@@ -49,9 +50,10 @@ def train(
     `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
     tasks that are held out) or an environment; `config` the algorithm's settings, or a
     dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
-    traced settings to values; `opponents` maps types of agents to runs whose policies they follow without learning (the run
-    keeps copies); `metrics` is a function from `Episodes` to further numbers of an evaluation. `options` has everything
-    else; `total_steps`, `seed` and `seeds` come before those in it.
+    traced settings to values; `evolve` maps such names to ranges `(low, high)` or `(low, high, "log" or "linear")` within which
+    population-based training moves them, over as many members as `seeds`; `opponents` maps types of agents to runs whose
+    policies they follow without learning (the run keeps copies); `metrics` is a function from `Episodes` to further numbers
+    of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come before those in it.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
@@ -64,7 +66,7 @@ def train(
     )
     settings = None if own_network else network
     spec = make_spec(
-        algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents
+        algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents, evolve
     )
     if own_environment is not None:
         if eval_arguments:
@@ -190,7 +192,7 @@ def load(
     environment = programs.evaluation_environment(spec, trained_in)
     count = len(spec.members())
     if count > 1:
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), like)
+        like = programs.abstract_population(spec, algorithm)
     if member is not None and not 0 <= member < count:
         raise UsageError(f"member ({member}) must be between 0 and {count - 1}: the run has {count}")
     options = spec.options
@@ -205,7 +207,8 @@ def load(
     if count == 1:
         return Policy(spec, environment, step, state, algorithm, warnings)
     chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
-    state = jax.tree.map(lambda x: x[chosen], state)
+    members = state.members if spec.evolve else state
+    state = jax.tree.map(lambda x: x[chosen], members)
     return Policy(spec, environment, step, state, algorithm, warnings, chosen)
 
 

@@ -137,6 +137,8 @@ def _as_json(value: Any) -> Any:
     """Numbers as JSON knows them: lists as lists, numpy scalars as Python numbers, NaN and infinities as null."""
     if isinstance(value, list):
         return [_as_json(element) for element in value]
+    if isinstance(value, dict):
+        return {name: _as_json(element) for name, element in value.items()}
     if value is None or isinstance(value, str | bool | int):
         return value
     number = float(value)

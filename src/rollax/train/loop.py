@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.errors import UnknownNameError
+from rollax.train import lineage, record
 from rollax.train import program as programs
-from rollax.train import record
 from rollax.train.checkpoint import Checkpoints, SaveFailed
 from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, info_shapes
 from rollax.train.logging import missing, read_metrics
@@ -100,6 +100,7 @@ def run(session: Session, request: StopRequest) -> Result:
                 _save(session)
             if at_end or request.number:
                 break
+            _evolve_if_due(session)
             if not _advance(session):
                 status = "nonfinite"
                 break
@@ -124,6 +125,7 @@ def _begin(session: Session) -> None:
         again = (folder / METRICS).exists()
         session.recorder = record.Recorder(folder, session.spec, -1 if again else None)
         session.state = program.init()
+        lineage.begin(session.spec, session.updates, session.state, session.recorder)
         return
     step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
     for warning in warnings:
@@ -136,6 +138,7 @@ def _begin(session: Session) -> None:
     session.evaluation = evaluations[-1] if evaluations else {}
     session.recorder = record.Recorder(folder, session.spec, step)
     session.state = programs.with_total_updates(state, session.spec.total_updates)
+    lineage.begin(session.spec, session.updates, session.state, session.recorder)
     session.show.message(f"going on from step {step:,}")
 
 
@@ -169,6 +172,19 @@ def _evaluate_if_due(session: Session) -> bool:
         limit = programs.eval_steps(session.program.environment, session.spec)
         session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
     return True
+
+
+def _evolve_if_due(session: Session) -> None:
+    """After evaluation and checkpoint, so that both are of members as they were trained."""
+    spec, updates = session.spec, session.updates
+    if session.program.evolve is None or not spec.is_generation(updates):
+        return
+    session.state, generation = session.program.evolve(session.state)
+    session.recorder.generation(session.frames, lineage.line(spec, updates, generation))
+    if session.bad is not None:
+        session.bad &= ~lineage.children(generation)
+    if lineage.is_shown(spec, updates):
+        session.show.message(lineage.words(spec, updates, generation))
 
 
 def _checkpoint_is_due(session: Session) -> bool:
@@ -258,6 +274,7 @@ def _segment_length(session: Session) -> int:
     due = spec.total_updates
     for every in (
         spec.updates_per_evaluation,
+        spec.updates_per_generation,
         _checkpoint_updates(spec.options.checkpoint_steps, spec.config.frames_per_update, session),
     ):
         if every:
@@ -289,6 +306,7 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
     session.recorder.close()
     session.recorder = record.Recorder(session.folder, session.spec, step)
     session.state = programs.with_other_keys(programs.with_total_updates(state, session.spec.total_updates), session.rollbacks)
+    lineage.begin(session.spec, session.updates, session.state, session.recorder)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")
     return True
 

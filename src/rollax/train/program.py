@@ -17,6 +17,7 @@ from rollax.algorithm import Algorithm, population, segment
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
 from rollax.errors import UsageError
+from rollax.evolution import Evolving, Generation, evolve, evolving
 from rollax.scale import sharding
 from rollax.train.evaluate import Episodes, evaluator
 from rollax.train.settings import Spec, entry
@@ -34,6 +35,7 @@ class Program(NamedTuple):
     init: Callable[[], Any]
     advance: Callable[[Any, int], tuple[Any, dict[str, np.ndarray]]]  # (state, updates) -> (state, metrics by update)
     evaluate: Callable[[Any, int], Episodes]  # (state, updates done) -> episodes
+    evolve: Callable[[Any], tuple[Any, Generation]] | None  # of a population that does
     capacity: int  # most updates in one call of advance
     compile_seconds: float
     memory_bytes: int | None  # estimate of what one call of advance needs
@@ -105,6 +107,12 @@ def seed_keys(seed: int) -> tuple[jax.Array, jax.Array]:
     return run_key, eval_key
 
 
+def child_key(seed: int) -> jax.Array:
+    """The key of the children in a member's place."""
+    # The third of its seed's keys: that of its run is the same whether there are children or not.
+    return jax.random.split(jax.random.key(seed), 3)[2]
+
+
 def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
     """Traces and compiles everything a run needs, the two large programs side by side."""
     algorithm, environment = assemble(spec, environment, make_network)
@@ -121,7 +129,11 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
         running, evaluate = population(algorithm), jax.vmap(evaluate)
         config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *configs)
         run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
-        one = jax.eval_shape(running.init, jax.ShapeDtypeStruct(run_key.shape, run_key.dtype), config)
+        if spec.evolve:
+            running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
+            run_key = run_key, jnp.stack([child_key(int(member["seed"])) for member in members])
+        shapes = jax.tree.map(lambda keys: jax.ShapeDtypeStruct(keys.shape, keys.dtype), run_key)
+        one = jax.eval_shape(running.init, shapes, config)
     else:
         config, (run_key, eval_key) = configs[0], keys[0]
     capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
@@ -144,6 +156,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     with ThreadPoolExecutor(2) as threads:
         later = threads.submit(lambda: jax.jit(evaluate).lower(placed, eval_key).compile())
         compiled_run = compile_run()
+        compiled_evolve = _compile_evolve(spec, placed, where)
         compiled_evaluate = later.result()
     seconds = time.monotonic() - started
 
@@ -165,7 +178,39 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     memory = compiled_run.memory_analysis()
     size = None if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes
     num_members = len(members) if is_population else None
-    return Program(algorithm, shown, num_members, placed, init, advance, evaluate_at, capacity, seconds, size, over)
+    functions = init, advance, evaluate_at, compiled_evolve
+    return Program(algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
+
+
+def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a population's state as one of a population that evolves."""
+    return lambda state, *arguments: function(state.members, *arguments)
+
+
+def _compile_evolve(spec: Spec, placed: Any, where: Any) -> Callable[[Any], tuple[Any, Generation]] | None:
+    """One generation of a population that evolves. Across devices, members come from wherever their parents are."""
+    if not spec.updates_per_generation:
+        return None
+    places = None if where is None else (where, None)
+    jitted = jax.jit(lambda state: evolve(state, spec.evolve, spec.method), donate_argnums=0, out_shardings=places)
+    compiled = jitted.lower(placed).compile()
+
+    def run(state: Any) -> tuple[Any, Generation]:
+        state, generation = compiled(state)
+        return state, jax.device_get(generation)
+
+    return run
+
+
+def abstract_population(spec: Spec, algorithm: Algorithm) -> Any:
+    """Shapes and types of a population's state."""
+    count, key = len(spec.members()), jax.eval_shape(jax.random.key, 0)
+    keys = jax.ShapeDtypeStruct((count,), key.dtype)
+    config = jax.tree.map(lambda _: jax.ShapeDtypeStruct((count,), jnp.float32), spec.config)
+    running = population(algorithm)
+    if spec.evolve:
+        return jax.eval_shape(evolving(running, spec.evolve).init, (keys, keys), config)
+    return jax.eval_shape(running.init, keys, config)
 
 
 def eval_steps(environment: Environment, spec: Spec) -> int:
@@ -181,6 +226,8 @@ def _config_of(spec: Spec, member: dict[str, float]) -> Any:
 
 def with_total_updates(state: Any, total_updates: int) -> Any:
     """The state with schedules that end at another number of updates."""
+    if isinstance(state, Evolving):
+        return state._replace(members=with_total_updates(state.members, total_updates))
     old = state.config.total_updates
     config = dataclasses.replace(state.config, total_updates=jax.device_put(jnp.full_like(old, total_updates), old.sharding))
     return state._replace(config=config)
@@ -193,6 +240,8 @@ def with_other_keys(state: Any, number: int) -> Any:
         folded = jax.vmap(jax.random.fold_in, (0, None))(keys.reshape(-1), number).reshape(keys.shape)
         return jax.device_put(folded, keys.sharding)
 
+    if isinstance(state, Evolving):
+        return state._replace(members=with_other_keys(state.members, number), key=fold(state.key))
     streams = state.actor.streams
     empty = jax.device_put(jnp.full_like(streams.spare_episode, -1), streams.spare_episode.sharding)
     streams = streams._replace(key=fold(streams.key), spare_episode=empty)

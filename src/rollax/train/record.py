@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollax.train import logging
-from rollax.train.run_dir import EVALUATIONS, METRICS, write_atomically
+from rollax.train.run_dir import EVALUATIONS, LINEAGE, METRICS, write_atomically
 from rollax.train.settings import Spec
 
 # Sums over the episodes of a rollout become means over the episodes of a line.
@@ -65,6 +65,9 @@ class Recorder:
         options, name, resumed = spec.options, folder.resolve().name, resume_from is not None
         self._path = folder / EVALUATIONS
         self._lines = logging.json_lines(folder / METRICS, resume_from)
+        # A generation comes after the checkpoint of its step, so a resumed run does that of the same step again.
+        again = None if resume_from is None else resume_from - 1
+        self._lineage = logging.json_lines(folder / LINEAGE, again) if spec.evolve else logging.every([])
         others = []
         if options.tensorboard:
             others.append(logging.tensorboard(folder / "tensorboard", resume_from))
@@ -100,8 +103,13 @@ class Recorder:
         # Last, because its line is what says that an evaluation is complete.
         self._lines.write(step, {**values, "event": "evaluation"})
 
+    def generation(self, step: int, values: dict[str, Any]) -> None:
+        """What members became, for the history of every lineage."""
+        self._lineage.write(step, values)
+
     def close(self) -> None:
         self._lines.close()
+        self._lineage.close()
         self._others.close()
 
 

@@ -19,12 +19,14 @@ import numpy as np
 import yaml
 
 from rollax.errors import UsageError, naming
+from rollax.evolution import Range
 from rollax.train.settings import RunOptions, Spec, entry, settings_of
 from rollax.version import __version__
 
 FORMAT = 1
 CUSTOM = "custom"
 CONFIG, ENVIRONMENT, METRICS, EVALUATIONS = "config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz"
+LINEAGE = "lineage.jsonl"  # of a population that evolves
 LOCK = ".lock"
 
 
@@ -102,8 +104,10 @@ def _spec_of(document: dict[str, Any]) -> Spec:
         sweep={name: tuple(values) for name, values in document["sweep"].items()},
         eval_arguments=document.get("eval_arguments", {}),
         opponents=document.get("opponents", {}),
+        evolve={name: Range(*values) for name, values in document.get("evolve", {}).items()},
         updates_per_line=document["updates_per_line"],
         updates_per_evaluation=document["updates_per_evaluation"],
+        updates_per_generation=document.get("updates_per_generation", 0),
         own_environment=document["own_environment"],
     )
 

@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import importlib.resources
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,11 +14,12 @@ import yaml
 from rollax import tree
 from rollax.algorithms import ALGORITHMS, Entry
 from rollax.errors import UnknownNameError, UsageError
+from rollax.evolution import Method, Range, selected
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """What the host does around the program. Nothing here changes what is learnt, but the steps, the seed and the seeds."""
+    """What the host does around the program. Only steps, seeds and how a population evolves change what is learnt."""
 
     total_steps: int | None = None
     """Environment frames to train for (each member of a population as many); by default what is tuned, or a million."""
@@ -61,6 +63,19 @@ class RunOptions:
     """Project of Trackio to log to."""
     devices: int = 1
     """Devices to spread over: members of a population, or the environments of a single run."""
+    evolve_every: int | None = None
+    """Environment frames between generations of a population that evolves (--evolve.NAME); default: a 25th of the total steps;
+    0: never, so that every member keeps the settings that it drew at the start."""
+    evolve_start: int = 0
+    """Environment frames before there is a generation."""
+    evolve_fraction: float = Method().fraction
+    """Share of the members that are replaced in a generation, and of those that they become copies of; at most a half."""
+    evolve_resample: float = Method().resample
+    """Chance that a setting of a copy is drawn anew from its range; else it is perturbed."""
+    evolve_factor: float = Method().factor
+    """Most that a perturbation multiplies or divides a setting by, where its range is logarithmic."""
+    evolve_step: float = Method().step
+    """Most that a perturbation adds to a setting or takes from it, as a share of its range, where that is linear."""
 
     def check(self) -> None:
         """Raises UsageError when a number is out of its range."""
@@ -68,13 +83,17 @@ class RunOptions:
             value = getattr(self, name)
             if not value >= low:
                 raise UsageError(f"{name} ({value}) must be at least {low}")
+        for name, (low, high) in _SPANS.items():
+            if not low <= getattr(self, name) <= high:
+                raise UsageError(f"{name} ({getattr(self, name)}) must be between {low:g} and {high:g}")
         if self.seed + self.seeds > 2**32:
             raise UsageError(f"seed ({self.seed}) must be less than 2^32: seeds beyond it repeat")
         tree.check_choices(self)
 
 
 _COUNTS = ("total_steps", "seeds", "eval_episodes", "eval_max_steps", "keep_last", "log_lines", "devices")
-_AMOUNTS = ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best")
+_AMOUNTS = ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best", "evolve_start")
+_SPANS = {"evolve_fraction": (0, 0.5), "evolve_resample": (0, 1), "evolve_factor": (1, 100), "evolve_step": (0, 1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +109,11 @@ class Spec:
     sweep: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     eval_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the environment, where evaluations differ
     opponents: dict[str, str] = dataclasses.field(default_factory=dict)  # by type of agents: the run whose policy they follow
+    evolve: dict[str, Range] = dataclasses.field(default_factory=dict)  # settings of a population that evolves
     # Chosen once, so that a run resumed with other total steps keeps its rhythm.
     updates_per_line: int = 1
     updates_per_evaluation: int = 0
+    updates_per_generation: int = 0
     own_environment: bool = False  # an object, which cannot be made from the name
 
     @property
@@ -100,6 +121,17 @@ class Spec:
         """Updates to run: the total steps, rounded up to whole updates."""
         assert self.options.total_steps is not None, "make_spec sets it"
         return -(-self.options.total_steps // self.config.frames_per_update)
+
+    @property
+    def method(self) -> Method:
+        """The numbers that a population evolves by."""
+        options = self.options
+        return Method(options.evolve_fraction, options.evolve_resample, options.evolve_factor, options.evolve_step)
+
+    def is_generation(self, updates: int) -> bool:
+        """Whether there is a generation after so many updates; none at the end, where nothing would be learnt by it."""
+        every, is_begun = self.updates_per_generation, updates * self.config.frames_per_update >= self.options.evolve_start
+        return bool(every and is_begun and updates % every == 0 and 0 < updates < self.total_updates)
 
     def members(self) -> list[dict[str, float]]:
         """What tells the members of a population apart: every combination of swept values with every seed."""
@@ -112,6 +144,7 @@ class Spec:
 MOST_UPDATES_PER_LINE = 10
 # When neither the caller nor a preset says.
 DEFAULT_TOTAL_STEPS = 1_000_000
+DEFAULT_GENERATIONS = 25
 
 
 class Preset(NamedTuple):
@@ -149,6 +182,7 @@ def make_spec(
     sweep: dict[str, Any],
     eval_arguments: Mapping[str, Any] | None = None,
     opponents: Mapping[str, Any] | None = None,
+    evolve: Mapping[str, Any] | None = None,
 ) -> Spec:
     """A checked specification. `config` and `network` are settings or dictionaries that override the preset.
 
@@ -173,17 +207,65 @@ def make_spec(
         for value in values:
             tree.check_settings(dataclasses.replace(config, **{name: float(value)}))
     sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
+    ranges = ranges_of(dict(evolve or {}), config, known)
+    _check_evolution(ranges, sweep, options)
     differing = tuned.eval_arguments | dict(eval_arguments or {})
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
     if against and differing:
         raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
-    spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing, against)
+    spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing, against, ranges)
     per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
     if options.eval_count:
         lines = max(1, round(spec.total_updates / options.eval_count / per_line))
         per_evaluation = lines * per_line
-    return dataclasses.replace(spec, updates_per_line=per_line, updates_per_evaluation=per_evaluation)
+    per_generation = _updates_per_generation(spec, per_line) if ranges else 0
+    return dataclasses.replace(
+        spec, updates_per_line=per_line, updates_per_evaluation=per_evaluation, updates_per_generation=per_generation
+    )
+
+
+def ranges_of(given: dict[str, Any], config: Any, known: list[str]) -> dict[str, Range]:
+    """Ranges from `(low, high)` or `(low, high, scale)`; the scale is by default "log" where low > 0, else "linear".
+
+    Raises UsageError for a setting that is not `known`, or a range that is none or that the setting cannot have.
+    """
+    ranges = {}
+    for name, values in given.items():
+        if name not in known:
+            raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
+        try:
+            low, high, *scales = values
+            span = Range(float(low), float(high), *(scales or ["log" if float(low) > 0 else "linear"]))
+        except (TypeError, ValueError):
+            raise UsageError(f"evolve {name} takes the ends of a range, and log or linear if you like, not {values}") from None
+        if span.scale not in ("log", "linear"):
+            raise UsageError(f"the scale of the range of {name} ({span.scale}) must be log or linear")
+        if not (math.isfinite(span.low) and math.isfinite(span.high) and span.low < span.high):
+            raise UsageError(f"the range of {name} ({span.low:g} to {span.high:g}) must be finite, its lower end first")
+        if span.scale == "log" and span.low <= 0:
+            raise UsageError(f"the range of {name} begins at {span.low:g}: a log range needs more than 0, else make it linear")
+        for end in (span.low, span.high):
+            tree.check_settings(dataclasses.replace(config, **{name: end}))
+        ranges[name] = span
+    return ranges
+
+
+def _check_evolution(ranges: dict[str, Range], sweep: dict[str, Any], options: RunOptions) -> None:
+    """Raises UsageError when a population cannot evolve."""
+    if ranges and sweep:
+        raise UsageError(f"a sweep ({', '.join(sweep)}) and evolve ({', '.join(ranges)}) do not go together: leave one out")
+    if ranges and selected(options.seeds, options.evolve_fraction) < 1:
+        raise UsageError(f"a population of {options.seeds} cannot evolve: give --seeds 2 or more, such as 16")
+
+
+def _updates_per_generation(spec: Spec, per_line: int) -> int:
+    """Updates between generations, a whole number of lines; 0 for none."""
+    frames = spec.options.evolve_every
+    if frames == 0:
+        return 0
+    updates = spec.total_updates / DEFAULT_GENERATIONS if frames is None else frames / spec.config.frames_per_update
+    return max(1, round(updates / per_line)) * per_line
 
 
 def settings_of(kind: type, tuned: dict[str, Any], given: Any) -> Any:

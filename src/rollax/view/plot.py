@@ -332,7 +332,8 @@ def _what_lines_are(curves: list[Curve]) -> str:
         what = "trials" if all(curve.run.trials.size for curve in curves) else "episodes"
         words.append(f"mean of {' or '.join(map(str, episodes))} {what}")
     if counts[-1] > 1:
-        words.append(f"interquartile mean of {' or '.join(str(n) for n in counts if n > 1)} seeds")
+        what = "members" if any(curve.run.spec.evolve for curve in curves) else "seeds"
+        words.append(f"interquartile mean of {' or '.join(str(n) for n in counts if n > 1)} {what}")
     return f"{', '.join(words)}, with its 95 % bootstrap interval" if words else ""
 
 

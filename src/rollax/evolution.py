@@ -1,0 +1,212 @@
+"""Population-based training: members that do badly become altered copies of members that do well.
+
+Jaderberg et al. 2017, arXiv:1711.09846 (algorithm 1; exploit by truncation selection and explore by perturbing or resampling,
+section 4.1.1). Deviations: a member is replaced only by a better one, so that equal members keep their variety; the factor of a
+perturbation is drawn from a span rather than from two values, and a number that would leave its range is reflected at its
+end, so that children of one parent differ in their settings too; a member that is no longer finite is replaced whatever its
+rank. All functions are pure: jit them, and shard them along the members.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.algorithm import Algorithm, Metrics
+from rollax.environments.core import StreamState
+
+
+class Range(NamedTuple):
+    """Where a setting may be, and whether it moves by factors ("log", for which low > 0) or by sums ("linear")."""
+
+    low: float
+    high: float
+    scale: Literal["log", "linear"] = "linear"
+
+
+Ranges = Mapping[str, Range]  # by the name of a traced setting
+
+
+class Method(NamedTuple):
+    """Numbers of the method."""
+
+    fraction: float = 0.25  # share of the members that are replaced, and of those that are copied; at most 1/2
+    resample: float = 0.25  # chance that a setting of a child is drawn anew from its range; else it is perturbed
+    factor: float = 1.4  # most that a perturbation multiplies or divides a "log" setting by
+    step: float = 0.1  # most that a perturbation adds to or takes from a "linear" setting, as a share of its range
+
+
+class Evolving(NamedTuple):
+    """A population and what selects among its members. Every leaf leads with `[P]`."""
+
+    members: Any  # state of the population
+    key: jax.Array  # key [P]: what the child in this place will draw from
+    total_return: jax.Array  # float [P]: over the episodes that ended since the last generation
+    episodes: jax.Array  # float [P]: how many those are
+    is_well: jax.Array  # bool [P]: every number has been finite since the last generation
+    fitness: jax.Array  # float [P]: as it was last known; NaN before any episode has ended
+
+
+class Generation(NamedTuple):
+    """What one call of `evolve` did, `[P]` each."""
+
+    fitness: jax.Array  # float: of the members before it; NaN where it is not known, or where numbers are not finite
+    parent: jax.Array  # int32: whose copy a member is; its own index where it stays
+    settings: dict[str, jax.Array]  # float: of the members after it
+
+
+def evolving(algorithm: Algorithm, ranges: Ranges) -> Algorithm:
+    """A population that counts what `evolve` selects by: the mean return of each member's episodes in training.
+
+    `algorithm`: made by `population`, with a state that has its settings under `config`. `init` takes a pair of keys `[P]`, of
+    each member's run and of the children in its place, and draws the settings in `ranges` over those in the configs.
+    """
+
+    def init(keys: Any, configs: Any) -> Evolving:
+        run_keys, place_keys = keys
+        draw_keys, child_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(place_keys)
+        settings = {
+            name: jax.vmap(lambda key, i=index, span=span: draw(jax.random.fold_in(key, i), span))(draw_keys)
+            for index, (name, span) in enumerate(ranges.items())
+        }
+        members = algorithm.init(run_keys, dataclasses.replace(configs, **settings))
+        zero = jnp.zeros(run_keys.shape)
+        return Evolving(members, child_keys, zero, zero, jnp.isfinite(zero), jnp.full_like(zero, jnp.nan))
+
+    def step(state: Evolving) -> tuple[Evolving, Metrics]:
+        members, metrics = algorithm.step(state.members)
+        finite = jnp.stack([values for name, values in metrics.items() if name.startswith("finite/")])
+        state = state._replace(
+            members=members,
+            total_return=state.total_return + metrics["episodes/total_return"],
+            episodes=state.episodes + metrics["episodes/number"],
+            is_well=state.is_well & jnp.all(finite, axis=0),
+        )
+        return state, metrics | {f"evolve/{name}": getattr(members.config, name) for name in ranges}
+
+    return Algorithm(
+        init,
+        step,
+        lambda state, *arguments: algorithm.act(state.members, *arguments),
+        lambda state: algorithm.initial_carry(state.members),
+    )
+
+
+def evolve(state: Evolving, ranges: Ranges, method: Method = Method()) -> tuple[Evolving, Generation]:  # noqa: B008
+    """One generation: the worst members become copies of random ones of the best, with settings and keys of their own.
+
+    A copy is of the whole state: parameters, optimiser, environments, replay. Members that stay are not changed in any bit.
+    """
+    split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
+    key, parent_key, explore_key, renew_key = split(state.key)
+    known = jnp.where(state.episodes > 0, state.total_return / jnp.maximum(state.episodes, 1), state.fitness)
+    fitness = jnp.where(state.is_well & jnp.isfinite(known), known, jnp.nan)
+    parent = parents(parent_key, fitness, state.is_well, method.fraction)
+    is_child = parent != jnp.arange(parent.size)
+
+    # A child never has its parent's keys, so those are not taken.
+    copies = jax.tree.map(lambda x: x if _is_key(x) else x[parent], state.members)
+    copies = jax.vmap(renewed)(renew_key, copies)
+    members = jax.tree.map(lambda new, own: _replaced(is_child, new, own), copies, state.members)
+    settings = {}
+    for index, (name, span) in enumerate(ranges.items()):
+        keys = jax.vmap(jax.random.fold_in, (0, None))(explore_key, index)
+        value = getattr(members.config, name)
+        child = jax.vmap(lambda key, value, span=span: explore(key, value, span, method))(keys, value)
+        settings[name] = jnp.where(is_child, child, value)
+    members = members._replace(config=dataclasses.replace(members.config, **settings))
+
+    zero = jnp.zeros_like(fitness)
+    state = Evolving(members, key, zero, zero, jnp.isfinite(zero), fitness[parent])
+    return state, Generation(fitness, parent, settings)
+
+
+def ranks(fitness: jax.Array) -> jax.Array:
+    """The place of each member, int32 `[P]`: 0 is the best, NaN is last; of equals the one with the lower index is first."""
+    return jnp.argsort(_order(fitness)).astype(jnp.int32)
+
+
+def _order(fitness: jax.Array) -> jax.Array:
+    """The members from the best to the worst, int32 `[P]`."""
+    return jnp.argsort(-jnp.where(jnp.isnan(fitness), -jnp.inf, fitness), stable=True).astype(jnp.int32)
+
+
+def parents(keys: jax.Array, fitness: jax.Array, is_well: jax.Array, fraction: float) -> jax.Array:
+    """Whom each member becomes a copy of, int32 `[P]`: itself, or for a bad one a random one of the best.
+
+    Bad are the last `fraction` of the members and all that are not well; best the first `fraction`, as far as their fitness
+    is known. Who is no worse than the one that was drawn stays. `keys`: `[P]`.
+    """
+    own = jnp.arange(fitness.size, dtype=jnp.int32)
+    number = selected(fitness.size, fraction)
+    choices = jnp.clip(jnp.sum(jnp.isfinite(fitness)), 1, number)
+    drawn = _order(fitness)[jax.vmap(lambda key: jax.random.randint(key, (), 0, choices))(keys)]
+    worth = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
+    is_bad = (ranks(fitness) >= fitness.size - number) | ~is_well
+    return jnp.where(is_bad & (worth[drawn] > worth), drawn, own)
+
+
+def selected(num_members: int, fraction: float) -> int:
+    """How many members are replaced at most while all are well, and how many are copied at most."""
+    return min(max(int(num_members * fraction), 1), num_members // 2)
+
+
+def draw(key: jax.Array, span: Range) -> jax.Array:
+    """A number of the range, uniform on its scale."""
+    low, high = _ends(span)
+    return _number(jax.random.uniform(key, (), minval=low, maxval=high), span)
+
+
+def explore(key: jax.Array, value: jax.Array, span: Range, method: Method) -> jax.Array:
+    """A child's setting: its parent's perturbed, or a new one. `value`: float `[]`, within the range."""
+    choose_key, draw_key, move_key = jax.random.split(key, 3)
+    low, high = _ends(span)
+    most = math.log(method.factor) if span.scale == "log" else method.step * (high - low)
+    place = jnp.log(value) if span.scale == "log" else value
+    place = place + most * jax.random.uniform(move_key, (), minval=-1.0, maxval=1.0)
+    place = jnp.where(place > high, 2 * high - place, jnp.where(place < low, 2 * low - place, place))
+    is_new = jax.random.bernoulli(choose_key, method.resample)
+    return jnp.where(is_new, draw(draw_key, span), _number(place, span))
+
+
+def _ends(span: Range) -> tuple[float, float]:
+    """Where the range begins and ends on its scale."""
+    return (math.log(span.low), math.log(span.high)) if span.scale == "log" else (span.low, span.high)
+
+
+def _number(place: jax.Array, span: Range) -> jax.Array:
+    """The setting at a place of its scale; clipped, because rounding and steps longer than the range lead out of it."""
+    return jnp.clip(jnp.exp(place) if span.scale == "log" else place, span.low, span.high)
+
+
+def renewed(key: jax.Array, state: Any) -> Any:
+    """One member's state with new keys throughout, so that it is soon another than the one it was copied from.
+
+    The starts of episodes that were drawn ahead with the keys before are dropped.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    for index, leaf in enumerate(leaves):
+        if _is_key(leaf):
+            leaves[index] = jax.random.split(jax.random.fold_in(key, index), leaf.shape)
+
+    def forget(part: Any) -> Any:
+        is_streams = isinstance(part, StreamState)
+        return part._replace(spare_episode=jnp.full_like(part.spare_episode, -1)) if is_streams else part
+
+    return jax.tree.map(forget, structure.unflatten(leaves), is_leaf=lambda part: isinstance(part, StreamState))
+
+
+def _replaced(is_child: jax.Array, new: jax.Array, own: jax.Array) -> jax.Array:
+    """`new` in the places of children. Keys as numbers: the check against reuse takes a selection among keys for a use."""
+    if _is_key(own):
+        chosen = _replaced(is_child, jax.random.key_data(new), jax.random.key_data(own))
+        return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(own))
+    return tree.where(is_child, new, own)
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
