@@ -122,9 +122,9 @@ def test_the_deadline_of_the_riddle_is_part_of_it() -> None:
     np.testing.assert_array_equal(obs["action_mask"][:, 1], obs["observation"][:, 0])
 
 
-def battle(allies: list[bool], enemies: list[bool], step: int = 0) -> tuple[Any, Any]:
+def battle(allies: list[bool], enemies: list[bool], step: int = 0, fallen: str = "leave") -> tuple[Any, Any]:
     """A battle of three marines each in which those marked are alive, and its environment."""
-    env = make("jaxmarl/HeuristicEnemySMAX", scenario="3m", max_steps=20)
+    env = make("jaxmarl/HeuristicEnemySMAX", scenario="3m", max_steps=20, fallen=fallen)
     state, _ = env.reset(jax.random.key(0))
     alive = jnp.asarray([*allies, *enemies])
     units = state.state.replace(unit_alive=alive, unit_health=alive * 45.0, step=jnp.asarray(step, jnp.int32))
@@ -134,6 +134,18 @@ def battle(allies: list[bool], enemies: list[bool], step: int = 0) -> tuple[Any,
 def stop(env: Any, state: Any) -> Any:
     with jax.debug_key_reuse(False):
         return env.step(jax.random.key(1), state, jnp.full(env.num_agents, 4, jnp.int32))
+
+
+@pytest.mark.parametrize(("enemies", "step", "terminated", "truncated"), [(1, 3, 0, 0), (0, 3, 1, 0), (1, 20, 0, 1)])
+def test_the_fallen_stay_until_the_battle_ends(enemies: int, step: int, terminated: int, truncated: int) -> None:
+    """They are paid with their team, and can only stand still."""
+    env, state = battle([True, False, True], [bool(enemies), False, False], step, fallen="stay")
+    after = stop(env, state)
+    np.testing.assert_array_equal(after.terminated, [bool(terminated)] * 3)
+    np.testing.assert_array_equal(after.truncated, [bool(truncated)] * 3)
+    np.testing.assert_array_equal(after.obs["action_mask"][1], np.arange(8) == 4)
+    np.testing.assert_array_equal(after.reward, np.full(3, after.info["team_return"]))
+    assert (after.reward[1] > 0) == bool(terminated)  # the bonus of a victory
 
 
 def test_the_fallen_have_ended_and_get_nothing() -> None:
@@ -223,6 +235,8 @@ def test_making_an_environment_twice_compiles_once() -> None:
 def test_mistakes_are_answered_with_names_that_are_near() -> None:
     with pytest.raises(UnknownNameError, match="2s3z"):
         make("jaxmarl/SMAX", scenario="2s3y")
+    with pytest.raises(UsageError, match="stay"):
+        make("jaxmarl/SMAX", fallen="stays")
     with pytest.raises(UnknownNameError, match="cramped_room"):
         make("jaxmarl/overcooked", layout="cramped_rom")
     with pytest.raises(UnknownNameError, match="num_landmarks"):

@@ -6,7 +6,8 @@ which ends are the task's, and all others are time limits. What is put right on 
 
 - rewards are float32, ends bool, states of definite types, and observations that are boxes float32: Overcooked gives whole
   numbers as uint8, which networks take for pixels; shapes are those that observations have, not those that are stated;
-- an agent that has died gets no more rewards; SMAX goes on paying its team's. `info["team_return"]` keeps the suite's sum;
+- a unit of SMAX that has fallen stays, as in the suite: it gets its team's reward and can do nothing. With `fallen="leave"`
+  its episode ends with its life, and so do its rewards; `info["team_return"]` is the suite's sum in both cases;
 - legal actions are the part "action_mask" (SMAX, Hanabi, kinds with fewer actions). In the switch riddle it leaves prisoners
   outside of the room nothing to do, as in Foerster et al. 2016 (arXiv:1605.06676); their actions have no effect in any case;
 - MPE and SMAX compare their clock before it ticks: episodes have one step more than `max_steps`, 26 and 101 by default. That
@@ -16,7 +17,6 @@ which ends are the task's, and all others are time limits. What is put right on 
 import functools
 import json
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +34,7 @@ from rollax.environments.jaxmarl_families import (
     MAP_NAME_TO_SCENARIO,
     MPE,
     SMAX,
+    SMAX_TOGETHER,
     Family,
     ObservationType,
     Parts,
@@ -42,6 +43,7 @@ from rollax.environments.jaxmarl_families import (
     suite,
     suite_spaces,
 )
+from rollax.environments.quiet import quietly
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -146,6 +148,7 @@ _PHYSICS = {"max_steps": 25, "dt": 0.1, "damping": 0.25, "contact_force": 100.0,
 _BRAX = {"episode_length": 1000, "action_repeat": 1, "homogenisation_method": "", "backend": "positional"}
 # What is chosen by name.
 _SCENARIOS = {"scenario": {"": None, **MAP_NAME_TO_SCENARIO}}
+_FALLEN = {"stay": SMAX_TOGETHER, "leave": SMAX}
 _CHOICES: dict[str, dict[str, dict[str, Any]]] = {
     "SMAX": _SCENARIOS,
     "HeuristicEnemySMAX": _SCENARIOS,
@@ -162,13 +165,16 @@ def make(name: str, arguments: dict[str, Any]) -> JaxMARL:
     id, defaults = f"jaxmarl/{name}", _defaults(name)
     given = defaults | convert_all(id, arguments, defaults)
     global_state, shaping = given.pop("global_state"), given.pop("shaping", None)
+    family = FAMILIES[name][1]
+    if family is SMAX:
+        family = _choice("fallen", id, given.pop("fallen"), _FALLEN)
     changed = {key: given[key] for key in arguments if key in given}
     if any(isinstance(value, Tracer) for value in changed.values()):
         raise UsageError(f"{id}: its arguments shape the program, so they must be plain values, not traced ones.")
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
         dynamics = _dynamics(name, json.dumps(changed, default=lambda x: np.asarray(x).tolist(), sort_keys=True))
-        return _assembled(id, dynamics, FAMILIES[name][1], global_state, shaping)
+        return _assembled(id, dynamics, family, global_state, shaping)
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def _defaults(name: str) -> dict[str, Any]:
     if name == "HeuristicEnemySMAX":
         found |= signature_defaults(suite.SMAX)
     if family is SMAX:
-        found["scenario"] = ""
+        found |= {"scenario": "", "fallen": "stay"}
     if family is MPE and found:  # facmac's larger ones have no arguments
         found |= _PHYSICS
     if family is MABRAX:
@@ -210,17 +216,21 @@ def _dynamics(name: str, changed: str) -> Any:
     values: dict[str, Any] = {key: jnp.asarray(x) if key in arrays else x for key, x in given.items()}
     choices = _CHOICES.get(name, {})
     for key in choices.keys() & values.keys():
-        if values[key] not in choices[key]:
-            raise UnknownNameError(f"{key} of {id}", values[key], choices[key])
-        values[key] = choices[key][values[key]]
+        values[key] = _choice(key, id, values[key], choices[key])
     if FAMILIES[name][1] is MABRAX:
         values = values | {"auto_reset": False, "homogenisation_method": values.get("homogenisation_method") or None}
     try:
-        with warnings.catch_warnings(action="ignore", category=Warning):  # of what it replaces, and of its own defaults
+        with quietly():  # it warns of what it replaces, and of its own defaults
             return _class(name)(**values)
     except (ValueError, TypeError, AssertionError, KeyError, IndexError, NotImplementedError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise UsageError(f"JaxMARL refuses to make {name} with {shown}: {error or 'it states no reason'}.") from error
+
+
+def _choice(key: str, id: str, value: Any, choices: dict[str, Any]) -> Any:
+    if value not in choices:
+        raise UnknownNameError(f"{key} of {id}", value, choices)
+    return choices[value]
 
 
 def _assembled(id: str, dynamics: Any, family: Family, global_state: bool, shaping: float | None) -> JaxMARL:

@@ -3,29 +3,16 @@
 An end that `terminated` does not claim is a time limit.
 """
 
-import contextlib
-import io
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """JaxMARL prints on import which of its extras are there, and leaves both streams set to the process's own."""
-    before = sys.stdout, sys.stderr, sys.__stdout__
-    sys.stdout = sys.__stdout__ = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr, sys.__stdout__ = before  # pyright: ignore[reportAttributeAccessIssue]
-
+from rollax.environments.quiet import quietly
 
 # The module of environments takes its part of the suite from here, so that all of it is imported quietly.
-with _quietly():
+with quietly():
     from jaxmarl import environments as suite  # noqa: F401
     from jaxmarl.environments import spaces as suite_spaces  # noqa: F401
     from jaxmarl.environments.jaxnav import jaxnav_env
@@ -84,11 +71,15 @@ def _alive(dynamics: Any, state: Any) -> jax.Array:
     return _battle(state).unit_alive[: len(dynamics.agents)]
 
 
-def _fallen(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
-    """A unit's episode ends with its life or with the battle; one that the clock ended is cut off."""
+def _decided(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
+    """The battle is over because one side has none left; one that the clock ended is cut off."""
     units, allies = _battle(state).unit_alive, dynamics.num_allies
-    is_decided = ~jnp.any(units[:allies]) | ~jnp.any(units[allies:])
-    return ~_alive(dynamics, state) | (over & is_decided)
+    return over & (~jnp.any(units[:allies]) | ~jnp.any(units[allies:]))
+
+
+def _fallen(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
+    """A unit's episode ends with its life or with the battle."""
+    return ~_alive(dynamics, state) | _decided(dynamics, state, over)
 
 
 def _victory(dynamics: Any, state: Any, over: jax.Array, told: Any) -> dict[str, jax.Array]:
@@ -150,6 +141,8 @@ SMAX = Family(
     info=_victory,
     team=True,
 )
+# The reward is the team's. Who leaves with their life has no part in what their fall was good for, and learns to flee.
+SMAX_TOGETHER = SMAX._replace(terminated=_decided, gone=Family._field_defaults["gone"])
 _OVERCOOKED = Family(
     lambda dynamics: dynamics.max_steps,
     info=lambda dynamics, state, over, told: {"shaped_reward": as_float(jnp.stack(each(dynamics, told["shaped_reward"])))},
