@@ -171,6 +171,20 @@ _ROBOTS = (
     "JaxRobotarium_predator_prey",
 )
 
+_BRAX = (
+    "ant",
+    "halfcheetah",
+    "hopper",
+    "humanoid",
+    "humanoidstandup",
+    "inverted_pendulum",
+    "inverted_double_pendulum",
+    "pusher",
+    "reacher",
+    "swimmer",
+    "walker2d",
+)
+
 SUITES: dict[str, Suite] = {
     "gymnax": Suite(
         "rollax.environments.gymnax",
@@ -185,6 +199,12 @@ SUITES: dict[str, Suite] = {
     "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
     "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
+    "brax": Suite(
+        "rollax.environments.brax",
+        _BRAX,
+        "brax",
+        {"fast": "it is no task: it serves brax's own tests"},
+    ),
     "jaxmarl": Suite(
         "rollax.environments.jaxmarl",
         _JAXMARL,
