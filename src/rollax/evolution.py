@@ -166,6 +166,7 @@ def explore(key: jax.Array, value: jax.Array, span: Range, method: Method) -> ja
     choose_key, draw_key, move_key = jax.random.split(key, 3)
     low, high = _ends(span)
     most = math.log(method.factor) if span.scale == "log" else method.step * (high - low)
+    most = min(most, high - low)  # so that what is reflected once is within the range
     place = jnp.log(value) if span.scale == "log" else value
     place = place + most * jax.random.uniform(move_key, (), minval=-1.0, maxval=1.0)
     place = jnp.where(place > high, 2 * high - place, jnp.where(place < low, 2 * low - place, place))
@@ -179,7 +180,7 @@ def _ends(span: Range) -> tuple[float, float]:
 
 
 def _number(place: jax.Array, span: Range) -> jax.Array:
-    """The setting at a place of its scale; clipped, because rounding and steps longer than the range lead out of it."""
+    """The setting at a place of its scale; clipped, because rounding leads out of it."""
     return jnp.clip(jnp.exp(place) if span.scale == "log" else place, span.low, span.high)
 
 
