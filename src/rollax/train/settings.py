@@ -81,7 +81,7 @@ class RunOptions:
         """Raises UsageError when a number is out of its range."""
         for name, low in {**dict.fromkeys(_COUNTS, 1), **dict.fromkeys(_AMOUNTS, 0)}.items():
             value = getattr(self, name)
-            if not value >= low:
+            if value is not None and not value >= low:
                 raise UsageError(f"{name} ({value}) must be at least {low}")
         for name, (low, high) in _SPANS.items():
             if not low <= getattr(self, name) <= high:
@@ -92,7 +92,7 @@ class RunOptions:
 
 
 _COUNTS = ("total_steps", "seeds", "eval_episodes", "eval_max_steps", "keep_last", "log_lines", "devices")
-_AMOUNTS = ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best", "evolve_start")
+_AMOUNTS = ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best", "evolve_every", "evolve_start")
 _SPANS = {"evolve_fraction": (0, 0.5), "evolve_resample": (0, 1), "evolve_factor": (1, 100), "evolve_step": (0, 1)}
 
 
@@ -165,11 +165,20 @@ def entry(algorithm: str) -> Entry:
 
 def preset(algorithm: str, environment: str) -> Preset:
     """The settings for this pair: an exact id comes before a pattern, no entry gives the defaults."""
-    file = importlib.resources.files("rollax.presets") / f"{algorithm}.yaml"
-    table = yaml.safe_load(file.read_text()) if file.is_file() else {}
+    table = _presets(algorithm)
     matching = [pattern for pattern in table if fnmatch.fnmatchcase(environment, pattern)]
     found = table[min(matching, key=lambda p: (p != environment, -len(p)))] if matching else {}
     return Preset(found.get("total_steps"), found.get("config", {}), found.get("network", {}), found.get("eval_arguments", {}))
+
+
+def example(algorithm: str) -> str:
+    """An environment for the algorithm: the first that it has tuned settings for."""
+    return next(iter(_presets(algorithm)), "gymnax/CartPole-v1")
+
+
+def _presets(algorithm: str) -> dict[str, Any]:
+    file = importlib.resources.files("rollax.presets") / f"{algorithm}.yaml"
+    return yaml.safe_load(file.read_text()) if file.is_file() else {}
 
 
 def make_spec(
