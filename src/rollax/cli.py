@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train(arguments: list[str]) -> int:
     """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.train import api
-    from rollax.train.settings import DEFAULT_TOTAL_STEPS, RunOptions, entry, preset, settings_of
+    from rollax.train.settings import DEFAULT_TOTAL_STEPS, RunOptions, entry, example, preset, settings_of
 
     rest, env = _take(arguments, "--env.")
     rest, eval_env = _take(rest, "--eval-env.")
@@ -91,10 +91,11 @@ def train(arguments: list[str]) -> int:
     wants_help = "-h" in rest or "--help" in rest
     if len(names) != 2 and not wants_help:
         raise UsageError("train takes an algorithm and an environment: rollax train ppo gymnax/CartPole-v1")
-    algorithm, environment = names if len(names) == 2 else ("ppo", "gymnax/CartPole-v1")
-    kinds, tuned = entry(algorithm), preset(algorithm, environment)
-    if names:
-        _check_environment(environment)
+    algorithm = names[0] if names else "ppo"
+    kinds = entry(algorithm)
+    environment = names[1] if len(names) > 1 else example(algorithm)
+    tuned = preset(algorithm, environment)
+    _check_environment(environment)
     default_options = RunOptions(total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
     command = dataclasses.make_dataclass(
         "Train",

@@ -223,6 +223,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("eval", "--checkpoint --episodes --stochastic --seed --member --json"),
         ("plot", "--out"),
         ("render", "--out --checkpoint --seed --episodes"),
+        ("train sac", "--config.target-entropy --config.warmup"),
         ("envs", "--json"),
         ("algorithms", "--json"),
         ("doctor", "--json"),
