@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.errors import UsageError
+from rollax.train.lineage import read as read_lineage
 from rollax.train.logging import read_metrics
 from rollax.train.run_dir import EVALUATIONS, METRICS, read_spec, write_atomically
 from rollax.train.settings import Spec
 from rollax.train.statistics import bootstrap_interval, interquartile_mean
+from rollax.view import lineage
 
 FORMATS = (".png", ".pdf", ".svg")
 WITHIN = "info/episode_returns"  # of the evaluations: the returns of the episodes within a trial
@@ -267,12 +269,20 @@ def _image(curves: list[Curve], suffix: str) -> bytes:
 
 
 def _one_environment(figure: Any, curves: list[Curve]) -> None:
-    """Returns above, the small panels of metrics beneath."""
+    """Returns above, the small panels of metrics beneath, and of a single run that evolves its settings under those."""
     panels = [name for name in PANELS if any(_has(curve.run, name) for curve in curves)]
     rows = -(-len(panels) // 4)
     has_trials = _have_trials(curves)
-    figure.set_size_inches(13 if has_trials else 10, 6.4 + 1.9 * rows)
-    returns, small = figure.subfigures(2, 1, height_ratios=(6.0, max(1.9 * rows, 0.01)))
+    run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
+    told = lineage.history(read_lineage(run.folder), run.spec.evolve) if is_single and run.spec.evolve else None
+    heights = 6.0, max(1.9 * rows, 0.01), *((2.1 * lineage.rows(run.spec.evolve) + 0.2,) if told else ())
+    figure.set_size_inches(13 if has_trials else 10, 0.4 + sum(heights))
+    returns, small, *under = figure.subfigures(len(heights), 1, height_ratios=heights)
+    if told:
+        last = run.returns[-1].mean(axis=-1) if run.eval_step.size else np.zeros(0)
+        end = int(max(run.step.max(initial=0), told.step[-1]))
+        chosen = lineage.best(told, last if run.spec.options.best_mode == "max" else -last)
+        lineage.draw(under[0], told, run.spec.evolve, end, chosen, lambda axis: _finish(axis, "", small=True))
     if has_trials:
         returns, adaptation = returns.subfigures(1, 2, width_ratios=(8, 5))
         _adaptation(adaptation.subplots(), curves, is_wide=True)
