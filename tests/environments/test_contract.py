@@ -7,7 +7,7 @@ import pytest
 
 from rollax.environments import arguments, check_environment, list_environments, make
 
-# Ten seconds each, nearly all of it compilation. Of the many ids of XLand-MiniGrid and JaxMARL, some that differ in kind.
+# Ten seconds each, nearly all of it compilation. Of the many ids of XLand-MiniGrid, JaxMARL and brax, some that differ in kind.
 SLOW = ("gymnax/Asterix-MinAtar", "gymnax/Freeway-MinAtar", "gymnax/Seaquest-MinAtar")
 CHOSEN = (
     "xminigrid/MiniGrid-DoorKey-5x5",
@@ -17,24 +17,27 @@ CHOSEN = (
     "jaxmarl/MPE_simple_spread_v3",
     "jaxmarl/MPE_simple_speaker_listener_v4",
     "jaxmarl/switch_riddle",
+    "brax/inverted_pendulum",
 )
 BRAX = tuple(f"jaxmarl/{name}" for name in ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3"))
 
 
 def is_slow(id: str) -> bool:
-    return id in SLOW or (id.startswith(("xminigrid/", "rl2/", "jaxmarl/")) and id not in CHOSEN)
+    return id in SLOW or (id.startswith(("xminigrid/", "rl2/", "jaxmarl/", "brax/")) and id not in CHOSEN)
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in list_environments()])
 def test_every_listed_environment_keeps_the_contract(id: str) -> None:
-    if id in BRAX:
+    if id in BRAX or id.startswith("brax/"):
         pytest.importorskip("brax")
     # A short limit, so that long episodes end too; 30 steps see four ends at least.
     limits = ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length")
     short = {name: 6 for name in limits if name in arguments(id)}
     short |= {"num_outer_steps": 1} if "num_outer_steps" in arguments(id) else {}
-    # gymnax's Swimmer, the rooms of XLand-MiniGrid and most of JaxMARL add arrays of different ranks.
-    with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/", "jaxmarl/")) else "raise"):
+    # gymnax's Swimmer, the rooms of XLand-MiniGrid, brax and most of JaxMARL add arrays of different ranks.
+    with jax.numpy_rank_promotion(
+        "allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/", "jaxmarl/", "brax/")) else "raise"
+    ):
         env = make(id, **short)
         report = check_environment(env, steps=30)
     assert report.episodes > 0, report

@@ -15,6 +15,7 @@ the suite's own contacts measure, but in the state as it is: those in a backend'
 import copy
 import functools
 import importlib.metadata
+import types
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,7 +32,11 @@ from rollax.spaces import Box
 
 with quietly():
     from brax import envs as suite
+    from brax import fluid
     from brax import math as rotations
+
+# For the swimmer: brax names an argument of `jnp.clip` as JAX no longer does. It is the only use in that module.
+fluid.jp = types.SimpleNamespace(**{**vars(jnp), "clip": lambda x, a_min: jnp.maximum(x, a_min)})
 
 BACKENDS = ("spring", "generalized", "positional", "mjx")
 DESCRIPTORS = ("contact", "position")
@@ -76,8 +81,8 @@ class Feet(NamedTuple):
 class Brax(eqx.Module):
     """One environment of the suite.
 
-    The leaves are its physics: gravity [3], mass and inertia of bodies, damping and armature of joints, gear of motors, friction
-    of geometries. What the suite derives from them once (inverse weights) stays as it is.
+    The leaves are its physics: gravity [3], mass and inertia of bodies, damping and armature of joints, gear of motors,
+    friction of geometries. What the suite derives from them once (inverse weights) stays as it is.
     """
 
     physics: dict[str, jax.Array]

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from rich.text import Text
 
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.view import agents, granular, grid, worlds
+from rollax.view import agents, bodies, granular, grid, worlds
 from rollax.view.scene import (
     BLUE,
     BOARD,
@@ -370,6 +370,10 @@ DRAWINGS: dict[str, Drawing] = {
     "granular/single-navigator": Drawing(granular.navigator, 15),
     "granular/many-navigators": Drawing(granular.navigators, 15),
     "granular/single-roller": Drawing(granular.roller, 15),
+    # These two move in steps of 0.008 seconds.
+    "brax/hopper": Drawing(bodies.brax, 60),
+    "brax/walker2d": Drawing(bodies.brax, 60),
+    "brax/*": Drawing(bodies.brax, 20),
     "jaxmarl/MPE_*": Drawing(agents.particles, 8),
     "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),

@@ -1,0 +1,207 @@
+"""What the adapter of brax promises: the suite's own dynamics, ends told apart, and what feet and torsos do."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("brax")
+
+from brax import contact, kinematics
+
+from rollax.algorithm import Algorithm
+from rollax.environments import arguments, list_environments, make
+from rollax.environments import brax as adapter
+from rollax.errors import UnknownNameError, UsageError
+from rollax.train.evaluate import evaluator
+from rollax.view.draw import drawing_of
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _as_strict_as_the_suite() -> Iterator[None]:
+    before = jax.config.values["jax_numpy_rank_promotion"]
+    jax.config.update("jax_numpy_rank_promotion", "allow")
+    yield
+    jax.config.update("jax_numpy_rank_promotion", before)
+
+
+def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
+    """The first state, and the transitions of so many actions `[T, ...]`. By hand: all of a name share one compiled step."""
+    key = jax.random.key(seed)
+    with jax.debug_key_reuse(False):
+        first, _ = env.reset(key)
+        state, told = first, []
+        for action in actions:
+            told.append(jax.device_get(env.step(key, state, jnp.asarray(action))))
+            state = told[-1].state
+    return first, jax.tree.map(lambda *rows: np.stack(rows), *told)
+
+
+def test_it_is_the_suites_own_dynamics() -> None:
+    """Rewards, observations and ends are those of the unwrapped suite, and the time limit is ours."""
+    env = make("brax/reacher", max_steps=5)
+    actions = np.random.default_rng(0).uniform(-1, 1, (6, 2)).astype(np.float32)
+    _, told = play(env, actions)
+    raw = jax.jit(env.dynamics.reset)(jax.random.key(0))
+    step = jax.jit(env.dynamics.step)
+    for time, action in enumerate(actions):
+        raw = step(raw, jnp.asarray(action))
+        np.testing.assert_allclose(told.obs[time], raw.obs, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(told.reward[time], raw.reward, rtol=1e-4, atol=1e-5)
+        assert not told.terminated[time] and told.truncated[time] == (time >= 4)
+    # What is told of the reward adds up to it.
+    np.testing.assert_allclose(sum(told.info.values()), told.reward, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fallen_pole_terminates_also_at_the_time_limit() -> None:
+    """The suite calls the fall a time-out. Pushed to one side the pole falls within 30 steps."""
+    actions = np.ones((40, 1), np.float32)
+    _, told = play(make("brax/inverted_pendulum"), actions)
+    fallen = int(np.argmax(told.terminated))
+    assert 0 < fallen < 40 and abs(told.obs[fallen, 1]) > 0.2 > abs(told.obs[fallen - 1, 1])
+    assert not told.truncated[: fallen + 1].any()
+    _, told = play(make("brax/inverted_pendulum", max_steps=fallen + 1), actions)
+    assert told.terminated[fallen] and not told.truncated[fallen]
+    _, told = play(make("brax/inverted_pendulum", max_steps=fallen), actions)
+    assert told.truncated[fallen - 1] and not told.terminated[fallen - 1]
+
+
+def test_a_state_stays_as_it_was() -> None:
+    """The suite writes into the state it is given."""
+    env = make("brax/reacher")
+    state, _ = env.reset(jax.random.key(0))
+    before = jax.tree.map(np.asarray, state)
+    after = env.step(jax.random.key(1), state, jnp.ones(2))
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.asarray, state))
+    assert float(after.info["reward_ctrl"]) == -2.0
+
+
+def test_physics_are_leaves() -> None:
+    """Copies with motors of different strength in one program; without a motor the pendulum is the suite's with no action."""
+    env = make("brax/inverted_pendulum")
+    strong = eqx.tree_at(lambda e: e.physics["gear"], env, jnp.stack([0 * env.physics["gear"], env.physics["gear"]]))
+    axes = eqx.tree_at(lambda e: e.physics["gear"], jax.tree.map(lambda x: None, env), 0, is_leaf=lambda x: x is None)
+    state, _ = env.reset(jax.random.key(0))
+    run = jax.vmap(lambda e, a: e.step(jax.random.key(0), state, a).obs, in_axes=(axes, None))
+    pushed, idle = run(strong, jnp.ones(1)), run(strong, jnp.zeros(1))
+    np.testing.assert_allclose(pushed[0], idle[0], atol=1e-6)
+    assert float(jnp.abs(pushed[1] - idle[1]).max()) > 1e-2
+
+
+# --- Descriptors -----------------------------------------------------------------------------------------------------
+
+
+FEET = {"ant": 4, "halfcheetah": 2, "hopper": 1, "walker2d": 2}
+HEIGHTS = {-0.005: 1.0, 0.0005: 1.0, 0.002: 0.0, 0.3: 0.0}
+
+
+@pytest.mark.parametrize("name", [*FEET])
+def test_feet_touch_the_ground_or_not(name: str) -> None:
+    """At rest bodies lie a little in the ground or above it, and both count; in the air no foot does.
+
+    The heights are those of the suite's own contacts.
+    """
+    env = make(f"brax/{name}")
+    assert env.descriptor_space.shape == (FEET[name],) and env.descriptor_extraction == "mean"
+    system = env.dynamics.sys
+    q = jnp.asarray(system.init_q) + 0.1 * jax.random.normal(jax.random.key(0), (system.q_size(),))
+    links, _ = jax.jit(lambda q: kinematics.forward(system, q, jnp.zeros(system.qd_size())))(q)
+    lowest = float(adapter.clearance(env.feet, links).min())
+    places = [links.replace(pos=links.pos.at[:, 2].add(height - lowest)) for height in HEIGHTS]
+    contacts = jax.jit(lambda places: [contact.get(system, links) for links in places])(places)
+    for (height, touches), links, own in zip(HEIGHTS.items(), places, contacts, strict=True):
+        raw = SimpleNamespace(pipeline_state=SimpleNamespace(x=links))
+        found = np.asarray(env.descriptor(adapter.BraxState(raw, jnp.zeros((), jnp.int32), jnp.zeros(3))))
+        assert found.shape == (FEET[name],) and found.max() == touches
+        clearance = np.asarray(adapter.clearance(env.feet, links))
+        assert clearance.min() == pytest.approx(height, abs=1e-5)
+        np.testing.assert_array_equal(found, clearance < adapter.TOUCH)
+        # One contact for a sphere, two for the ends of a capsule.
+        link, distance = np.asarray(own.link_idx[1]), np.asarray(own.dist)
+        np.testing.assert_allclose(clearance, [distance[link == foot].min() for foot in env.feet.link], atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["spring", pytest.param("positional", marks=pytest.mark.slow)])
+def test_a_body_at_rest_touches_the_ground_all_the_time(backend: str) -> None:
+    """An ant that does nothing comes to rest on its four feet."""
+    env = make("brax/ant", backend=backend)
+    _, told = play(env, np.zeros((150, 8), np.float32))
+    feet = np.asarray(jax.vmap(env.descriptor)(jax.tree.map(jnp.asarray, told.state)))
+    np.testing.assert_array_equal(feet[-30:], 1.0)
+
+
+def test_places_are_shifts_from_the_start() -> None:
+    """In an evaluation of whole episodes, that of the last state: a plain loop finds the same."""
+    env = make("brax/ant", descriptor="position", max_steps=4)
+    assert env.descriptor_space.shape == (2,) and env.descriptor_extraction == "final"
+    still = Algorithm(None, None, lambda s, c, o, k, g: (c, jnp.full(8, s)), lambda state: ())  # pyright: ignore
+    run = jax.jit(evaluator(env, still, 3, 4, True))
+    episodes = run(jnp.float32(0.5), jax.random.key(0))
+    reset_key, _ = jax.random.split(jax.random.key(0))
+    for number, key in enumerate(jax.random.split(reset_key, 3)):
+        first, _ = env.reset(key)
+        np.testing.assert_array_equal(env.descriptor(first), [0.0, 0.0])
+        state = first
+        for _ in range(4):
+            state = env.step(key, state, jnp.full(8, 0.5)).state
+        shift = (state.raw.pipeline_state.x.pos[0] - first.raw.pipeline_state.x.pos[0])[:2]
+        np.testing.assert_allclose(episodes.descriptor[number], shift, rtol=1e-4, atol=1e-5)
+        assert float(jnp.abs(shift).max()) > 1e-3
+
+
+# --- Making and showing ----------------------------------------------------------------------------------------------
+
+
+def test_names_and_arguments() -> None:
+    assert len(list_environments("brax")) == 11
+    assert arguments("brax/hopper")["backend"] == "spring" and arguments("brax/swimmer")["backend"] == "generalized"
+    env = make("brax/reacher", max_steps=7, n_frames=1)
+    assert env.time_limit == 7 and env.dynamics._n_frames == 1 and env.descriptor_space is None
+    assert make("brax/hopper", healthy_z_range="[0.5, 2.0]").dynamics._healthy_z_range == (0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("fast", {}, "brax/fast is not offered: it is no task"),
+        ("reacher", {"backend": "fast"}, "must be one of spring, generalized, positional, mjx"),
+        ("reacher", {"max_steps": 0}, r"max_steps \(0\) must be at least 1"),
+        ("reacher", {"descriptor": "contact"}, "unknown argument of brax/reacher 'descriptor'"),
+        ("ant", {"descriptor": "contacts"}, r"descriptor \('contacts'\) must be one of contact, position"),
+        ("ant", {"use_contact_forces": True}, "brax refuses to make ant with .*use_contact_forces=True"),
+        ("swimmer", {"backend": "spring"}, "Unsupported backend: spring"),
+    ],
+)
+def test_mistakes_name_the_remedy(name: str, given: dict[str, Any], words: str) -> None:
+    with pytest.raises((UsageError, UnknownNameError), match=words):
+        make(f"brax/{name}", **given)
+
+
+def test_nothing_is_printed_or_left_in_the_folder(tmp_path: Path) -> None:
+    """MuJoCo prints on import, warns of halfcheetah's file, and keeps such warnings in a file of its own."""
+    program = "import rollax; rollax.make('brax/halfcheetah')"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(adapter.__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_drawn() -> None:
+    """The drawing follows the torso, and a moved leg changes it."""
+    env = make("brax/ant")
+    state, obs = env.reset(jax.random.key(0))
+    draw = drawing_of(env).draw
+    picture = draw(env, jax.device_get(state), np.asarray(obs))
+    assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) > 5
+    after = env.step(jax.random.key(0), state, jnp.ones(8))
+    other = draw(env, jax.device_get(after.state), np.asarray(after.obs))
+    assert other.size == picture.size and other.tobytes() != picture.tobytes()
