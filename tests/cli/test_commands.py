@@ -71,6 +71,18 @@ def test_eval_is_repeatable(rollax: Rollax, finished: Path) -> None:
     assert rollax(*words, 2 * FRAMES).object["steps"] == 2 * FRAMES
 
 
+def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
+    """Where the environment describes behaviour, extracted as asked for; elsewhere an error with the remedy."""
+    outcome = rollax("eval", finished, "--descriptor", "final")
+    assert outcome.code == 2 and "does not describe behaviour" in outcome.err
+    assert rollax("train", "ppo", "control/point-maze", "--env.time-limit", 5, *TINY).code == 0
+    told = {name: rollax("eval", "run", "--episodes", 4, "--descriptor", name) for name in ("final", "mean")}
+    means = {name: outcome.object["descriptor_mean"] for name, outcome in told.items()}
+    assert len(means["final"]) == 2 and means["final"] != means["mean"]
+    assert f"descriptor mean [{means['final'][0]:.3f}, {means['final'][1]:.3f}]" in told["final"].out
+    assert rollax("eval", "run", "--episodes", 4).object["descriptor_mean"] == means["final"]
+
+
 def test_the_lines_of_train(rollax: Rollax) -> None:
     """The settings given on the command line are those of the run."""
     settings = [
