@@ -13,6 +13,7 @@ from PIL import Image
 
 import rollax
 from rollax.errors import UsageError
+from rollax.view import curves
 from rollax.view import plot as plots
 from rollax.view.plot import plot
 
@@ -80,15 +81,15 @@ def test_where_it_cannot_be_written_is_said(run, tmp_path):
 
 
 def test_a_sweep_has_a_line_for_each_value(sweep):
-    curves = plots._curves(plots.read_run(sweep))
-    assert [curve.label for curve in curves] == ["learning_rate 0.0001", "learning_rate 0.001"]
-    assert [curve.members.tolist() for curve in curves] == [[0, 1], [2, 3]]
-    assert curves[0].colour != curves[1].colour
+    found = curves.curves_of(curves.read_run(sweep))
+    assert [curve.label for curve in found] == ["learning_rate 0.0001", "learning_rate 0.001"]
+    assert [curve.members.tolist() for curve in found] == [[0, 1], [2, 3]]
+    assert found[0].colour != found[1].colour
     check_image(plot([sweep]))
 
 
 def test_the_line_is_the_mean_and_lies_in_its_interval(run):
-    (read,) = plots.read_run(run)
+    (read,) = curves.read_run(run)
     for returns in read.returns:
         line, low, high = plots._interval(returns)
         assert low <= line <= high and line == pytest.approx(returns.mean())
@@ -103,7 +104,7 @@ def test_damaged_lines_and_missing_numbers(copy):
     metrics = copy / "metrics.jsonl"
     rewrite(metrics, change)
     metrics.write_bytes(metrics.read_bytes() + b'\xff\x00 {"step": 12, "entr\n[1, 2]\n{"step": "x"}\n{"step": 9')
-    (read,) = plots.read_run(copy)
+    (read,) = curves.read_run(copy)
     assert np.isnan(read.metrics["value_loss"]).all() and np.isnan(read.metrics["entropy"]).all()
     check_image(plot([copy]))
 
@@ -141,7 +142,7 @@ def test_a_single_point(copy):
     with np.load(copy / "evaluations.npz") as file:
         arrays = {name: values[:1] for name, values in file.items()}
     np.savez(copy / "evaluations.npz", **arrays)
-    assert plots.read_run(copy)[0].step.size == 1
+    assert curves.read_run(copy)[0].step.size == 1
     check_image(plot([copy]))
 
 
@@ -153,10 +154,10 @@ def test_several_environments_have_a_column_each(copy, run, tmp_path):
 
 def test_labels_say_what_differs(copy, run):
     facts = [{"environment": "a", "algorithm": "ppo", "gamma": 0.9}, {"environment": "a", "algorithm": "ppo", "gamma": 0.99}]
-    assert plots._labels(facts, [run, copy]) == ["gamma 0.9", "gamma 0.99"]
-    assert plots._labels([facts[0], facts[0]], [run, copy]) == ["single", "copy"]
-    assert plots._labels([facts[0], {**facts[1], "algorithm": "impala"}], [run, copy]) == ["ppo", "impala"]
-    assert plots._labels([facts[0], {**facts[0], "environment": "b"}], [run, copy]) == ["ppo", "ppo"]
+    assert curves.labels(facts, [run, copy]) == ["gamma 0.9", "gamma 0.99"]
+    assert curves.labels([facts[0], facts[0]], [run, copy]) == ["single", "copy"]
+    assert curves.labels([facts[0], {**facts[1], "algorithm": "impala"}], [run, copy]) == ["ppo", "impala"]
+    assert curves.labels([facts[0], {**facts[0], "environment": "b"}], [run, copy]) == ["ppo", "ppo"]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +176,12 @@ def with_trials(folder, within):
 
 def adaptation(folder):
     axis = Figure().subplots()
-    plots._adaptation(axis, plots._curves(plots.read_run(folder)), is_wide=True)
+    plots._adaptation(axis, curves.curves_of(curves.read_run(folder)), is_wide=True)
     return axis
 
 
 def test_trials_are_read_as_the_run_recorded_them(trials):
-    (read,) = plots.read_run(trials)
+    (read,) = curves.read_run(trials)
     assert read.trials.shape == (*read.returns.shape, 3)
     assert np.allclose(read.trials.sum(axis=-1), read.returns)
     check_image(plot([trials]))
@@ -198,7 +199,7 @@ def test_adaptation_is_the_mean_of_each_episode_of_a_trial(copy):
 
 
 def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
-    steps = plots.read_run(copy)[0].eval_step
+    steps = curves.read_run(copy)[0].eval_step
     with_trials(copy, np.zeros((3, 4, 5)))
     lines = adaptation(copy).lines
     assert [line.get_label() for line in lines] == [plots.frames(step) for step in steps]
@@ -241,11 +242,11 @@ def test_every_type_of_agents_has_a_curve(tmp_path):
     folder = rollax.train(
         "ppo", "hunting/3-players", options=options, config=config, network={"hidden": (8,)}, arguments=arguments, quiet=True
     ).folder
-    prey, predator = plots.read_run(folder)
+    prey, predator = curves.read_run(folder)
     assert (prey.kind, predator.kind) == ("prey", "predator")
     with np.load(folder / "evaluations.npz") as file:
         np.testing.assert_allclose(prey.returns[:, 0], file["returns"][..., 0])
         np.testing.assert_allclose(predator.returns[:, 0], file["returns"][..., 1:].mean(axis=-1))
-    assert [curve.label for curve in plots._curves([prey, predator])] == ["prey", "predator"]
+    assert [curve.label for curve in curves.curves_of([prey, predator])] == ["prey", "predator"]
     assert not np.array_equal(prey.metrics["entropy"], predator.metrics["entropy"])
     assert plots.plot([folder]).is_file()
