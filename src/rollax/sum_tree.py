@@ -61,13 +61,14 @@ def put(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> 
     return SumTree(tuple(levels))
 
 
-def find(tree: SumTree, point: jax.Array) -> jax.Array:
-    """The indices [B] at which running sums of weights exceed `point` [B] from 0 ... total: never one of weight 0.
+def find(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The indices [B] at which running sums of weights exceed `point` [B] from 0 ... total, and the weights there, never 0.
 
     For points uniform in that range, each index comes in proportion to its weight.
     """
     upper = jnp.triu(jnp.ones((CHILDREN, CHILDREN)))
     node = jnp.zeros(point.shape, jnp.int32)
+    found = jnp.zeros(point.shape)
     for level in tree.levels:
         weight = level[node]
         running = jnp.dot(weight, upper, precision="highest")
@@ -75,8 +76,9 @@ def find(tree: SumTree, point: jax.Array) -> jax.Array:
         last = CHILDREN - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=1)
         child = jnp.minimum(jnp.sum(running <= point[:, None], axis=1), last)
         before = jnp.take_along_axis(running - weight, child[:, None], axis=1)[:, 0]
+        found = jnp.take_along_axis(weight, child[:, None], axis=1)[:, 0]
         point, node = jnp.maximum(point - before, 0.0), node * CHILDREN + child.astype(jnp.int32)
-    return node
+    return node, found
 
 
 class Prioritised(NamedTuple):
@@ -107,11 +109,12 @@ def prioritised(num_steps: int = 1) -> Memory:
         size = config.batch_size
         # One point in each of B equal parts of the whole, as in the paper's appendix B.2.1.
         part = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size
-        index = find(state.tree, part * total(state.tree))
+        # Read once: a second look at the weights, which `rate` may overtake, would make XLA keep a copy of them all.
+        index, weight = find(state.tree, part * total(state.tree))
         batch = replay.returns(state.replay, index, num_steps, config.gamma)
         correction = config.priority_correction + (1 - config.priority_correction) * jnp.clip(progress, 0.0, 1.0)
-        weight = get(state.tree, index)  # N and the sum are the same for all, and fall out
-        # With an exponent of 0, or nothing kept yet, no weight may become infinite.
+        # N and the sum are the same for all, and fall out. With an exponent of 0, or nothing kept yet, no weight may become
+        # infinite.
         importance = jnp.power(jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction)
         return batch._replace(weight=importance), index
 

@@ -1,6 +1,7 @@
 """Replay: what was added is what is drawn, and nothing else; in a ring, with its types, by stream, and by priority."""
 
 import dataclasses
+import re
 from functools import cache
 from typing import Any
 
@@ -165,8 +166,8 @@ def test_sums_are_those_of_the_weights(size: int, seed: int) -> None:
     assert float(sum_tree.total(tree)) == pytest.approx(weights.sum(), rel=1e-5, abs=1e-6)
     if weights.sum() > 0:
         points = np.concatenate([[0.0, 1.0], numbers.random(98)]).astype(np.float32) * np.float32(sum_tree.total(tree))
-        found = np.asarray(sum_tree.find(tree, jnp.asarray(points)))
-        assert np.all(weights[found] > 0)
+        found, weight = (np.asarray(x) for x in sum_tree.find(tree, jnp.asarray(points)))
+        assert np.all(weights[found] > 0) and np.array_equal(weight, weights[found])
         running = np.cumsum(weights.astype(np.float64))
         slack = 1e-4 * running[-1]
         assert np.all(running[found] >= points - slack)
@@ -209,3 +210,28 @@ def test_priorities_are_the_distribution() -> None:
     assert np.max(np.abs(counts - expected)) < 0.02 * counts.sum()
     weight = priority[np.asarray(index)] ** -0.7  # beta is half way from 0.4 to 1
     np.testing.assert_allclose(batch.weight, weight / weight.max(axis=1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "memory", [replay.uniform(), replay.uniform(3), sum_tree.prioritised()], ids=["uniform", "3 steps", "priority"]
+)
+def test_nothing_large_is_copied(memory: replay.Memory) -> None:
+    """In a compiled loop whose state is donated no step copies the rows or their priorities."""
+    places, config = 32_000, Settings(capacity=32_000)
+    nothing, no = jnp.zeros(()), jnp.zeros((), bool)
+    example = replay.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3))
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        state = memory.add(state, row, jnp.ones(1, bool))
+        batch, index = memory.draw(state, config, key, jnp.float32(0))
+        state = memory.rate(state, config, index, batch.reward, jnp.ones((), bool))
+        return state, sum(jnp.sum(x) for x in jax.tree.leaves(batch))
+
+    run = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys), donate_argnums=0)
+    keys = jax.random.split(jax.random.key(0), 5)
+    program = run.lower(memory.init(example, 1, config), keys).compile().as_text()
+    sizes = (places, -(-places // sum_tree.CHILDREN))
+    large = re.compile(rf"= \w+\[(?:1,)?(?:{'|'.join(map(str, sizes))})[,\]]\S* copy\(")
+    assert re.search(rf"\[(?:1,)?{places}[,\]]", program), "the test no longer knows the program's words"
+    assert [line.strip() for line in program.splitlines() if large.search(line)] == []
