@@ -153,7 +153,7 @@ def _returns(axes: Sequence[Any], curves: list[Curve], is_wide: bool) -> None:
     above.set_ylabel("evaluation return")
     below.set_ylabel("training return")
     _finish(above, "no evaluations")
-    _finish(below, "no finished episodes")
+    _finish(below, "not told by type of agent" if any(curve.run.kind for curve in curves) else "no finished episodes")
     below.set_xlabel("environment frames")
 
 
