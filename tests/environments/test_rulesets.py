@@ -21,7 +21,7 @@ from xminigrid.benchmarks import save_bz2_pickle
 from xminigrid.core import constants, goals, rules
 from xminigrid.types import RuleSet
 
-from rollax.environments import rulesets
+from rollax.environments import ruleset_files, rulesets
 from rollax.environments.rulesets import FLOOR, GOALS, OBJECTS, RECIPES, RULES, Recipe, Rulesets
 from rollax.errors import UsageError
 
@@ -557,8 +557,8 @@ def _assert_same(first: Rulesets, second: Rulesets) -> None:
 def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
     drawn = rulesets.generate(RECIPES["small"], 30, 0)
     for name in ("tasks.npz", "deeper/tasks"):
-        rulesets.save(drawn, tmp_path / name)
-        _assert_same(rulesets.load(str(tmp_path / name)), drawn)
+        ruleset_files.save(drawn, tmp_path / name)
+        _assert_same(ruleset_files.load(str(tmp_path / name)), drawn)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, -1])
@@ -571,7 +571,7 @@ def test_upstreams_benchmark_files_are_read(tmp_path: Path, array: Callable[...,
     other = {"num_rules": numbers, "generation_config": {"chain_depth": 2, "prune_prob": 0.1, "scale": np.float32(1)}}
     content: dict[str, Any] = parts | other
     save_bz2_pickle(content, str(tmp_path / "medium"), protocol)
-    _assert_same(rulesets.load(tmp_path / "medium"), drawn)
+    _assert_same(ruleset_files.load(tmp_path / "medium"), drawn)
 
 
 class Evil:
@@ -605,7 +605,7 @@ def test_a_file_that_asks_for_anything_but_arrays_is_refused(
     path = tmp_path / "benchmark"
     path.write_bytes(bz2.compress(payload(str(mark))))
     with pytest.raises(UsageError, match=f"asks for {re.escape(name)}") as error:
-        rulesets.load(path)
+        ruleset_files.load(path)
     assert str(path) in str(error.value)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -615,10 +615,10 @@ def test_a_file_cannot_change_what_it_calls(tmp_path: Path) -> None:
     path = tmp_path / "benchmark"
     path.write_bytes(bz2.compress(b"cnumpy\ndtype\n}S'_function'\nI1\nsb."))
     with pytest.raises(UsageError, match="no state"):
-        rulesets.load(path)
+        ruleset_files.load(path)
     drawn = rulesets.generate(Recipe(), 5, 0)
     save_bz2_pickle(drawn._asdict(), str(path))
-    _assert_same(rulesets.load(path), drawn)
+    _assert_same(ruleset_files.load(path), drawn)
 
 
 def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
@@ -628,7 +628,7 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     save_bz2_pickle(parts, str(tmp_path / "tasks"))
     for name in ("tasks.npz", "tasks"):
         with pytest.raises(UsageError):
-            rulesets.load(tmp_path / name)
+            ruleset_files.load(tmp_path / name)
     assert not (tmp_path / "executed").exists()
 
 
@@ -655,7 +655,7 @@ def test_files_with_wrong_arrays(tmp_path: Path, changes: dict[str, Any], messag
     np.savez(tmp_path / "arrays.npz", **(_GOOD | changes))
     for name in ("pickle", "arrays.npz"):
         with pytest.raises(UsageError, match=message):
-            rulesets.load(tmp_path / name)
+            ruleset_files.load(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -677,5 +677,5 @@ def test_files_that_are_no_rulesets(tmp_path: Path, content: bytes | None, messa
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=message) as error:
-        rulesets.load(path)
+        ruleset_files.load(path)
     assert str(path) in str(error.value)

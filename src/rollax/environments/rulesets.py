@@ -1,4 +1,4 @@
-"""Tasks of XLand-MiniGrid's environments: rulesets, drawn here from a recipe or read from a file of them.
+"""Tasks of XLand-MiniGrid's environments: rulesets, drawn here from a recipe (`ruleset_files` reads others).
 
 A ruleset is a goal, rules that turn objects into others, and the objects that lie there at the start. They are drawn as
 production trees, backwards, as in AdA (Bauer et al. 2023, arXiv:2301.07608, appendix A.2) and XLand-MiniGrid (Nikulin et al.
@@ -15,14 +15,9 @@ same names; the draws are not upstream's. What differs:
 Nothing here needs jax or xminigrid.
 """
 
-import bz2
 import dataclasses
-import os
-import pickle
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,7 +69,6 @@ _PHRASES = {
     "TileNearDown": "put the {1} just below the {0}",
     "TileNearLeft": "put the {1} just left of the {0}",
 }
-_WIDTHS = {"goals": 5, "rules": 7, "init_tiles": 2}
 # Draws in a row of which none is new, after which there is likely nothing new to be had.
 _PATIENCE = 100_000
 
@@ -348,178 +342,3 @@ def _phrase(kind: str, numbers: list[int]) -> str:
 
 def _words(tile: list[int]) -> str:
     return "nothing" if tuple(tile) == FLOOR else f"{COLOURS[tile[1]]} {TILES[tile[0]]}"
-
-
-def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
-    """Writes the rulesets to a file that `load` reads: an `.npz`, whatever its name ends in."""
-    path = Path(path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.savez_compressed(file, **rulesets._asdict())
-
-
-def load(path: str | os.PathLike[str]) -> Rulesets:
-    """The rulesets of a file by `save`, or of one of xminigrid's benchmark files. Nothing in the file is executed.
-
-    Raises: UsageError when there is no such file, or one that is anything else.
-    """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise UsageError(
-            f"rulesets {str(path)!r}: neither a recipe ({', '.join(RECIPES)}) nor a file that is there. "
-            "Nothing is downloaded: fetch xminigrid's benchmark file, or write one with rollax.environments.rulesets.save."
-        )
-    with path.open("rb") as file:
-        start = file.read(3)
-    readers = {b"PK\x03": _read_arrays, b"BZh": _read_benchmark}
-    if start not in readers:
-        raise UsageError(f"rulesets {str(path)!r}: neither an .npz by rollax nor one of xminigrid's benchmark files.")
-    try:
-        content = readers[start](path)
-    except UsageError:
-        raise
-    # What a damaged file leads to can be of any kind.
-    except Exception as error:
-        raise UsageError(
-            f"rulesets {str(path)!r}: it cannot be read, and may be damaged: fetch or write it again ({error})."
-        ) from error
-    return _checked(path, content)
-
-
-def _checked(path: Path, content: Any) -> Rulesets:
-    """The arrays as rulesets. Raises UsageError for those that are none."""
-    keys = list(content) if isinstance(content, dict) else []
-    missing = [key for key in _WIDTHS if key not in keys]
-    if missing:
-        raise UsageError(
-            f"rulesets {str(path)!r}: it has no {', '.join(missing)} (it has: {', '.join(map(str, keys)) or 'nothing'}). "
-            "Wanted is a file by rollax.environments.rulesets.save, or one of xminigrid's benchmark files."
-        )
-    found = Rulesets(*(_numbers(path, key, content[key]) for key in _WIDTHS))
-    if len({len(part) for part in found}) > 1:
-        shapes = ", ".join(f"{key} {list(part.shape)}" for key, part in zip(_WIDTHS, found, strict=True))
-        raise UsageError(f"rulesets {str(path)!r}: its arrays are of different numbers of rulesets: {shapes}.")
-    goals, rules, tiles = found
-    placed = np.isin(goals[:, 0], [GOALS.index("TileOnPosition"), GOALS.index("AgentOnPosition")])
-    limits = [
-        (goals[:, 0], len(GOALS), "goal"),
-        (rules[..., 0], len(RULES), "rule"),
-        *((part[..., 0::2], len(TILES), "tile") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
-        *((part[..., 1::2], len(COLOURS), "colour") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
-    ]
-    for numbers, limit, kind in limits:
-        if numbers.max(initial=0) >= limit:
-            raise UsageError(f"rulesets {str(path)!r}: there is no {kind} of number {numbers.max()}: they end at {limit - 1}.")
-    return found
-
-
-def _numbers(path: Path, key: str, value: Any) -> np.ndarray:
-    """An array of a file as uint8, which upstream's goals are not."""
-    value = value.array if isinstance(value, _Array) else value
-    leading = ["N"] if key == "goals" else ["N", "R" if key == "rules" else "M"]
-    wanted = f"an array of whole numbers [{', '.join(leading)}, {_WIDTHS[key]}]"
-    if not isinstance(value, np.ndarray):
-        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, and are none ({type(value).__name__}).")
-    fits = value.dtype.kind in "ui" and value.ndim == len(leading) + 1 and value.shape[-1] == _WIDTHS[key] and value.size
-    if not fits or value.min() < 0 or value.max() > 255:
-        shown = f"{value.dtype}{list(value.shape)}"
-        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, each 0 to 255, and are {shown}.")
-    return value.astype(np.uint8)
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    # numpy leaves a damaged file open where it has opened it itself.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {key: arrays[key] for key in arrays.files}
-
-
-def _read_benchmark(path: Path) -> Any:
-    """A pickle of a dictionary of arrays, of numpy or of jax, compressed with bz2."""
-    with bz2.open(path, "rb") as file:
-        return _Unpickler(file, path).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain values and nothing else: what a file calls by name are functions of this module."""
-
-    def __init__(self, file: Any, path: Path) -> None:
-        super().__init__(file)
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            # The module's name before numpy 2.
-            return _CALLED[module.replace("numpy.core.", "numpy._core."), name]
-        except KeyError:
-            raise UsageError(
-                f"rulesets {str(self.path)!r}: refused to read it, as it asks for {module}.{name}, and rulesets need arrays "
-                "only. Nothing in it was executed: do not trust the file."
-            ) from None
-
-
-class _Called:
-    """A function that a file may call. It takes no state, so that no file can change it."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("a function has no state")
-
-
-class _Type:
-    """numpy's type of numbers, as a file names it."""
-
-    __slots__ = ("type",)
-
-    def __init__(self, name: str) -> None:
-        if not re.fullmatch("b1|[iu][1248]|f[248]", name):
-            raise pickle.UnpicklingError(f"no type of plain numbers: {name!r}")
-        self.type = np.dtype(name)
-
-    def __setstate__(self, state: Any) -> None:
-        self.type = self.type.newbyteorder(state[1])
-
-
-class _Array:
-    """An array that is filled in two steps, as pickles do."""
-
-    __slots__ = ("array",)
-
-    def __init__(self) -> None:
-        self.array = np.zeros(0, np.uint8)
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, of, is_fortran, content = state
-        self.array = np.frombuffer(content, of.type).reshape(shape, order="F" if is_fortran else "C")
-
-
-def _from_buffer(content: Any, of: _Type, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array.array = np.frombuffer(content, of.type).reshape(shape, order=order)
-    return array
-
-
-def _from_jax(build: _Called, arguments: Any, state: Any, aval: Any) -> _Array:
-    """A jax array, which has a numpy array's way to build it inside."""
-    del aval  # only whether its type is weak
-    array = build(*arguments)
-    array.__setstate__(state)
-    return array
-
-
-_CALLED = {
-    ("numpy", "ndarray"): _Called(lambda: None),
-    ("numpy", "dtype"): _Called(lambda name, align=False, copy=True: _Type(name)),
-    ("numpy._core.multiarray", "_reconstruct"): _Called(lambda kind, shape, of: _Array()),
-    ("numpy._core.multiarray", "scalar"): _Called(lambda of, content: np.frombuffer(content, of.type)[0].item()),
-    ("numpy._core.numeric", "_frombuffer"): _Called(_from_buffer),
-    ("jax._src.array", "_reconstruct_array"): _Called(_from_jax),
-    # How old protocols of pickles spell bytes.
-    ("_codecs", "encode"): _Called(lambda text, coding: text.encode("latin1")),
-}

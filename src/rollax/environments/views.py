@@ -25,20 +25,10 @@ class TaskEnvironment(Environment, Protocol):
         ...
 
 
-class Recalling(eqx.Module):
-    """An environment whose observation also tells the action before and the reward that it brought.
-
-    Parts "previous_action", the discrete action or, at the start of an episode, the number of actions (none yet), and
-    "previous_reward", 0 at the start. The observation's own parts stay, one that has none is the part "observation".
-
-    Raises: UsageError for actions that are not `Discrete`, and for environments with agents.
-    """
+class View(eqx.Module):
+    """An environment that shows another one, `env`, otherwise. What a view does not say itself is as in that one."""
 
     env: Any
-
-    def __check_init__(self) -> None:
-        if not isinstance(self.env.action_space, Discrete) or self.env.num_agents is not None:
-            raise UsageError(f"{self.env.name}: its previous action can be shown for one agent with discrete actions only.")
 
     @property
     def name(self) -> str:
@@ -46,71 +36,14 @@ class Recalling(eqx.Module):
 
     @property
     def observation_space(self) -> Space:
-        more = {"previous_action": Discrete(self.env.action_space.n + 1), "previous_reward": _reward_space()}
-        return Dict({**_spaces(self.env.observation_space), **more})
+        return self.env.observation_space
 
     @property
     def action_space(self) -> ActionSpace:
         return self.env.action_space
 
     @property
-    def num_agents(self) -> None:
-        return None
-
-    @property
-    def time_limit(self) -> int | None:
-        return self.env.time_limit
-
-    @property
-    def descriptor_space(self) -> Box | None:
-        return descriptor_space(self.env)
-
-    @property
-    def descriptor_extraction(self) -> str:
-        return self.env.descriptor_extraction
-
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state)
-
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        state, obs = self.env.reset(key)
-        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
-
-    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        after = self.env.step(key, state, action)
-        return after._replace(obs=self._extended(after.obs, action, after.reward))
-
-    def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
-        more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
-        return {**_parts(self.env.observation_space, obs), **more}
-
-
-class Identified(eqx.Module):
-    """An environment with agents whose observation also tells which agent it is: the part "agent_id".
-
-    Raises: UsageError for an environment without agents.
-    """
-
-    env: Any
-
-    def __check_init__(self) -> None:
-        if self.env.num_agents is None:
-            raise UsageError(f"{self.env.name} has no agents to tell apart: leave agent_id off.")
-
-    @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def observation_space(self) -> Space:
-        return Dict({**_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)})
-
-    @property
-    def action_space(self) -> ActionSpace:
-        return self.env.action_space
-
-    @property
-    def num_agents(self) -> int:
+    def num_agents(self) -> int | None:
         return self.env.num_agents
 
     @property
@@ -132,6 +65,52 @@ class Identified(eqx.Module):
     def descriptor(self, state: Any) -> jax.Array:
         return self.env.descriptor(state)
 
+
+class Recalling(View):
+    """An environment whose observation also tells the action before and the reward that it brought.
+
+    Parts "previous_action", the discrete action or, at the start of an episode, the number of actions (none yet), and
+    "previous_reward", 0 at the start. The observation's own parts stay, one that has none is the part "observation".
+
+    Raises: UsageError for actions that are not `Discrete`, and for environments with agents.
+    """
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.env.action_space, Discrete) or self.env.num_agents is not None:
+            raise UsageError(f"{self.env.name}: its previous action can be shown for one agent with discrete actions only.")
+
+    @property
+    def observation_space(self) -> Space:
+        more = {"previous_action": Discrete(self.env.action_space.n + 1), "previous_reward": _reward_space()}
+        return Dict({**_spaces(self.env.observation_space), **more})
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, obs = self.env.reset(key)
+        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        after = self.env.step(key, state, action)
+        return after._replace(obs=self._extended(after.obs, action, after.reward))
+
+    def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
+        more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
+        return {**_parts(self.env.observation_space, obs), **more}
+
+
+class Identified(View):
+    """An environment with agents whose observation also tells which agent it is: the part "agent_id".
+
+    Raises: UsageError for an environment without agents.
+    """
+
+    def __check_init__(self) -> None:
+        if self.env.num_agents is None:
+            raise UsageError(f"{self.env.name} has no agents to tell apart: leave agent_id off.")
+
+    @property
+    def observation_space(self) -> Space:
+        return Dict({**_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)})
+
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         state, obs = self.env.reset(key)
         return state, identified(self.env.observation_space, obs)
@@ -148,14 +127,13 @@ def identified(space: Space, obs: Any) -> dict[str, Any]:
     return {**parts, "agent_id": jnp.arange(number, dtype=jnp.int32)}
 
 
-class Against(eqx.Module):
+class Against(View):
     """An environment in which the agents of some types follow policies that do not learn; the others are the agents.
 
     A policy was trained in the environment beneath; of what it does, the part of its type counts. It samples its actions. Its
     memory and what it saw last live in the state. An episode is over when it is for the learners.
     """
 
-    env: Any
     opponents: dict[str, Any]  # by type: the state of an algorithm
     # By type: the algorithm, and the agents beneath that it acts for (all, or those that it learnt to be).
     functions: tuple[tuple[str, Any, tuple[int, ...]], ...] = eqx.field(static=True)
@@ -174,36 +152,12 @@ class Against(eqx.Module):
         return tuple(i for i, kind in enumerate(self.env.agent_types) if kind not in self.opponents)
 
     @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def observation_space(self) -> Space:
-        return self.env.observation_space
-
-    @property
-    def action_space(self) -> ActionSpace:
-        return self.env.action_space
-
-    @property
     def num_agents(self) -> int:
         return len(self.learners)
 
     @property
     def agent_types(self) -> tuple[str, ...]:
         return tuple(self.env.agent_types[i] for i in self.learners)
-
-    @property
-    def time_limit(self) -> int | None:
-        return self.env.time_limit
-
-    @property
-    def descriptor_space(self) -> Box | None:
-        return descriptor_space(self.env)
-
-    @property
-    def descriptor_extraction(self) -> str:
-        return self.env.descriptor_extraction
 
     def descriptor(self, state: Any) -> jax.Array:
         return self.env.descriptor(state[0])
@@ -239,7 +193,7 @@ class Against(eqx.Module):
         return jax.tree.map(lambda x: x[np.asarray(self.learners)], values)
 
 
-class Trials(eqx.Module):
+class Trials(View):
     """Episodes of one task in a row as one long episode, in which a memory lives: RL^2 (Duan et al. 2016, arXiv:1611.02779).
 
     A trial draws a task and has `episodes` episodes of it; it terminates with the last of them. The ends of those before are no
@@ -250,7 +204,6 @@ class Trials(eqx.Module):
     `env` is a `TaskEnvironment`.
     """
 
-    env: Any
     episodes: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
@@ -260,32 +213,12 @@ class Trials(eqx.Module):
             raise UsageError(f"{self.env.name}: trials are for one agent, but it has {self.env.num_agents}.")
 
     @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
     def observation_space(self) -> Space:
         return Dict({**_spaces(self.env.observation_space), "begins": Discrete(2)})
 
     @property
-    def action_space(self) -> ActionSpace:
-        return self.env.action_space
-
-    @property
-    def num_agents(self) -> None:
-        return None
-
-    @property
     def time_limit(self) -> int | None:
         return None if self.env.time_limit is None else self.env.time_limit * self.episodes
-
-    @property
-    def descriptor_space(self) -> Box | None:
-        return descriptor_space(self.env)
-
-    @property
-    def descriptor_extraction(self) -> str:
-        return self.env.descriptor_extraction
 
     def descriptor(self, state: Any) -> jax.Array:
         return self.env.descriptor(state[0])

@@ -200,14 +200,14 @@ def _dynamics(name: str) -> tuple[Any, Any]:
 
 def _tasks(id: str, given: dict[str, Any]) -> RuleSet:
     """The rulesets that the arguments ask for, as arrays that lead with `[N]`."""
-    from rollax.environments import rulesets
+    from rollax.environments import ruleset_files, rulesets
 
     source = given["rulesets"]
     if source in rulesets.RECIPES:
         recipe = _recipe(id, rulesets.RECIPES[source], given["recipe"])
         found = rulesets.generate(recipe, given["num_rulesets"], given["ruleset_seed"])
     else:
-        found = rulesets.load(source)
+        found = ruleset_files.load(source)
     # Places for rules that no ruleset fills only cost time. Before the split, so that both parts look alike.
     used = np.any(found.rules[..., 0] > 0, axis=0, keepdims=True)[0]
     used[0] |= given["show_task"]

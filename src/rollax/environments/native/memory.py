@@ -12,9 +12,10 @@ import numpy as np
 
 from rollax.environments import registry
 from rollax.environments.convert import convert_all, signature_defaults
-from rollax.environments.core import Environment, Transition, descriptor_space
+from rollax.environments.core import Environment, Transition
+from rollax.environments.views import View
 from rollax.errors import UsageError
-from rollax.spaces import ActionSpace, Bound, Box, Discrete
+from rollax.spaces import Bound, Box, Discrete
 
 
 class RepeatPreviousState(NamedTuple):
@@ -97,7 +98,7 @@ class RepeatPrevious(eqx.Module):
         return jax.random.randint(key, (), 0, self.symbols, jnp.int32)
 
 
-class Partial(eqx.Module):
+class Partial(View):
     """An environment of which only some entries of the observation are seen: `Partial(env, kept=(0, 2))`.
 
     `env` has observations `Box` of shape `[n]`; they become `[len(kept)]`, the entries `kept` in that order, with their bounds.
@@ -107,14 +108,13 @@ class Partial(eqx.Module):
     Raises: UsageError for observations that are no vector, and for entries that are missing, repeated or none at all.
     """
 
-    env: Any
     kept: tuple[int, ...] = eqx.field(static=True)
-    name: str = eqx.field(static=True)
+    shown_name: str = eqx.field(static=True)
 
     def __init__(self, env: Environment, kept: tuple[int, ...], name: str | None = None) -> None:
         self.env = env
         self.kept = tuple(int(entry) for entry in kept)
-        self.name = env.name if name is None else name
+        self.shown_name = env.name if name is None else name
 
     def __check_init__(self) -> None:
         space = self.env.observation_space
@@ -125,32 +125,13 @@ class Partial(eqx.Module):
             raise UsageError(f"{self.name}: kept {self.kept} must be different entries from 0 to {size - 1}, at least one.")
 
     @property
+    def name(self) -> str:
+        return self.shown_name
+
+    @property
     def observation_space(self) -> Box:
         space = self.env.observation_space
         return Box(self._bound(space.low), self._bound(space.high), (len(self.kept),), space.dtype)
-
-    @property
-    def action_space(self) -> ActionSpace:
-        return self.env.action_space
-
-    @property
-    def num_agents(self) -> int | None:
-        return self.env.num_agents
-
-    @property
-    def time_limit(self) -> int | None:
-        return self.env.time_limit
-
-    @property
-    def descriptor_space(self) -> Box | None:
-        return descriptor_space(self.env)
-
-    @property
-    def descriptor_extraction(self) -> str:
-        return self.env.descriptor_extraction
-
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """`(state, obs)` at the start of an episode."""
