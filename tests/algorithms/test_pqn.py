@@ -14,7 +14,8 @@ from rollax.algorithms import pqn as make_pqn
 from rollax.algorithms.pqn import PQNConfig, Samples, loss
 from rollax.environments import make
 from rollax.errors import UsageError
-from rollax.networks.critics import Acting, EpsilonGreedy, QNetworkConfig, q_network
+from rollax.networks import Stepwise
+from rollax.networks.critics import Acting, EpsilonGreedy, MemoryQNetworkConfig, q_tower
 from rollax.returns import gae
 
 
@@ -34,12 +35,23 @@ def test_returns_are_those_of_the_paper() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+class Doubling:
+    """Q(s, .) = (s, 2 s)."""
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: Any, obs: jax.Array) -> tuple[Any, jax.Array]:
+        return carry, jnp.stack([obs[0], 2 * obs[0]])
+
+
 def test_loss_by_hand() -> None:
     """(Q(s, a) - R)^2 / 2 of the chosen actions; what does not count changes nothing."""
-    network = lambda obs: jnp.stack([obs[0], 2 * obs[0]])  # noqa: E731
-    obs, action = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([0, 1, 0])
-    samples = Samples(obs, action, jnp.array([3.0, 3.0, 100.0]), jnp.array([True, True, False]))
-    total, metrics = loss(network, samples)
+    network = Stepwise(Doubling())
+    obs, action, resets = jnp.array([[[1.0], [2.0], [3.0]]]), jnp.array([[0, 1, 0]]), jnp.zeros((1, 3), bool)
+    present = jnp.array([[True, True, False]])
+    samples = Samples((), obs, resets, action, jnp.array([[3.0, 3.0, 100.0]]), present)
+    total, metrics = loss(network, lambda network: network, samples)
     assert float(total) == pytest.approx((2**2 + 1**2) / 4)
     assert float(metrics["error"]) == pytest.approx(1.5)
     assert float(metrics["chosen_value"]) == pytest.approx(2.5)
@@ -59,7 +71,7 @@ def test_what_acts_is_what_is_worth_most() -> None:
     row, state = BY_NAME["pqn"], fresh(begun("pqn"))
     algorithm = row.make(row.environment)
     obs = jax.random.normal(jax.random.key(0), (64, 3))
-    values = jax.vmap(state.network)(obs)
+    values = jax.vmap(lambda o: state.network((), o)[1])(obs)
     _, output = jax.vmap(lambda o: Acting(state.network, jnp.float32(0.5))((), o))(obs)
     assert np.array_equal(output.value, jnp.max(values, axis=1))
     act = jax.vmap(algorithm.act, in_axes=(None, None, 0, 0, None))
@@ -73,12 +85,13 @@ def test_what_acts_is_what_is_worth_most() -> None:
 def test_nothing_is_kept_but_what_acting_needs() -> None:
     """No replay and no target network."""
     state: Any = begun("pqn")
-    assert set(state._fields) == {"key", "config", "network", "optimiser", "observations", "actor", "updates"}
+    assert set(state._fields) == {"key", "config", "network", "optimiser", "observations", "returns", "actor", "updates"}
+    assert state.returns == ()
 
 
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="Discrete action space"):
         make_pqn(make("probe/continuous"), lambda key: None)
-    network = lambda key: q_network(Walk(), QNetworkConfig(hidden=(4,)), key)  # noqa: E731
+    network = lambda key: q_tower(Walk(), MemoryQNetworkConfig(hidden=(4,)), key)  # noqa: E731
     with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
         make_pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))

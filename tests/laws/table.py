@@ -17,7 +17,7 @@ from rollax.algorithms.on_policy import State
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.environments import Environment
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.networks.critics import ActorCriticsConfig, QNetworkConfig, legal, q_network
+from rollax.networks.critics import ActorCriticsConfig, MemoryQNetworkConfig, QNetworkConfig, legal
 from rollax.spaces import Discrete
 
 DISCRETE = (
@@ -93,24 +93,43 @@ def ppo_value(state: State, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     return carry, output.value * scale
 
 
-def q_row(name: str, telling: tuple[str, ...], network: Any = None, spreads: bool = False, **settings: Any) -> Row:
-    """A row of an algorithm that learns the values of discrete actions."""
-    kinds = ALGORITHMS[name.split("-")[0]]
+VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
+
+
+def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
+    """A row of DQN, in the terms of `ppo_row`."""
+    kinds = ALGORITHMS["dqn"]
     shape = QNetworkConfig(hidden=(16,), **(network or {}))
     sizes = {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "learning_rate": 1e-2, "epsilon_share": 0.5}
-    config = kinds.config(**(sizes | settings))
+    config = kinds.config(**(sizes | REPLAY | settings))
 
     def make(environment: Environment) -> Algorithm:
-        return kinds.make(environment, lambda key: q_network(environment, shape, key))
+        return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        seen = obs if not spreads or state.observations == () else moments.normalise(state.observations, obs)
-        return carry, jnp.max(legal(state.network(seen), obs))
+        return carry, jnp.max(legal(state.network(obs), obs))
 
-    probes = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
-    smallest = SMALLEST if spreads else SMALL_REPLAY
-    rest = {"smallest": smallest, "carry": lambda state: (), "spreads": spreads}
-    return Row(name, make, config, Walk(), probes, telling, value, **rest)
+    rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
+    return Row(name, make, config, Walk(), VALUED, telling, value, **rest)
+
+
+def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, network: Any = None, **settings: Any) -> Row:
+    """A row of PQN, in the terms of `ppo_row`."""
+    kinds = ALGORITHMS["pqn"]
+    shape = MemoryQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
+    sizes = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "num_epochs": 4, "gamma": 0.9, "learning_rate": 1e-2}
+    config = kinds.config(**(sizes | {"epsilon_share": 0.5, "q_lambda": 0.9} | settings))
+
+    def make(environment: Environment) -> Algorithm:
+        return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
+
+    def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
+        scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance)
+        carry, values = moments.view(state.observations)(state.network)(carry, obs)
+        return carry, jnp.max(legal(values, obs)) * scale
+
+    environment, memory = environment or Walk(), shape.core != "none"
+    return Row(name, make, config, environment, VALUED + ("memory",) * memory, telling, value, memory)
 
 
 def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> Row:
@@ -136,7 +155,8 @@ SMALL_REPLAY = (("num_envs", 2), ("num_steps", 2), ("capacity", 8), ("batch_size
 REPLAY = {"capacity": 500, "batch_size": 32, "replay_ratio": 0.25, "warmup": 40.0, "tau": 0.05}
 
 # Two memories, whose sequences are solved in parallel, added up, before heads of two layers.
-MINGRU = {"core": "mingru", "core_layers": 2, "core_sum": True, "head_hidden": (16,), "shared": True}
+MINGRU = {"core": "mingru", "core_layers": 2, "core_output": "sum", "head_hidden": (16,), "shared": True}
+BLOCKS = {"core": "mingru", "core_layers": 2, "core_output": "residual", "shared": True}
 
 ROWS = (
     ppo_row("ppo", DISCRETE),
@@ -144,6 +164,7 @@ ROWS = (
     ppo_row("ppo-gru", ("two-steps", "two-agents", "memory"), network={"core": "gru"}, sequence_length=4),
     ppo_row("ppo-lstm", ("memory",), network={"core": "lstm", "shared": True}, sequence_length=4),
     ppo_row("ppo-mingru", ("memory",), network=MINGRU, sequence_length=4),
+    ppo_row("ppo-blocks", ("memory",), network=BLOCKS, sequence_length=4),
     # Half precision rounds a step alone in another way than a sequence in parallel; measured are 3e-3 and less.
     ppo_row("ppo-bfloat16", (), network=MINGRU | {"precision": "bfloat16"}, sequence_length=4, rounding=1e-2),
     ppo_row("ppo-continuous", ("continuous",), Walk(continuous=True), network={"initial_std": 0.5}),
@@ -174,11 +195,11 @@ ROWS = (
         sequence_length=4,
     ),
     ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
-    q_row("dqn", ("two-steps", "action-observation", "two-agents", "masked"), **REPLAY),
-    q_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2, **REPLAY),
-    q_row(
-        "pqn", ("two-steps", "action-observation", "two-agents"), spreads=True, num_minibatches=2, num_epochs=4, q_lambda=0.9
-    ),
+    dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
+    dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2),
+    pqn_row("pqn", ("two-steps", "action-observation", "two-agents")),
+    pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
+    pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True, normalize_rewards=True),
     actor_critics_row("td3", ("continuous",)),
     actor_critics_row("sac", ("continuous",)),
 )

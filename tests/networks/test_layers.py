@@ -273,7 +273,7 @@ class Nowhere:
 ACTIONS = {"choices": MultiDiscrete((2, 3)), "box": Box(-1.0, 1.0, (2,))}
 # Half precision has eight bits of fraction; measured are less than 0.01.
 LOOSE = 0.02
-CASES = [("lstm", "choices", {"shared": True}), ("mingru", "box", {"core_sum": True})]
+CASES = [("lstm", "choices", {"shared": True}), ("mingru", "box", {"core_output": "sum"})]
 
 
 def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     summary: str
 
 
-def _memory_needs_sequences(config: Any, network: NetworkConfig) -> None:
+def _memory_needs_sequences(config: Any, network: Any) -> None:
     if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
         raise UsageError(
             f"network.core ({network.core}) learns nothing to remember with config.sequence_length 1: "
@@ -69,10 +69,10 @@ ALGORITHMS: dict[str, Entry] = {
     "pqn": Entry(
         pqn,
         PQNConfig,
-        critics.QNetworkConfig,
-        critics.q_network,
-        _fits,
-        "parallelised Q-learning: discrete actions, lambda-returns over many environments, no replay",
+        critics.MemoryQNetworkConfig,
+        critics.q_tower,
+        _memory_needs_sequences,
+        "parallelised Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
     ),
     "sac": Entry(
         sac,

@@ -47,14 +47,24 @@ class Happened(NamedTuple):
 Learn = Callable[[Any, jax.Array, Learner, Happened, jax.Array], tuple[Learner, jax.Array, dict[str, jax.Array]]]
 
 
+# (network, config, progress) -> the network as it acts, with outputs `ActorCriticOutput`
+Acting = Callable[[Any, Any, jax.Array], Any]
+
+
+def as_it_is(network: Network, config: Any, progress: jax.Array) -> Network:
+    """How a network acts that gives a policy and a value."""
+    return network
+
+
 def on_policy(
     environment: Environment,
     network: Callable[[jax.Array], Network],
     optimisers: Callable[[Any, Any], dict[str, Any]],
     cut: Callable[[Any, int], Any],
     learn: Learn,
+    acting: Acting = as_it_is,
 ) -> Algorithm:
-    """The algorithm that acts with networks of `network(key)` (outputs `ActorCriticOutput`) and learns by `learn`.
+    """The algorithm that acts with networks of `network(key)`, by `acting`, and learns by `learn`.
 
     `optimisers(config, progress)`: by part of the network; `cut(config, number of streams)` raises ValueError for sizes that do
     not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards` and
@@ -67,9 +77,11 @@ def on_policy(
     def team(config: Any) -> groups.Team:
         return groups.team(environment, config.sharing)
 
-    def policy(state: State) -> Any:
-        parts = state.network, state.observations
-        return groups.each(team(state.config), lambda network, seen: (moments.view(seen)(network),), *parts)[0]
+    def policy(state: State, progress: jax.Array) -> Any:
+        def one(network: Network, observations: Any) -> tuple[Network]:
+            return (moments.view(observations)(acting(network, state.config, progress)),)
+
+        return groups.each(team(state.config), one, state.network, state.observations)[0]
 
     def init(key: jax.Array, config: Any) -> State:
         config = tree.as_leaves(config)
@@ -93,14 +105,15 @@ def on_policy(
     def step(state: State) -> tuple[State, dict[str, jax.Array]]:
         config, everyone = state.config, team(state.config)
         key, act_key, learn_key = jax.random.split(state.key, 3)
-        run = rollout.rollout(streams(config), everyone, policy(state), state.actor, act_key, config.num_steps)
+        progress = state.updates / config.total_updates
+        run = rollout.rollout(streams(config), everyone, policy(state, progress), state.actor, act_key, config.num_steps)
         actor, trajectory, episodes = run
 
         # Every group learns from its own streams.
         learner = Learner(state.network, state.optimiser, state.observations, state.returns)
         left = groups.split(everyone, (actor.carry, actor.discounted_return), 0)
         keys = groups.keys(everyone, learn_key)
-        teach = functools.partial(_teach, learn, config, state.updates / config.total_updates)
+        teach = functools.partial(_teach, learn, config, progress)
         *parts, discounted, metrics = groups.each(everyone, teach, *learner, groups.split(everyone, trajectory, 1), left, keys)
 
         actor = actor._replace(discounted_return=groups.join(everyone, discounted, 0))
@@ -109,7 +122,8 @@ def on_policy(
         return State(key, config, *Learner(*parts), actor, state.updates + 1), metrics
 
     def act(state: State, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        return rollout.act_together(environment, team(state.config), policy(state), carry, obs, key, jnp.asarray(greedy))
+        last = policy(state, jnp.ones(()))  # as it will act when it has learnt: what explores less and less, explores least
+        return rollout.act_together(environment, team(state.config), last, carry, obs, key, jnp.asarray(greedy))
 
     return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
 

@@ -5,51 +5,12 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
-from rollax import tree
 from rollax.environments.core import Environment
 from rollax.networks import cores, layers
 from rollax.networks.core import ActorCriticOutput
+from rollax.networks.tower import Tower
 from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
-
-
-class Tower(eqx.Module):
-    """Encoder, memory, head: a whole network. Encoder and head see a sequence at once, the memory alone is scanned.
-
-    With `precision` "bfloat16" its products and its memory are computed in that; what goes in and comes out is float32.
-    """
-
-    encoder: Any  # obs -> features
-    core: cores.Core
-    head: Any  # (features, obs) -> output
-    precision: str = eqx.field(static=True, default="float32")
-
-    def initial_carry(self) -> Any:
-        return self.core.initial_carry()
-
-    def __call__(self, carry: Any, obs: Any) -> tuple[Any, Any]:
-        net = self._lowered(self)
-        carry, features = net.core(self._lowered(carry), self._lowered(net.encoder(obs)))
-        return _raised((carry, self.head(_raised(features), obs)))
-
-    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
-        net = self._lowered(self)
-        features = self._lowered(tree.over_steps(net.encoder)(obs))
-        carry, features = net.core.unroll(self._lowered(carry), features, reset)
-        return _raised((carry, tree.over_steps(self.head)(_raised(features), obs)))
-
-    def _lowered(self, values: Any) -> Any:
-        return values if self.precision == "float32" else _with_floats(values, self.precision)
-
-
-def _raised(values: Any) -> Any:
-    return _with_floats(values, "float32")
-
-
-def _with_floats(values: Any, dtype: str) -> Any:
-    """A tree with its floats in that precision."""
-    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, values)
 
 
 class ActorCritic(eqx.Module):
@@ -90,14 +51,14 @@ class NetworkConfig:
     """Sizes of the dense layers."""
     activation: layers.Activation = "tanh"
     """Activation of every layer."""
-    core: Literal["none", "gru", "lstm", "mingru"] = "none"
+    core: cores.Kind = "none"
     """Memory between encoder and heads."""
     core_size: int = 64
     """Size of the memory."""
     core_layers: int = 1
     """Memories one upon the other."""
-    core_sum: bool = False
-    """The output of several memories is the sum of all instead of the last one's."""
+    core_output: cores.Output = "last"
+    """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
     head_hidden: tuple[int, ...] = ()
     """Sizes of dense layers between memory and heads, for each head its own."""
     shared: bool = False
@@ -147,10 +108,8 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
         shape = sizes, config.activation, config.filters, config.embedding
         encoder = layers.Encoder(observation, *shape, unseen, key=encoder_key)
         features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
-        if config.core == "none":
-            return Tower(encoder, cores.Memoryless(), head(features, head_key), config.precision)
-        core = cores.memory(config.core, features, config.core_size, config.core_layers, config.core_sum, core_key)
-        return Tower(encoder, core, head(config.core_size, head_key), config.precision)
+        core, features = cores.of_config(config, features, core_key)
+        return Tower(encoder, core, head(features, head_key), config.precision)
 
     def deep(make: Any, inputs: int, key: jax.Array) -> Any:
         if not config.head_hidden:

@@ -1,7 +1,8 @@
 """Memories: recurrent cores behind one protocol."""
 
+import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import equinox as eqx
 import jax
@@ -176,6 +177,55 @@ class Stack(eqx.Module):
         return tuple(carries), sum(outputs[1:], outputs[0]) if self.is_sum else x
 
 
+class Block(eqx.Module):
+    """A memory as transformers have their attention: `x + memory(norm(x))`, and then `x + dense(norm(x))`.
+
+    For memories such as `MinGRU`, whose gates do not see what is remembered: what old and new say together is left to
+    the dense layers.
+    """
+
+    core: Any
+    norms: tuple[eqx.nn.LayerNorm, eqx.nn.LayerNorm]
+    up: eqx.nn.Linear
+    down: eqx.nn.Linear
+
+    def __init__(self, core: Any, size: int, *, key: jax.Array) -> None:
+        up_key, down_key = jax.random.split(key)
+        self.core = core
+        self.norms = eqx.nn.LayerNorm(size), eqx.nn.LayerNorm(size)
+        self.up, self.down = linear(size, 2 * size, up_key, math.sqrt(2)), linear(2 * size, size, down_key, 0.1)
+
+    def initial_carry(self) -> Any:
+        return self.core.initial_carry()
+
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        carry, remembered = self.core(carry, self.norms[0](x))
+        return carry, self._dense(x + remembered)
+
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        carry, remembered = self.core.unroll(carry, tree.over_steps(self.norms[0])(x), reset)
+        return carry, tree.over_steps(self._dense)(x + remembered)
+
+    def _dense(self, x: jax.Array) -> jax.Array:
+        return x + self.down(jax.nn.gelu(self.up(self.norms[1](x))))
+
+
+class Projected(eqx.Module):
+    """A memory behind a dense layer without activation, which gives its input the size that the memory has."""
+
+    layer: eqx.nn.Linear
+    core: Any
+
+    def initial_carry(self) -> Any:
+        return self.core.initial_carry()
+
+    def __call__(self, carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+        return self.core(carry, self.layer(x))
+
+    def unroll(self, carry: Any, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
+        return self.core.unroll(carry, tree.over_steps(self.layer)(x), reset)
+
+
 def _scan(
     advance: Callable[[Any, Any], tuple[Any, jax.Array]], initial: Any, carry: Any, x: Any, reset: jax.Array
 ) -> tuple[Any, jax.Array]:
@@ -209,11 +259,25 @@ def _orthogonal_cell(cell: Any, key: jax.Array) -> Any:
 
 
 CORES: dict[str, Callable[..., Any]] = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
+Kind = Literal["none", "gru", "lstm", "mingru"]
+Output = Literal["last", "sum", "residual"]
 
 
-def memory(kind: str, inputs: int, size: int, num_layers: int, is_sum: bool, key: jax.Array) -> Any:
+def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, key: jax.Array) -> Any:
     """A memory of one or several layers of that kind."""
+    if output == "residual":
+        layer_key, *keys = jax.random.split(key, 1 + 2 * num_layers)
+        pairs = zip(keys[::2], keys[1::2], strict=True)
+        blocks = tuple(Block(CORES[kind](size, size, key=k), size, key=dense_key) for k, dense_key in pairs)
+        return Projected(linear(inputs, size, layer_key, 1.0), Stack(blocks, False))
     if num_layers == 1:
         return CORES[kind](inputs, size, key=key)
     keys = jax.random.split(key, num_layers)
-    return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), is_sum)
+    return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), output == "sum")
+
+
+def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
+    """The memory that `core`, `core_size`, `core_layers` and `core_output` describe, and how many features it gives."""
+    if config.core == "none":
+        return Memoryless(), inputs
+    return memory(config.core, inputs, config.core_size, config.core_layers, config.core_output, key), config.core_size

@@ -1,4 +1,4 @@
-"""Networks of algorithms that learn from replay: action values, deterministic and random policies. None has a memory."""
+"""Networks of algorithms that learn values of actions: action values, deterministic and random policies with their critics."""
 
 import dataclasses
 import functools
@@ -13,8 +13,9 @@ import numpy as np
 from rollax import distributions
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.networks import layers
+from rollax.networks import cores, layers
 from rollax.networks.core import ActorCriticOutput
+from rollax.networks.tower import Tower
 from rollax.spaces import Box, Dict, Discrete, Space
 
 # Bounds of the logarithm of a policy's spread, as usual (Haarnoja et al. 2018b, their code).
@@ -111,21 +112,41 @@ class ActorCritics(eqx.Module):
     critic: tuple[Any, ...]  # each (obs, action) -> value
 
 
-class QNetwork(eqx.Module):
-    """The value of each action `[n]`; with `advantage` duelling, V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9)."""
+class Features(eqx.Module):
+    """An observation as features `[n]`."""
 
     encoder: layers.Encoder
     dense: Dense
+
+    def __call__(self, obs: Any) -> jax.Array:
+        return self.dense(self.encoder(obs))
+
+
+class ValuesHead(eqx.Module):
+    """Features to the value of each action `[n]`.
+
+    With `advantage` duelling: V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+    """
+
     value: Linear  # to each action's value, or to V
     advantage: Linear | None
 
-    def __call__(self, obs: Any) -> jax.Array:
-        features = self.dense(self.encoder(obs))
+    def __call__(self, features: jax.Array, obs: Any = None) -> jax.Array:
         value = self.value(features)
         if self.advantage is None:
             return value
         advantage = self.advantage(features)
         return value + (advantage - jnp.mean(advantage))
+
+
+class QNetwork(eqx.Module):
+    """The value of each action `[n]`, without a memory."""
+
+    features: Features
+    head: ValuesHead
+
+    def __call__(self, obs: Any) -> jax.Array:
+        return self.head(self.features(obs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +185,22 @@ class QNetworkConfig:
     """Size of the vector for each symbol of a grid."""
 
 
+@dataclasses.dataclass(frozen=True)
+class MemoryQNetworkConfig(QNetworkConfig):
+    """How the network of action values is built, with a memory or none."""
+
+    core: cores.Kind = "none"
+    """Memory between the dense layers and the values."""
+    core_size: int = 64
+    """Size of the memory."""
+    core_layers: int = 1
+    """Memories one upon the other."""
+    core_output: cores.Output = "last"
+    """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    agent_id: bool = False
+    """Agents see which one they are (where there are agents)."""
+
+
 def deterministic(environment: Environment, config: ActorCriticsConfig, key: jax.Array) -> ActorCritics:
     """A policy that gives one action, and critics. Raises UsageError for an action space that is no bounded box."""
     return _actor_critics(environment, config, TanhHead, 1, key)
@@ -175,14 +212,33 @@ def stochastic(environment: Environment, config: ActorCriticsConfig, key: jax.Ar
 
 
 def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) -> QNetwork:
-    """Action values of a `Discrete` space. Raises UsageError for any other."""
-    space = check_discrete(environment.action_space)
-    encoder_key, dense_key, value_key, advantage_key = jax.random.split(key, 4)
-    encoder, features = _encoder(environment, config, encoder_key)
-    dense = Dense(features, config.hidden, config.activation, config.layer_norm, key=dense_key)
-    features = config.hidden[-1] if config.hidden else features
-    value = Linear(features, 1 if config.duelling else space.n, value_key, 1.0)
-    return QNetwork(encoder, dense, value, Linear(features, space.n, advantage_key, 1.0) if config.duelling else None)
+    """Action values of a `Discrete` space, `obs -> [n]`. Raises UsageError for any other space."""
+    encoder_key, head_key = jax.random.split(key)
+    features, size = _features(environment, config, encoder_key)
+    return QNetwork(features, _values_head(environment, config, size, head_key))
+
+
+def q_tower(environment: Environment, config: MemoryQNetworkConfig, key: jax.Array) -> Tower:
+    """Action values of a `Discrete` space, with a memory or none, `(carry, obs) -> (carry, [n])`. Raises as `q_network`."""
+    encoder_key, core_key, head_key = jax.random.split(key, 3)
+    features, size = _features(environment, config, encoder_key)
+    core, size = cores.of_config(config, size, core_key)
+    return Tower(features, core, _values_head(environment, config, size, head_key))
+
+
+def _features(environment: Environment, config: QNetworkConfig, key: jax.Array) -> tuple[Features, int]:
+    encoder_key, dense_key = jax.random.split(key)
+    encoder, size = _encoder(environment, config, encoder_key)
+    dense = Dense(size, config.hidden, config.activation, config.layer_norm, key=dense_key)
+    return Features(encoder, dense), config.hidden[-1] if config.hidden else size
+
+
+def _values_head(environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array) -> ValuesHead:
+    number = check_discrete(environment.action_space).n
+    value_key, advantage_key = jax.random.split(key)
+    if config.duelling:
+        return ValuesHead(Linear(inputs, 1, value_key, 1.0), Linear(inputs, number, advantage_key, 1.0))
+    return ValuesHead(Linear(inputs, number, value_key, 1.0), None)
 
 
 def _actor_critics(
@@ -253,15 +309,16 @@ class EpsilonGreedy(eqx.Module):
 class Acting(eqx.Module):
     """Action values as a rollout wants them: a policy, and the value of its best action."""
 
-    network: Any
+    network: Any  # (carry, obs) -> (carry, [n])
     epsilon: jax.Array
 
-    def initial_carry(self) -> tuple[()]:
-        return ()
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
 
-    def __call__(self, carry: tuple[()], obs: Any) -> tuple[tuple[()], ActorCriticOutput]:
-        values = legal(self.network(obs), obs)
-        return (), ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+        carry, values = self.network(carry, obs)
+        values = legal(values, obs)
+        return carry, ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))
 
 
 def falling(config: Any, progress: jax.Array) -> jax.Array:
