@@ -113,40 +113,35 @@ def child_key(seed: int) -> jax.Array:
     return jax.random.split(jax.random.key(seed), 3)[2]
 
 
+class _Uncompiled(NamedTuple):
+    """The functions of a run, one member's or a population's, and what they begin with."""
+
+    algorithm: Algorithm
+    evaluate: Callable[[Any, jax.Array], Episodes]
+    config: Any
+    run_key: Any
+    eval_key: jax.Array
+    abstract: Any  # shapes and types of the state
+
+
 def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
     """Traces and compiles everything a run needs, the two large programs side by side."""
     algorithm, environment = assemble(spec, environment, make_network)
-    one = abstract(spec, algorithm)
+    shown = evaluation_environment(spec, environment)
     members = spec.members()
     is_population = len(members) > 1
-    options = spec.options
-    keys = [seed_keys(int(member["seed"])) for member in members]
-    configs = [_config_of(spec, member) for member in members]
-    shown = evaluation_environment(spec, environment)
-    evaluate = evaluator(shown, algorithm, options.eval_episodes, eval_steps(shown, spec), not options.eval_stochastic)
-    running = algorithm
-    if is_population:
-        running, evaluate = population(algorithm), jax.vmap(evaluate)
-        config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *configs)
-        run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
-        if spec.evolve:
-            running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
-            run_key = run_key, jnp.stack([child_key(int(member["seed"])) for member in members])
-        shapes = jax.tree.map(lambda keys: jax.ShapeDtypeStruct(keys.shape, keys.dtype), run_key)
-        one = jax.eval_shape(running.init, shapes, config)
-    else:
-        config, (run_key, eval_key) = configs[0], keys[0]
+    parts = _of_population(spec, algorithm, shown) if is_population else _of_one(spec, algorithm, shown)
     capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
     capacity = min(capacity, max(1, spec.total_updates))
-    run = segment(running, capacity)
+    run, evaluate = segment(parts.algorithm, capacity), parts.evaluate
     over = _mesh(spec, is_population)
-    placed = _placed(one, over, is_population)
+    placed = _placed(parts.abstract, over, is_population)
     if over is not None and is_population:
         run = sharding.over_members(run, over, (0, None), (0, 1))
         evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
     in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
-    started = time.monotonic()
     where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
+    started = time.monotonic()
 
     def compile_run() -> Any:
         with in_mesh():
@@ -154,14 +149,14 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
             return jitted.lower(placed, jnp.int32(0)).compile()
 
     with ThreadPoolExecutor(2) as threads:
-        later = threads.submit(lambda: jax.jit(evaluate).lower(placed, eval_key).compile())
+        later = threads.submit(lambda: jax.jit(evaluate).lower(placed, parts.eval_key).compile())
         compiled_run = compile_run()
         compiled_evolve = _compile_evolve(spec, placed, where)
         compiled_evaluate = later.result()
     seconds = time.monotonic() - started
 
     def init() -> Any:
-        state = jax.jit(running.init)(run_key, config)
+        state = jax.jit(parts.algorithm.init)(parts.run_key, parts.config)
         return state if where is None else jax.device_put(state, where)
 
     def advance(state: Any, num_updates: int) -> tuple[Any, dict[str, np.ndarray]]:
@@ -169,10 +164,10 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
         return state, {name: np.asarray(rows)[:num_updates] for name, rows in metrics.items()}
 
     def evaluate_at(state: Any, updates: int) -> Episodes:
-        key = eval_key
-        if options.eval_fresh:
+        key = parts.eval_key
+        if spec.options.eval_fresh:
             fold = jax.vmap(jax.random.fold_in, (0, None)) if is_population else jax.random.fold_in
-            key = fold(eval_key, updates)
+            key = fold(key, updates)
         return jax.device_get(compiled_evaluate(state, key))
 
     memory = compiled_run.memory_analysis()
@@ -180,6 +175,32 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     num_members = len(members) if is_population else None
     functions = init, advance, evaluate_at, compiled_evolve
     return Program(algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
+
+
+def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:
+    options = spec.options
+    return evaluator(shown, algorithm, options.eval_episodes, eval_steps(shown, spec), not options.eval_stochastic)
+
+
+def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+    (member,) = spec.members()
+    keys = seed_keys(int(member["seed"]))
+    evaluate = _evaluator(spec, algorithm, shown)
+    return _Uncompiled(algorithm, evaluate, _config_of(spec, member), *keys, abstract(spec, algorithm))
+
+
+def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+    abstract(spec, algorithm)  # says which sizes do not divide
+    members = spec.members()
+    keys = [seed_keys(int(member["seed"])) for member in members]
+    running, evaluate = population(algorithm), jax.vmap(_evaluator(spec, algorithm, shown))
+    config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *(_config_of(spec, member) for member in members))
+    run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
+    if spec.evolve:
+        running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
+        run_key = run_key, jnp.stack([child_key(int(member["seed"])) for member in members])
+    shapes = jax.tree.map(lambda keys: jax.ShapeDtypeStruct(keys.shape, keys.dtype), run_key)
+    return _Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
 
 
 def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
