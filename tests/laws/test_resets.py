@@ -55,6 +55,7 @@ CORES = {
     **{name: make(INPUTS, 5, key=jax.random.key(0)) for name, make in cores.CORES.items()},
     "stack": stack(False, "lstm", "mingru"),
     "stack, sum": stack(True, "mingru", "gru", "mingru"),
+    "residual": cores.memory("mingru", INPUTS, 5, 2, "residual", jax.random.key(0)),
     "stepwise": Stepwise(Sum(jnp.full(INPUTS, 0.3))),
     "stepwise, none": Stepwise(Product(jnp.full(INPUTS, 0.3))),
 }
@@ -129,7 +130,7 @@ def test_no_gradient_through_a_reset(core: Any) -> None:
     assert jnp.any(gradient[3:, 0])
 
 
-@pytest.mark.parametrize("name", [*cores.CORES, "stack", "stack, sum"])
+@pytest.mark.parametrize("name", [*cores.CORES, "stack", "stack, sum", "residual"])
 def test_memory_reaches_across_a_sequence(name: str) -> None:
     """Without a reset the first observation matters to the last output."""
     obs, reset = inputs()

@@ -132,10 +132,10 @@ def test_a_minimal_gated_unit_has_no_loop() -> None:
 
 
 @pytest.mark.parametrize("kind", cores.CORES)
-@pytest.mark.parametrize("is_sum", [False, True])
-def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
+@pytest.mark.parametrize("output", ["last", "sum"])
+def test_a_stack_is_its_layers_in_turn(kind: str, output: cores.Output) -> None:
     """Every layer takes what the one below gives; the output is the last one's, or the sum of all."""
-    stack = made(lambda key: cores.memory(kind, INPUTS, SIZE, 3, is_sum, key))
+    stack = made(lambda key: cores.memory(kind, INPUTS, SIZE, 3, output, key))
     reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
 
     @jax.jit
@@ -145,7 +145,7 @@ def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
             after, x = core.unroll(carry, x, reset)
             last.append(after)
             outputs.append(x)
-        return tuple(last), outputs[0] + outputs[1] + outputs[2] if is_sum else outputs[-1]
+        return tuple(last), outputs[0] + outputs[1] + outputs[2] if output == "sum" else outputs[-1]
 
     close(
         jax.jit(lambda stack, x: stack.unroll(batch_carry(stack, BATCH), x, reset))(stack, inputs()), by_hand(stack, inputs())
@@ -153,14 +153,36 @@ def test_a_stack_is_its_layers_in_turn(kind: str, is_sum: bool) -> None:
 
 
 def test_layers_begin_with_weights_of_their_own() -> None:
-    stack = cores.memory("mingru", SIZE, SIZE, 2, False, jax.random.key(0))
+    stack = cores.memory("mingru", SIZE, SIZE, 2, "last", jax.random.key(0))
     first, second = (core.gate.weight for core in stack.cores)
     assert not np.allclose(first, second)
 
 
-@pytest.mark.parametrize("is_sum", [False, True])
-def test_one_layer_is_no_stack(is_sum: bool) -> None:
-    assert isinstance(made(lambda key: cores.memory("gru", INPUTS, SIZE, 1, is_sum, key)), cores.GRU)
+@pytest.mark.parametrize("output", ["last", "sum"])
+def test_one_layer_is_no_stack(output: cores.Output) -> None:
+    assert isinstance(made(lambda key: cores.memory("gru", INPUTS, SIZE, 1, output, key)), cores.GRU)
+
+
+def test_residual_blocks_by_hand() -> None:
+    """x + memory(norm(x)), then x + dense(norm(x)), one block after the other, from a projection to the memory's size."""
+    memory = made(lambda key: cores.memory("mingru", INPUTS, SIZE, 2, "residual", key))
+    reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
+    _, found = memory.unroll(batch_carry(memory, BATCH), inputs(), reset)
+
+    def dense(layer: Any, x: np.ndarray) -> np.ndarray:
+        return x @ np.asarray(layer.weight).T + np.asarray(layer.bias)
+
+    def norm(layer: Any, x: np.ndarray) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        centred /= np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return centred * np.asarray(layer.weight) + np.asarray(layer.bias)
+
+    x = dense(memory.layer, inputs())
+    for block in memory.core.cores:
+        _, remembered = block.core.unroll(batch_carry(block.core, BATCH), jnp.asarray(norm(block.norms[0], x)), reset)
+        x = x + np.asarray(remembered)
+        x = x + dense(block.down, np.asarray(jax.nn.gelu(dense(block.up, norm(block.norms[1], x)))))
+    close(found, x)
 
 
 @pytest.mark.parametrize(
