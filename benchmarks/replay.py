@@ -1,8 +1,8 @@
-"""Learning from replay: what adding and drawing cost by size, and TD3, SAC and DQN beside rejax: `python benchmarks/replay.py`.
+"""Learning from replay: what adding and drawing cost by size; TD3, SAC, DQN beside their peers: `python benchmarks/replay.py`.
 
 The first table shows the time of one add and one draw inside a compiled loop whose state is donated, as in a run: it must not
 grow with the size, but for memory that is farther away and a level of the tree every 16 times. The second runs the same work in
-rollax and rejax by turns, as `peers.py` does.
+rollax, rejax and, if asked to, sbx by turns, as `peers.py` does.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from rollax.replay import Memory, Step
 
 FOLDER = Path(__file__).resolve().parent
 REPEATS, STEPS, BATCH = 5, 2000, 256
+SBX = ["sbx-rl==0.28.0"]
 WORK = {"td3": 2000, "sac": 2000, "dqn": 40_000}  # frames of one measurement
 
 
@@ -42,6 +43,7 @@ def main() -> None:
         "--widths", type=int, nargs="*", default=[64, 256], help="of the networks beside rejax; none: leave out"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sbx", action="store_true", help="beside sbx as well, which installs PyTorch")
     arguments = parser.parse_args()
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
@@ -52,7 +54,7 @@ def main() -> None:
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))
     for width in arguments.widths:
         for name in WORK:
-            beside(name, width, arguments.rounds)
+            beside(name, width, arguments.rounds, arguments.sbx)
 
 
 def example(numbers: int) -> Step:
@@ -87,19 +89,22 @@ def microseconds(memory: Memory, size: int, numbers: int) -> float:
     return statistics.median(times)
 
 
-def beside(name: str, width: int, rounds: int) -> None:
-    """Steps a second of both, and the ratio: its median over the rounds."""
+def beside(name: str, width: int, rounds: int, with_sbx: bool) -> None:
+    """Steps a second of all, and the ratios: their medians over the rounds."""
     sys.path.insert(0, str(FOLDER))
     from peers import REJAX, peer_python
 
     pythons = {"rollax": sys.executable, "rejax": peer_python("rejax", REJAX)}
+    pythons |= {"sbx": peer_python("sbx", SBX)} if with_sbx else {}
     work = [name, str(width), str(WORK[name]), "3"]
     measured = [{peer: measure(peer, python, work) for peer, python in pythons.items()} for _ in range(rounds)]
     for what in ("steps_per_second", "steps_per_processor_second"):
         rates = [{peer: statistics.median(one[peer][what]) for peer in pythons} for one in measured]
-        ratio = statistics.median(rate["rollax"] / rate["rejax"] for rate in rates)
-        shown = "  ".join(f"{peer} {statistics.median(rate[peer] for rate in rates):,.0f}" for peer in pythons)
-        print(f"{name} {width} x {width}, {what.replace('_', ' ')}: {shown}  ratio {ratio:.2f}")
+        shown = [f"rollax {statistics.median(rate['rollax'] for rate in rates):,.0f}"]
+        for peer in list(pythons)[1:]:
+            ratio = statistics.median(rate["rollax"] / rate[peer] for rate in rates)
+            shown.append(f"{peer} {statistics.median(rate[peer] for rate in rates):,.0f} (ratio {ratio:.2f})")
+        print(f"{name} {width} x {width}, {what.replace('_', ' ')}: {'  '.join(shown)}", flush=True)
 
 
 def measure(peer: str, python: str, work: list[str]) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""TD3, SAC or DQN by sbx, the same work as `off_policy_rollax.py`. Runs in a virtual environment of its own.
+
+Its environments are gymnasium's, in Python: one for TD3 and SAC, ten in this process for DQN.
+"""
+
+import json
+import sys
+import time
+
+import jax
+from sbx import DQN, SAC, TD3
+from stable_baselines3.common.env_util import make_vec_env
+
+name, width, frames, repeats = sys.argv[1], *map(int, sys.argv[2:])
+frames = frames // 20 if name == "dqn" else frames // 4  # it is slower: so all measurements take about as long
+environment = make_vec_env("CartPole-v1" if name == "dqn" else "Pendulum-v1", 10 if name == "dqn" else 1)
+layers = [width, width]
+sizes = {"batch_size": 64, "policy_kwargs": {"net_arch": layers}}
+if name != "dqn":
+    sizes = {"batch_size": 256, "policy_kwargs": {"net_arch": {"pi": layers, "qf": layers}}}
+algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name](
+    "MlpPolicy", environment, buffer_size=20_000, learning_starts=100, train_freq=1, gradient_steps=1, verbose=0, **sizes
+)
+
+started = time.perf_counter()
+algorithm.learn(500)  # compiles
+compile_seconds = time.perf_counter() - started
+rates, efforts = [], []
+for _ in range(repeats):
+    started, processor = time.perf_counter(), time.process_time()
+    algorithm.learn(frames, reset_num_timesteps=False)
+    rates.append(frames / (time.perf_counter() - started))
+    efforts.append(frames / (time.process_time() - processor))
+found = {"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}
+print(json.dumps(found | {"jax": jax.__version__}))
