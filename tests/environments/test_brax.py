@@ -48,7 +48,7 @@ def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
 
 def test_it_is_the_suites_own_dynamics() -> None:
     """Rewards, observations and ends are those of the unwrapped suite, and the time limit is ours."""
-    env = make("brax/reacher", max_steps=5)
+    env = make("brax/reacher", backend="spring", max_steps=5)
     actions = np.random.default_rng(0).uniform(-1, 1, (6, 2)).astype(np.float32)
     _, told = play(env, actions)
     raw = jax.jit(env.dynamics.reset)(jax.random.key(0))
@@ -77,7 +77,7 @@ def test_a_fallen_pole_terminates_also_at_the_time_limit() -> None:
 
 def test_a_state_stays_as_it_was() -> None:
     """The suite writes into the state it is given."""
-    env = make("brax/reacher")
+    env = make("brax/reacher", backend="spring")
     state, _ = env.reset(jax.random.key(0))
     before = jax.tree.map(np.asarray, state)
     after = env.step(jax.random.key(1), state, jnp.ones(2))
@@ -164,7 +164,7 @@ def test_places_are_shifts_from_the_start() -> None:
 def test_names_and_arguments() -> None:
     assert len(list_environments("brax")) == 11
     assert arguments("brax/hopper")["backend"] == "spring" and arguments("brax/swimmer")["backend"] == "generalized"
-    env = make("brax/reacher", max_steps=7, n_frames=1)
+    env = make("brax/reacher", backend="spring", max_steps=7, n_frames=1)
     assert env.time_limit == 7 and env.dynamics._n_frames == 1 and env.descriptor_space is None
     assert make("brax/hopper", healthy_z_range="[0.5, 2.0]").dynamics._healthy_z_range == (0.5, 2.0)
 

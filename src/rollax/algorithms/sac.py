@@ -97,7 +97,9 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
 
     steps = agent.steps + 1
     learnt = agent.network.actor, agent.log_temperature, states["actor"], states["temperature"]
-    learnt = jax.lax.cond(steps % config.policy_delay == 0, improve, lambda same: same, learnt)
+    is_due = steps % config.policy_delay == 0
+    # A conditional costs a copy of what goes through it, so there is none where there is nothing to decide.
+    learnt = improve(learnt) if config.policy_delay == 1 else jax.lax.cond(is_due, improve, lambda same: same, learnt)
     actor, log_temperature, actor_state, temperature_state = learnt
 
     states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}
