@@ -206,6 +206,28 @@ def test_one_task_can_be_chosen() -> None:
     assert rows(xland(ruleset="3", split="held-out")) == [held_out[3]]
 
 
+@pytest.mark.parametrize("id", ["xminigrid", "rl2"])
+@pytest.mark.parametrize("each", ["episode", "environment"])
+def test_a_task_for_every_episode_or_environment(id: str, each: str) -> None:
+    """Of 12 environments, four episodes (or trials) long: who keeps a task has other starts, and others have other tasks."""
+    env = make(f"{id}/{XLAND}", num_rulesets=50, ruleset_each=each, max_steps=2, show_task=True)
+    streams = Streams(env, 12)
+
+    def step(state: Any, time: jax.Array) -> tuple[Any, Any]:
+        key = jax.random.fold_in(jax.random.key(1), time)
+        state, after = streams.step(jax.random.split(key, 12), state, jnp.zeros(12, jnp.int32))
+        return state, (after.obs["goal"], after.obs["view"], state.reset)
+
+    with jax.debug_key_reuse(False):
+        start = jax.jit(lambda key: streams.init(key))(jax.random.key(0))
+        _, (goals, views, resets) = jax.lax.scan(step, start, jnp.arange(24 if id == "rl2" else 8))
+    assert int(resets.sum()) == 4 * 12
+    kept = jnp.all(goals == start.obs["goal"][None], axis=(0, 2, 3, 4))
+    assert bool(jnp.all(kept)) if each == "environment" else not bool(jnp.any(kept))
+    assert len({goal.tobytes() for goal in np.asarray(start.obs["goal"])}) > 6
+    assert bool(jnp.all(jnp.any(views[1:] != views[:1], axis=(0, 2, 3, 4))))
+
+
 def test_tasks_are_shown_and_differ_between_trials() -> None:
     """Of 24 trials: the goal and rules that are shown are those of one task; its objects lie there, in every episode anew."""
     env = make(f"rl2/{XLAND}", num_rulesets=10, rulesets="small", show_task=True, episodes=2)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax import tree
 from rollax.spaces import ActionSpace, Box, Space
@@ -71,6 +72,24 @@ class AgentsEnvironment(Environment, Protocol):
         ...
 
 
+class TaskEnvironment(Environment, Protocol):
+    """An environment whose episodes may differ in their task. `reset(key)` draws a task and begins an episode of it.
+
+    With `keeps_task` each of many copies has one task for good, and `Streams` does not call `reset`.
+    """
+
+    @property
+    def keeps_task(self) -> bool: ...
+
+    def sample_task(self, key: jax.Array) -> Any:
+        """A task, a pytree of arrays; `()` where there is only one."""
+        ...
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        """`(state, obs)` at the start of an episode of that task."""
+        ...
+
+
 EXTRACTIONS = ("final", "mean")  # the descriptor of an episode: that of its last state, or the mean over its states
 
 
@@ -125,6 +144,7 @@ class StreamState(NamedTuple):
 
 
 FEWEST_STARTS = 16  # drawn together, where there are as many environments
+_TASK = np.uint32(2**32 - 1)
 
 
 class Streams(eqx.Module):
@@ -186,7 +206,12 @@ class Streams(eqx.Module):
 
     def _draw(self, keys: jax.Array, episode: jax.Array) -> Any:
         """The start of the given episode of every environment."""
-        return jax.vmap(self.env.reset)(jax.vmap(jax.random.fold_in)(keys, episode))
+        start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
+        if not getattr(self.env, "keeps_task", False):
+            return jax.vmap(self.env.reset)(start_keys)
+        # The task of an environment follows from its own key, by a number that no episode has.
+        tasks = jax.vmap(lambda key: self.env.sample_task(jax.random.fold_in(key, _TASK)))(keys)
+        return jax.vmap(self.env.reset_task)(start_keys, tasks)
 
     def _refill(self, state: StreamState, ended: jax.Array) -> StreamState:
         """Draws new stocks, for a share of the environments at a time, until none that ended has an empty one.

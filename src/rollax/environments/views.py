@@ -1,6 +1,6 @@
 """Environments seen otherwise: with the last action and reward, or the agent, in the observation; or as trials of episodes."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,21 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Environment, Transition, descriptor_space
+from rollax.environments.core import Transition, descriptor_space
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
-
-
-class TaskEnvironment(Environment, Protocol):
-    """An environment whose episodes may differ in their task. `reset(key)` draws a task and begins an episode of it."""
-
-    def sample_task(self, key: jax.Array) -> Any:
-        """A task, a pytree of arrays; `()` where there is only one."""
-        ...
-
-    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
-        """`(state, obs)` at the start of an episode of that task."""
-        ...
 
 
 class View(eqx.Module):
@@ -55,6 +43,13 @@ class View(eqx.Module):
         return self.env.time_limit
 
     @property
+    def keeps_task(self) -> bool:
+        return getattr(self.env, "keeps_task", False)
+
+    def sample_task(self, key: jax.Array) -> Any:
+        return self.env.sample_task(key)
+
+    @property
     def descriptor_space(self) -> Box | None:
         return descriptor_space(self.env)
 
@@ -85,12 +80,17 @@ class Recalling(View):
         return Dict({**_spaces(self.env.observation_space), **more})
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        state, obs = self.env.reset(key)
-        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
+        return self._begun(*self.env.reset(key))
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        return self._begun(*self.env.reset_task(key, task))
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         after = self.env.step(key, state, action)
         return after._replace(obs=self._extended(after.obs, action, after.reward))
+
+    def _begun(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
 
     def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
         more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
@@ -225,8 +225,10 @@ class Trials(View):
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         task_key, start_key = jax.random.split(key)
-        task = self.env.sample_task(task_key)
-        starts = jax.vmap(lambda k: self.env.reset_task(k, task))(jax.random.split(start_key, self.episodes))
+        return self.reset_task(start_key, self.sample_task(task_key))
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        starts = jax.vmap(lambda k: self.env.reset_task(k, task))(jax.random.split(key, self.episodes))
         state, obs = jax.tree.map(lambda x: x[0], starts)
         return (state, starts, jnp.zeros((), jnp.int32)), self._extended(obs, jnp.ones((), bool))
 

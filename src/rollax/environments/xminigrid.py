@@ -35,6 +35,7 @@ from rollax.spaces import Box, Dict, Discrete, Grid, Space
 
 OBSERVATIONS = ("symbols", "image")
 SPLITS = ("all", "train", "held-out")
+EACH = ("episode", "environment")
 SINGLE = {
     "observation": "symbols",
     "tile_size": 8,
@@ -50,6 +51,7 @@ TASKS = {
     "ruleset_seed": 0,
     "recipe": (),
     "ruleset": -1,
+    "ruleset_each": "episode",
     "split": "all",
     "held_out": 0.2,
 }
@@ -68,6 +70,7 @@ class XMiniGrid(eqx.Module):
     tile_size: int = eqx.field(static=True)
     direction: bool = eqx.field(static=True)
     show_task: bool = eqx.field(static=True)
+    keeps_task: bool = eqx.field(static=True)
     num_agents: None = eqx.field(static=True, default=None)
 
     @property
@@ -170,7 +173,7 @@ arguments = defaults
 
 def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str, Any]) -> tuple[XMiniGrid, dict[str, Any]]:
     given = wanted | convert_all(id, arguments, wanted)
-    for key, choices in (("observation", OBSERVATIONS), ("split", SPLITS)):
+    for key, choices in (("observation", OBSERVATIONS), ("split", SPLITS), ("ruleset_each", EACH)):
         if key in given and given[key] not in choices:
             raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(choices)}.")
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
@@ -186,7 +189,8 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
         params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
         tasks = _tasks(id, given) if has_tasks else ()
     shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
-    return XMiniGrid(tasks, params, dynamics, id, *shown), given
+    keeps_task = given.get("ruleset_each") == "environment"
+    return XMiniGrid(tasks, params, dynamics, id, *shown, keeps_task), given
 
 
 @functools.cache
