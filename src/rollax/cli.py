@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rollax.cli_words import number, single, take
 from rollax.errors import UnknownNameError, UsageError
 
 OVERVIEW = """\
@@ -80,11 +81,11 @@ def train(arguments: list[str]) -> int:
     from rollax.train import api
     from rollax.train.settings import DEFAULT_TOTAL_STEPS, RunOptions, entry, example, preset, settings_of
 
-    rest, env = _take(arguments, "--env.")
-    rest, eval_env = _take(rest, "--eval-env.")
-    rest, sweep = _take(rest, "--sweep.")
-    rest, evolve = _take(rest, "--evolve.")
-    rest, opponents = _take(rest, "--opponents.")
+    rest, env = take(arguments, "--env.")
+    rest, eval_env = take(rest, "--eval-env.")
+    rest, sweep = take(rest, "--sweep.")
+    rest, evolve = take(rest, "--evolve.")
+    rest, opponents = take(rest, "--opponents.")
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
@@ -118,10 +119,10 @@ def train(arguments: list[str]) -> int:
         environment,
         config=parsed.config,
         network=parsed.network,
-        arguments=_single(env),
-        eval_arguments=_single(eval_env),
-        sweep={name: [_number(name, value) for value in values] for name, values in sweep.items()},
-        opponents={kind: str(run) for kind, run in _single(opponents).items()},
+        arguments=single(env),
+        eval_arguments=single(eval_env),
+        sweep={name: [number(name, value) for value in values] for name, values in sweep.items()},
+        opponents={kind: str(run) for kind, run in single(opponents).items()},
         evolve=evolve,
         options=parsed.options,
     )
@@ -325,25 +326,11 @@ class Doctor:
 
 
 def doctor(arguments: list[str]) -> int:
-    from rollax.environments.suites import SUITES
-    from rollax.train.run_dir import installed, machine
+    from rollax import doctor as machine
 
     given = _parse(Doctor, arguments, "rollax doctor")
-    found = machine()
-    extras = {name: name for name in ("wandb", "trackio")} | {"flax": "linen"}
-    extras |= {entry.extra: entry.extra for entry in SUITES.values() if entry.extra}
-    found["optional"] = {package: installed(package) for package in extras}
-    found["runs_writable"] = os.access(Path.cwd(), os.W_OK)
-    if given.json:
-        print(json.dumps(found))
-        return 0
-    print(f"python    {found['python']} on {found['platform']}, {found['processors']} processors")
-    print("packages  " + ", ".join(f"{name} {version}" for name, version in found["packages"].items()))
-    print("devices   " + ", ".join(found["devices"]))
-    for package, extra in extras.items():
-        version = found["optional"][package]
-        print(f"{package:<9} {version}" if version else f'{package:<9} not installed: pip install "rollax[{extra}]"')
-    print(f"runs      {'can' if found['runs_writable'] else 'CANNOT'} be written to {Path.cwd() / 'runs'}")
+    found = machine.report()
+    print(json.dumps(found) if given.json else machine.shown(found))
     return 0
 
 
@@ -361,40 +348,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _parse(kind: Any, arguments: list[str], program: str, description: str | None = None) -> Any:
     return tyro.cli(kind, args=arguments, prog=program, description=description)
-
-
-def _take(arguments: list[str], prefix: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Splits off `--env.NAME VALUE` and the like, also written `--env.NAME=VALUE`; dashes in names are underscores."""
-    rest: list[str] = []
-    taken: dict[str, list[str]] = {}
-    position = 0
-    while position < len(arguments):
-        word = arguments[position]
-        position += 1
-        if not word.startswith(prefix):
-            rest.append(word)
-            continue
-        name, equals, value = word.removeprefix(prefix).partition("=")
-        values = [value] if equals else []
-        while not equals and position < len(arguments) and not arguments[position].startswith("--"):
-            values.append(arguments[position])
-            position += 1
-        if not values:
-            raise UsageError(f"{word} needs a value")
-        taken[name.replace("-", "_")] = values
-    return rest, taken
-
-
-def _single(taken: dict[str, list[str]]) -> dict[str, Any]:
-    """One value as itself, several as a list."""
-    return {name: values[0] if len(values) == 1 else values for name, values in taken.items()}
-
-
-def _number(name: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise UsageError(f"--sweep.{name.replace('_', '-')} takes numbers, not {value!r}") from None
 
 
 def _check_environment(environment: str) -> None:

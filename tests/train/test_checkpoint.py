@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from rollax.errors import UsageError
-from rollax.train.checkpoint import Checkpoints, DamagedCheckpoint, SaveFailed, _checksum_of_json
+from rollax.train.checkpoint import Checkpoints, SaveFailed
+from rollax.train.checkpoint_summary import DamagedCheckpoint, checksum_of_json
 from rollax.tree import settings, static
 
 
@@ -223,7 +224,7 @@ def test_wrong_arrays_under_right_files_are_detected(checkpoints):
     shutil.copytree(older / "state", newer / "state")
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (older, newer)]
     body = summaries[1]["body"] | {"files": summaries[0]["body"]["files"]}
-    document = {"checksum": _checksum_of_json(body), "body": body}
+    document = {"checksum": checksum_of_json(body), "body": body}
     (newer / "summary.json").write_text(json.dumps(document))
     with pytest.raises(DamagedCheckpoint, match=r"\['key'\]"):
         checkpoints.restore(20, small_state(0))

@@ -9,17 +9,14 @@ It is written under another name and renamed at the end, so a folder with that n
 orbax reads them, the arrays after. Reading takes arrays and JSON, nothing that could be executed.
 """
 
-import json
 import logging
-import math
 import re
 import shutil
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +24,18 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather, sync_global_devices
 
 from rollax.errors import UsageError
+from rollax.train.checkpoint_summary import (
+    DamagedCheckpoint,
+    LeafRecord,
+    Summary,
+    check_files,
+    checksum_of,
+    checksum_of_file,
+    files_of,
+    finite,
+    read_summary,
+    write_summary,
+)
 
 T = TypeVar("T")
 
@@ -35,31 +44,8 @@ STEP_FOLDER = re.compile(r"step_(\d{12,})")
 UNFINISHED_FOLDER = re.compile(r"step_\d{12,}\.(writing|deleted)")
 
 
-class DamagedCheckpoint(RuntimeError):
-    """The bytes on disk are not those that were saved."""
-
-
 class SaveFailed(RuntimeError):
     """A checkpoint could not be written; those before it are as they were."""
-
-
-class LeafRecord(NamedTuple):
-    """What is known of a leaf without its data."""
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    random: str | None = None  # the generator of a typed key
-    checksum: int = 0
-
-
-class Summary(NamedTuple):
-    """What is known of a checkpoint without its arrays."""
-
-    step: int
-    metrics: dict[str, float | None]
-    leaves: list[LeafRecord]
-    files: dict[str, int]
 
 
 class Checkpoints:
@@ -111,7 +97,7 @@ class Checkpoints:
         """Gives the checkpoint of a step that is there already other metrics. Raises `DamagedCheckpoint`."""
         self.wait()
         if jax.process_index() == 0:
-            _write_summary(self._path(step), _read_summary(self._path(step))._replace(metrics=_finite(metrics)))
+            write_summary(self._path(step), read_summary(self._path(step))._replace(metrics=finite(metrics)))
             self._delete_old(step)
         self._synchronize()
 
@@ -157,7 +143,7 @@ class Checkpoints:
         candidates, warnings = self._candidates(which)
         for step in candidates:
             try:
-                summary = _read_summary(self._path(step))
+                summary = read_summary(self._path(step))
                 _check_same_leaves(summary, like)
                 return step, _place(self._read_arrays(summary), summary.leaves, like), warnings
             except DamagedCheckpoint as error:
@@ -205,7 +191,7 @@ class Checkpoints:
         summaries, problems = {}, []
         for step in self.steps():
             try:
-                summaries[step] = _read_summary(self._path(step))
+                summaries[step] = read_summary(self._path(step))
             except DamagedCheckpoint as error:
                 problems.append(f"{error}; it was passed over")
         return summaries, problems
@@ -219,7 +205,7 @@ class Checkpoints:
     def _write(self, step: int, leaves: list[LeafRecord], arrays: list[np.ndarray], metrics: dict[str, float]) -> None:
         import orbax.checkpoint as ocp
 
-        leaves = [leaf._replace(checksum=_checksum(array)) for leaf, array in zip(leaves, arrays, strict=True)]
+        leaves = [leaf._replace(checksum=checksum_of(array)) for leaf, array in zip(leaves, arrays, strict=True)]
         stored = {_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i].size}
         final = self._path(step)
         unfinished = final.with_suffix(".writing")
@@ -229,8 +215,8 @@ class Checkpoints:
         self._synchronize()
         self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
         if jax.process_index() == 0:
-            files = {path.relative_to(unfinished).as_posix(): _checksum_of_file(path) for path in _files(unfinished)}
-            _write_summary(unfinished, Summary(step, _finite(metrics), leaves, files))
+            files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
+            write_summary(unfinished, Summary(step, finite(metrics), leaves, files))
             unfinished.rename(final)
             self._delete_old(step)
         self._synchronize()
@@ -258,7 +244,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         path = self._path(summary.step)
-        _check_files(path, summary.files)
+        check_files(path, summary.files)
         names = [_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None}
         request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
@@ -266,7 +252,7 @@ class Checkpoints:
         stored = self._checkpointer.restore(path / "state", args=request)
         arrays = [None if name is None else np.asarray(stored[name]) for name in names]
         for array, leaf in zip(arrays, summary.leaves, strict=True):
-            if array is not None and _checksum(array) != leaf.checksum:
+            if array is not None and checksum_of(array) != leaf.checksum:
                 raise DamagedCheckpoint(f"{path} is damaged: the checksum of {leaf.path} is wrong")
         return arrays
 
@@ -341,44 +327,6 @@ def _place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) 
     return jax.tree.unflatten(jax.tree.structure(like), placed)
 
 
-def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
-
-
-def _write_summary(path: Path, summary: Summary) -> None:
-    """Whole or not at all."""
-    body = summary._asdict()
-    unfinished = path / "summary.json.writing"
-    unfinished.write_text(json.dumps({"checksum": _checksum_of_json(body), "body": body}), encoding="utf-8")
-    unfinished.replace(path / "summary.json")
-
-
-def _read_summary(path: Path) -> Summary:
-    try:
-        document = json.loads((path / "summary.json").read_bytes())
-        body = document["body"]
-        if document["checksum"] != _checksum_of_json(body):
-            raise DamagedCheckpoint(f"{path} is damaged: the checksum of its summary is wrong")
-        leaves = [LeafRecord(name, tuple(shape), *rest) for name, shape, *rest in body["leaves"]]
-        return Summary(body["step"], body["metrics"], leaves, body["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path} is damaged: its summary cannot be read ({type(error).__name__})") from error
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _check_files(path: Path, checksums: dict[str, int]) -> None:
-    for name, checksum in checksums.items():
-        try:
-            same = _checksum_of_file(path / name) == checksum
-        except OSError as error:
-            raise DamagedCheckpoint(f"{path} is damaged: {name} cannot be read ({type(error).__name__})") from error
-        if not same:
-            raise DamagedCheckpoint(f"{path} is damaged: the checksum of {name} is wrong")
-
-
 def _check_same_leaves(summary: Summary, like: Any) -> None:
     saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
     expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in _leaves(like)}
@@ -393,21 +341,3 @@ def _check_same_leaves(summary: Summary, like: Any) -> None:
 def _name(index: int, leaf: LeafRecord) -> str:
     """The name of a leaf in the store: any path becomes letters that are safe there, the index keeps it unique."""
     return f"{index:04d}_" + re.sub(r"\W+", "_", leaf.path, flags=re.ASCII).strip("_")
-
-
-def _checksum(array: np.ndarray) -> int:
-    """Of the type, the shape and the bytes."""
-    start = zlib.crc32(f"{array.dtype}{array.shape}".encode())
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)
-
-
-def _checksum_of_json(body: Any) -> int:
-    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
-
-
-def _checksum_of_file(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 24):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum

@@ -1,0 +1,190 @@
+"""What a check of an environment sees in random play: repeated, compiled, alone, values in bounds, ends as they must be."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.environments.core import Environment, Transition
+from rollax.spaces import Dict, Space
+
+COPIES = 4  # environments acted in side by side
+
+
+class Visit(NamedTuple):
+    """One random step and what it came from; in a rollout every leaf leads with `[E, T]`."""
+
+    key: jax.Array
+    state: Any
+    obs: Any
+    action: Any
+    transition: Transition
+    ended: jax.Array
+
+
+def random_action(env: Environment, key: jax.Array, obs: Any) -> Any:
+    """A uniform action, among the legal ones where there is a mask."""
+
+    def one(key: jax.Array, obs: Any) -> Any:
+        if isinstance(obs, dict) and "action_mask" in obs:
+            logits = jnp.where(obs["action_mask"], 0.0, -jnp.inf)
+            return jax.random.categorical(key, logits).astype(jnp.int32)
+        return env.action_space.sample(key)
+
+    return one(key, obs) if env.num_agents is None else jax.vmap(one)(jax.random.split(key, env.num_agents), obs)
+
+
+def rollout(env: Environment, key: jax.Array, steps: int) -> Visit:
+    """Random steps in a few copies, with a reset after each end. Every leaf leads with `[E, T]`."""
+
+    def act(carry: tuple[Any, Any], key: jax.Array) -> tuple[Any, Visit]:
+        state, obs = carry
+        action_key, step_key, reset_key = jax.random.split(key, 3)
+        action = random_action(env, action_key, obs)
+        transition = env.step(step_key, state, action)
+        ended = jnp.all(transition.terminated | transition.truncated)
+        carry = tree.where(ended, env.reset(reset_key), (transition.state, transition.obs))
+        return carry, Visit(step_key, state, obs, action, transition, ended)
+
+    def one(key: jax.Array) -> Visit:
+        reset_key, loop_key = jax.random.split(key)
+        return jax.lax.scan(act, env.reset(reset_key), jax.random.split(loop_key, steps))[1]
+
+    return jax.jit(jax.vmap(one))(jax.random.split(key, COPIES))
+
+
+def same_twice(env: Environment, key: jax.Array) -> list[str]:
+    """Faults where the same key gives different results."""
+    reset_key, step_key, action_key = jax.random.split(key, 3)
+    remedy = "draw randomness from the key only (not from numpy.random or random), and keep nothing on the environment"
+    first = env.reset(reset_key)
+    faults = [f"reset is not a function of its key: {x}; {remedy}." for x in _unlike(first, env.reset(reset_key), 0.0)]
+    action = random_action(env, action_key, first[1])
+    once, again = (env.step(step_key, first[0], action) for _ in range(2))
+    return faults + [f"step is not a function of its arguments: {x}; {remedy}." for x in _unlike(once, again, 0.0)]
+
+
+def compiled_as_alone(env: Environment, visits: Visit) -> list[str]:
+    """Faults where a step compiled and vmapped differs from the same step run alone, operation by operation."""
+    faults = []
+    for step in (0, min(2, visits.ended.shape[1] - 1)):
+        visit = jax.tree.map(lambda x, step=step: x[0, step], visits)
+        alone = env.step(visit.key, visit.state, visit.action)
+        unlike = _unlike(visit.transition, alone, 1e-3)
+        faults += [f"step differs when compiled with jit and vmap: {x}; look for side effects or numpy in it." for x in unlike]
+    return list(dict.fromkeys(faults))
+
+
+def _unlike(a: Any, b: Any, tolerance: float) -> list[str]:
+    """Which leaves of two trees of one structure differ, and their values."""
+    differences = []
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        x, y = _plain(x), _plain(y)
+        same = np.array_equal(x, y) if x.dtype.kind != "f" else np.allclose(x, y, tolerance, tolerance, equal_nan=True)
+        if not same:
+            differences.append(f"{jax.tree_util.keystr(path)} is {_shown(x)} and {_shown(y)}")
+    return differences
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """A leaf as a numpy array, typed keys included."""
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
+def _shown(array: np.ndarray) -> str:
+    return np.array2string(array, precision=5, threshold=8, edgeitems=2).replace("\n", "")
+
+
+def values(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
+    """Faults in values: out of bounds, not finite, no legal action."""
+    after = visits.transition
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after.obs)
+    axes = 1 if env.num_agents is None else 2
+    faults = _outside(starts[1], env.observation_space, axes, "after reset, obs")
+    faults += _outside(flat, env.observation_space, axes, "after step, obs")
+    watched = {"obs": after.obs, "reward": after.reward, "state": after.state, "info": after.info}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(watched):
+        name = jax.tree_util.keystr(path[1:])
+        array = _plain(leaf)
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            step = int(np.argwhere(np.isnan(array))[:, 1].min())
+            faults.append(f"{path[0].key}{name} is NaN, first at step {step}: look for 0/0, sqrt or log of what is below 0.")
+    reward = np.asarray(after.reward)
+    if np.isinf(reward).any():
+        faults.append(f"reward is {reward[np.isinf(reward)][0]}: rewards must be finite.")
+    if isinstance(flat, dict) and "action_mask" in flat and not np.asarray(flat["action_mask"]).any(axis=-1).all():
+        faults.append("action_mask is all False at some step: leave at least one action legal, also at the end.")
+    return faults
+
+
+def _outside(found: Any, space: Space, axes: int, what: str) -> list[str]:
+    """Faults where what was found, with `axes` leading axes, lie outside the space."""
+    if isinstance(space, Dict):
+        return [f for name, part in space.items for f in _outside(found[name], part, axes, f"{what}['{name}']")]
+    contains: Callable[[jax.Array], jax.Array] = space.contains
+    for _ in range(axes):
+        contains = jax.vmap(contains)
+    inside = np.asarray(contains(found))
+    if inside.all():
+        return []
+    worst = _plain(found)[~inside][0]
+    return [f"{what} leaves its space: {_shown(worst)} is not in {space}; widen the bounds or clip the observation."]
+
+
+def ends(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
+    """Faults around the ends of episodes: resets of its own, and episodes beyond the time limit."""
+    faults = []
+    if _resets_itself(visits, starts[0]):
+        faults.append(
+            "step resets by itself: where an episode ended, the state is one that reset gives. Return the true last state "
+            "and observation; rollax restarts episodes."
+        )
+    limit = env.time_limit
+    lengths = _longest(np.asarray(visits.ended))
+    if limit is not None and lengths > limit:
+        faults.append(f"an episode lasted {lengths} steps without an end but time_limit is {limit}: end it or raise the limit.")
+    return faults
+
+
+def _resets_itself(visits: Visit, start_states: Any) -> bool:
+    """True when, at every end, all that a reset sets to a constant is back at it although it had moved before.
+
+    A clock is such a constant: it begins at 0, and where it is 0 again after the last step, that step has reset.
+    """
+    ended = np.asarray(visits.ended)
+    moved = np.zeros(ended.sum(), bool)
+    back = np.ones(ended.sum(), bool)
+    leaves = (jax.tree.leaves(x) for x in (start_states, visits.state, visits.transition.state))
+    for start, before, after in zip(*leaves, strict=True):
+        start, before, after = _plain(start), _plain(before)[ended], _plain(after)[ended]
+        if (start == start[0]).all():
+            rest = tuple(range(1, before.ndim))
+            moved |= (before != start[0]).any(axis=rest)
+            back &= (after == start[0]).all(axis=rest)
+    return bool(moved.any() and back[moved].all())
+
+
+def _longest(ended: np.ndarray) -> int:
+    """The longest run of steps without an end inside, the ending step included: `ended` is `[E, T]`."""
+    longest = 0
+    for row in ended:
+        marks = np.concatenate([[-1], np.flatnonzero(row), [len(row) - 1]])
+        longest = max(longest, int(np.diff(marks).max()))
+    return longest
+
+
+def notes(visits: Visit, starts: tuple[Any, Any], steps: int) -> tuple[str, ...]:
+    """What is allowed but perhaps not meant."""
+    found = []
+    leaves = [_plain(x) for x in jax.tree.leaves(starts)]
+    if all((x == x[0]).all() for x in leaves):
+        found.append("reset gives the same start for every key.")
+    if not np.asarray(visits.ended).any():
+        found.append(f"no episode ended within {steps} random steps; the check of ends saw nothing.")
+    if np.asarray(visits.transition.terminated & visits.transition.truncated).any():
+        found.append("some steps are both terminated and truncated; they count as terminated.")
+    return tuple(found)

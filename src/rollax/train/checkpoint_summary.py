@@ -1,0 +1,88 @@
+"""The file beside a checkpoint's arrays: what they are, checksums of all, and the metrics. It is read without reading them."""
+
+import json
+import math
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class DamagedCheckpoint(RuntimeError):
+    """The bytes on disk are not those that were saved."""
+
+
+class LeafRecord(NamedTuple):
+    """What is known of a leaf without its data."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    random: str | None = None  # the generator of a typed key
+    checksum: int = 0
+
+
+class Summary(NamedTuple):
+    """What is known of a checkpoint without its arrays."""
+
+    step: int
+    metrics: dict[str, float | None]
+    leaves: list[LeafRecord]
+    files: dict[str, int]
+
+
+def finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    return {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Whole or not at all."""
+    body = summary._asdict()
+    unfinished = path / "summary.json.writing"
+    unfinished.write_text(json.dumps({"checksum": checksum_of_json(body), "body": body}), encoding="utf-8")
+    unfinished.replace(path / "summary.json")
+
+
+def read_summary(path: Path) -> Summary:
+    try:
+        document = json.loads((path / "summary.json").read_bytes())
+        body = document["body"]
+        if document["checksum"] != checksum_of_json(body):
+            raise DamagedCheckpoint(f"{path} is damaged: the checksum of its summary is wrong")
+        leaves = [LeafRecord(name, tuple(shape), *rest) for name, shape, *rest in body["leaves"]]
+        return Summary(body["step"], body["metrics"], leaves, body["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(f"{path} is damaged: its summary cannot be read ({type(error).__name__})") from error
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def check_files(path: Path, checksums: dict[str, int]) -> None:
+    for name, checksum in checksums.items():
+        try:
+            same = checksum_of_file(path / name) == checksum
+        except OSError as error:
+            raise DamagedCheckpoint(f"{path} is damaged: {name} cannot be read ({type(error).__name__})") from error
+        if not same:
+            raise DamagedCheckpoint(f"{path} is damaged: the checksum of {name} is wrong")
+
+
+def checksum_of(array: np.ndarray) -> int:
+    """Of the type, the shape and the bytes."""
+    start = zlib.crc32(f"{array.dtype}{array.shape}".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)
+
+
+def checksum_of_json(body: Any) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+def checksum_of_file(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 24):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
