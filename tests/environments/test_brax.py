@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,13 +24,7 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.train.evaluate import evaluator
 from rollax.view.draw import drawing_of
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _as_strict_as_the_suite() -> Iterator[None]:
-    before = jax.config.values["jax_numpy_rank_promotion"]
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_rank_promotion", before)
+pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 
 
 def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:

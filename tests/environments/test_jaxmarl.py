@@ -1,7 +1,6 @@
 """What the adapter of JaxMARL promises: the suite's own dynamics on an axis of agents, and ends told apart."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,13 +14,7 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.view.draw import drawing_of
 from rollax.view.scene import BLUE, RED
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _as_strict_as_the_suite() -> Iterator[None]:
-    before = jax.config.values["jax_numpy_rank_promotion"]
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_rank_promotion", before)
+pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 
 
 def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:

@@ -1,6 +1,5 @@
 """The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,14 +16,9 @@ from rollax.environments import Streams, arguments, make
 from rollax.environments.xminigrid import XMiniGrid, picture
 from rollax.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 EMPTY, MEMORY, XLAND = "MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "XLand-MiniGrid-R1-9x9"
 NUM_ENVS, STEPS, LIMIT, TILE = 64, 70, 12, 4
-
-
-@pytest.fixture(autouse=True)
-def _suite_promotes_ranks() -> Iterator[None]:
-    with jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @cache
