@@ -106,10 +106,10 @@ def test_duelling_values() -> None:
     """The mean of action values is V, whatever the advantages are; without, there is no such head."""
     network = q_network(Walk(), QNetworkConfig(hidden=(8,), duelling=True), jax.random.key(0))
     obs = jnp.array([0.3, -1.0, 2.0])
-    features = network.dense(network.encoder(obs))
-    assert network.advantage is not None
-    advantage = network.advantage(features)
-    assert float(jnp.mean(network(obs))) == pytest.approx(float(network.value(features)[0]), abs=1e-6)
+    features = network.features(obs)
+    assert network.head.advantage is not None
+    advantage = network.head.advantage(features)
+    assert float(jnp.mean(network(obs))) == pytest.approx(float(network.head.value(features)[0]), abs=1e-6)
     np.testing.assert_allclose(network(obs) - jnp.mean(network(obs)), advantage - jnp.mean(advantage), atol=1e-6)
 
 
