@@ -88,7 +88,7 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
 
 def ppo_value(state: State, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
-    scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance)
+    scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
     carry, output = moments.view(state.observations)(state.network)(carry, obs)
     return carry, output.value * scale
 
@@ -124,7 +124,7 @@ def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, networ
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance)
+        scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
         carry, values = moments.view(state.observations)(state.network)(carry, obs)
         return carry, jnp.max(legal(values, obs)) * scale
 
@@ -199,7 +199,7 @@ ROWS = (
     dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2),
     pqn_row("pqn", ("two-steps", "action-observation", "two-agents")),
     pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
-    pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True, normalize_rewards=True),
+    pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
     actor_critics_row("td3", ("continuous",)),
     actor_critics_row("sac", ("continuous",)),
 )
