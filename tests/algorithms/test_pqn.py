@@ -95,3 +95,6 @@ def test_refusals() -> None:
     network = lambda key: q_tower(Walk(), MemoryQNetworkConfig(hidden=(4,)), key)  # noqa: E731
     with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
         make_pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))
+    for name in ("core_size", "core_layers"):
+        with pytest.raises(UsageError, match=rf"network.{name} \(0\) must be at least 1"):
+            q_tower(Walk(), MemoryQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0))

@@ -136,8 +136,7 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
 
 def _check_sizes(config: NetworkConfig) -> None:
     lists = {name: min(getattr(config, name), default=1) for name in ("hidden", "head_hidden")}
-    numbers = {name: getattr(config, name) for name in ("core_size", "core_layers", "embedding")}
-    for name, size in (lists | numbers).items():
+    for name, size in (lists | {"embedding": config.embedding}).items():
         if size < 1:
             raise ValueError(f"network.{name} ({getattr(config, name)}) must be at least 1")
     if not config.initial_std > 0:

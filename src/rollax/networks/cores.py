@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
+from rollax.errors import UsageError
 from rollax.networks.layers import linear
 
 LONGEST_MEMORY = 32  # steps, of the units of a new memory
@@ -277,7 +278,13 @@ def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, k
 
 
 def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
-    """The memory that `core`, `core_size`, `core_layers` and `core_output` describe, and how many features it gives."""
+    """The memory that `core`, `core_size`, `core_layers` and `core_output` describe, and how many features it gives.
+
+    Raises: UsageError for a size or a number of layers below 1.
+    """
+    for name in ("core_size", "core_layers"):
+        if getattr(config, name) < 1:
+            raise UsageError(f"network.{name} ({getattr(config, name)}) must be at least 1")
     if config.core == "none":
         return Memoryless(), inputs
     return memory(config.core, inputs, config.core_size, config.core_layers, config.core_output, key), config.core_size
