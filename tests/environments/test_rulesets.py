@@ -230,19 +230,30 @@ def test_generation_is_a_function_of_recipe_number_and_seed(name: str) -> None:
         np.testing.assert_array_equal(part_of_few, part_of_many[:20])
         assert part_of_other.shape == part_of_many.shape
     assert not np.array_equal(many.goals, other.goals)
-    tasks = {(goal.tobytes(), found.tobytes()) for goal, found in zip(many.goals, many.rules, strict=True)}
-    assert len(tasks) == many.number == 200
+    different = {
+        (goal.tobytes(), found.tobytes(), bytes(np.array(sorted(tiles.tolist())))) for goal, found, tiles in zip(*many, strict=True)
+    }
+    assert len(different) == many.number == 200
 
 
 def test_no_more_rulesets_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of basic goals alone there are 60 to hold, 60 to stand next to, and one for each pair of the 60."""
+    """Of basic goals and nothing else there are 60 to hold, 60 to stand next to, and one for each pair of the 60."""
     monkeypatch.setattr(rulesets, "_PATIENCE", 20_000)
-    recipe, number = Recipe(goals="basic", distractor_objects=3), 60 + 60 + 60 * 59 // 2
+    recipe, number = Recipe(goals="basic"), 60 + 60 + 60 * 59 // 2
     drawn = rulesets.generate(recipe, number, 0)
     pairs = {frozenset(decode(drawn, i)[0].takes) for i in range(number) if len(decode(drawn, i)[0].takes) == 2}
     assert len(pairs) == 60 * 59 // 2
     with pytest.raises(UsageError, match=f"at most {number}"):
         rulesets.generate(recipe, number + 1, 0)
+
+
+def test_rulesets_of_one_task_differ_in_their_objects() -> None:
+    """So that there are as many as one likes, and each kind of goal is as likely as the others: in trivial ones 1 of 11."""
+    drawn = rulesets.generate(RECIPES["trivial"], 5000, 0)
+    assert len(np.unique(drawn.goals, axis=0)) < 5000
+    kinds = np.unique(drawn.goals[:, 0], return_counts=True)[1]
+    assert len(kinds) == 11
+    np.testing.assert_allclose(kinds, 5000 / 11, rtol=0.2)
 
 
 def test_one_rule_exactly() -> None:

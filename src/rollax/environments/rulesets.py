@@ -9,8 +9,8 @@ same names; the draws are not upstream's. What differs:
 - every ruleset can be solved: a distractor rule may lead into a dead end, but only into one that can be kept out of.
   Upstream's may take what the goal needs in the moment an agent walks by, or lay what the goal asks for ready at the start;
 - only objects that can be carried occur: no goal squares, which an agent can neither pick up nor put down;
-- no two rulesets are the same task: two objects are in one order where both orders would say the same, and duplicates are
-  drawn again.
+- no two rulesets are the same: two objects are in one order where both orders would say the same, and duplicates are drawn
+  again. Rulesets of one goal and the same rules, which are one task, may differ in the objects that lie there (as upstream's).
 
 Nothing here needs jax or xminigrid.
 """
@@ -166,13 +166,14 @@ class _Drawn(NamedTuple):
     rules: list[_Clause]
     tiles: list[Tile]
 
-    def task(self) -> bytes:
-        """What makes it this task and no other: its goal and its rules. Other distractor objects make no other task."""
-        return bytes(number for clause in (self.goal, *self.rules) for number in clause.row())
+    def identity(self) -> tuple[bytes, bytes]:
+        """What makes it this ruleset and no other: its goal and its rules, and the objects in any order."""
+        clauses = bytes(number for clause in (self.goal, *self.rules) for number in clause.row())
+        return clauses, bytes(number for tile in sorted(self.tiles) for number in tile)
 
 
 def generate(recipe: Recipe, number: int, seed: int) -> Rulesets:
-    """`number` rulesets, no two of which have both the same goal and the same rules. The same arguments give the same ones.
+    """`number` rulesets, no two of which are the same. The same arguments give the same ones.
 
     The first rulesets are those of a smaller number, and the shapes, `[N, recipe.max_rules, 7]` and
     `[N, recipe.max_tiles, 2]`, are the recipe's.
@@ -184,21 +185,21 @@ def generate(recipe: Recipe, number: int, seed: int) -> Rulesets:
     random = np.random.default_rng(seed)
     shapes = (number, 5), (number, recipe.max_rules, 7), (number, recipe.max_tiles, 2)
     found = Rulesets(*(np.zeros(shape, np.uint8) for shape in shapes))
-    tasks: set[bytes] = set()
+    known: set[tuple[bytes, bytes]] = set()
     misses = 0
-    while len(tasks) < number:
+    while len(known) < number:
         drawn = _draw(recipe, random)
-        task = drawn.task()
-        if task not in tasks:
-            _write(found, len(tasks), drawn)
-            tasks.add(task)
+        identity = drawn.identity()
+        if identity not in known:
+            _write(found, len(known), drawn)
+            known.add(identity)
             misses = 0
             continue
         misses += 1
         if misses == _PATIENCE:
             raise UsageError(
-                f"rulesets: the recipe gave {len(tasks)} different ones and {_PATIENCE} more draws nothing new, so that "
-                f"{number} cannot be had: ask for at most {len(tasks)}, or choose a richer recipe."
+                f"rulesets: the recipe gave {len(known)} different ones and {_PATIENCE} more draws nothing new, so that "
+                f"{number} cannot be had: ask for at most {len(known)}, or choose a richer recipe."
             )
     return found
 
