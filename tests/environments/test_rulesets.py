@@ -231,7 +231,8 @@ def test_generation_is_a_function_of_recipe_number_and_seed(name: str) -> None:
         assert part_of_other.shape == part_of_many.shape
     assert not np.array_equal(many.goals, other.goals)
     different = {
-        (goal.tobytes(), found.tobytes(), bytes(np.array(sorted(tiles.tolist())))) for goal, found, tiles in zip(*many, strict=True)
+        (goal.tobytes(), found.tobytes(), bytes(np.array(sorted(tiles.tolist()))))
+        for goal, found, tiles in zip(*many, strict=True)
     }
     assert len(different) == many.number == 200
 
