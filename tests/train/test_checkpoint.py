@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import UsageError
+from rollax.train import checkpoint
 from rollax.train.checkpoint import Checkpoints, SaveFailed
 from rollax.train.checkpoint_summary import DamagedCheckpoint, checksum_of_json
 from rollax.tree import settings, static
@@ -74,8 +75,10 @@ def small_state(value: float) -> dict[str, jax.Array]:
     return {"weights": jnp.full((3, 2), float(value)), "key": jax.random.key(int(value))}
 
 
-@pytest.fixture
-def checkpoints(tmp_path):
+@pytest.fixture(params=[checkpoint.LARGE, 0], ids=["small", "large"])
+def checkpoints(tmp_path, request, monkeypatch):
+    """With the leaves in orbax's hands, and as files of their own, as if they were large."""
+    monkeypatch.setattr(checkpoint, "LARGE", request.param)
     opened = Checkpoints(tmp_path / "checkpoints", keep_last=2, keep_best=1)
     yield opened
     opened.close()
@@ -226,7 +229,7 @@ def test_wrong_arrays_under_right_files_are_detected(checkpoints):
     body = summaries[1]["body"] | {"files": summaries[0]["body"]["files"]}
     document = {"checksum": checksum_of_json(body), "body": body}
     (newer / "summary.json").write_text(json.dumps(document))
-    with pytest.raises(DamagedCheckpoint, match=r"\['key'\]"):
+    with pytest.raises(DamagedCheckpoint, match=r"\['key'\]|large"):
         checkpoints.restore(20, small_state(0))
 
 
@@ -357,6 +360,31 @@ def test_mistakes_are_errors_that_say_so(tmp_path):
         Checkpoints(tmp_path, keep_last=0)
     with pytest.raises(UsageError, match="best_mode"):
         Checkpoints(tmp_path, best_mode="least")
+
+
+SAVE_LARGE = """
+import resource, sys
+import jax, jax.numpy as jnp
+from rollax.train.checkpoint import Checkpoints
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+checkpoints = Checkpoints(sys.argv[1])
+checkpoints.save(1, {"row": jnp.zeros(3)}, {})
+checkpoints.wait()
+state = jax.block_until_ready({"rows": jnp.arange(50_000_000), "more": jnp.arange(50_000_000)})
+before = peak()
+checkpoints.save(2, state, {})
+checkpoints.close()
+print(peak() - before)
+"""
+
+
+def test_what_is_large_is_saved_without_a_copy(tmp_path):
+    """The state has 400 MB; half of it is allowed for the noise of allocators."""
+    output = subprocess.run([sys.executable, "-c", SAVE_LARGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(output.stdout) < 200e6
 
 
 ENDLESS_SAVES = """

@@ -3,6 +3,7 @@
 A checkpoint is one folder `step_<environment frames>`:
 
     state/          the leaves that hold anything, by orbax; typed keys as their raw data
+    large/          the bytes of leaves that are large, such as a replay's, as they lie in memory: nothing holds a copy of them
     summary.json    the metrics; every leaf's path, shape, type and CRC-32; every file's CRC-32; and the CRC-32 of all that
 
 It is written under another name and renamed at the end, so a folder with that name is complete. The files are checked before
@@ -42,6 +43,8 @@ T = TypeVar("T")
 STEP_FOLDER = re.compile(r"step_(\d{12,})")
 # What a killed save and a killed deletion leave behind.
 UNFINISHED_FOLDER = re.compile(r"step_\d{12,}\.(writing|deleted)")
+# Bytes of a leaf beyond which it is written from where it is: orbax holds two copies of all that it writes.
+LARGE = 1 << 26
 
 
 class SaveFailed(RuntimeError):
@@ -76,7 +79,7 @@ class Checkpoints:
         self._pending: tuple[int, Future] | None = None
 
     def save(self, step: int, state: Any, metrics: dict[str, float]) -> bool:
-        """Copies the state to host memory and returns; the rest happens in the background.
+        """Copies the state to host memory, or what is large of it to disk, and returns; the rest happens in the background.
 
         The state may be donated right after. False, and nothing is written, when there is a checkpoint of this step already.
         With several processes all must call it, and it returns when all is written: orbax's barriers are collectives, which
@@ -88,9 +91,12 @@ class Checkpoints:
         step = int(step)
         if step in self.steps():
             return False
-        leaves, arrays = _snapshot(state)
         work = self._writer.submit if jax.process_count() == 1 else _run_now
-        self._pending = step, work(self._write, step, leaves, arrays, dict(metrics))
+        try:
+            leaves, arrays = _snapshot(state, self._begin(step))
+            self._pending = step, work(self._write, step, leaves, arrays, dict(metrics))
+        except OSError as error:  # such as a full disk
+            self._pending = step, _run_now(_fail, error)
         return True
 
     def rate(self, step: int, metrics: dict[str, float]) -> None:
@@ -202,18 +208,28 @@ class Checkpoints:
         ranked = sorted((-self._sign * value, -step) for value, step in values if value is not None)
         return [-step for _, step in ranked]
 
-    def _write(self, step: int, leaves: list[LeafRecord], arrays: list[np.ndarray], metrics: dict[str, float]) -> None:
-        import orbax.checkpoint as ocp
-
-        leaves = [leaf._replace(checksum=checksum_of(array)) for leaf, array in zip(leaves, arrays, strict=True)]
-        stored = {_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i].size}
-        final = self._path(step)
-        unfinished = final.with_suffix(".writing")
+    def _begin(self, step: int) -> Path:
+        """A new folder for an unfinished checkpoint."""
+        unfinished = self._path(step).with_suffix(".writing")
         if jax.process_index() == 0:
             self._delete_unfinished()
             unfinished.mkdir(parents=True)
         self._synchronize()
-        self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
+        return unfinished
+
+    def _write(self, step: int, leaves: list[LeafRecord], arrays: list[np.ndarray | None], metrics: dict[str, float]) -> None:
+        """The rest of a checkpoint. `arrays`: None for those that are written already."""
+        import orbax.checkpoint as ocp
+
+        final = self._path(step)
+        unfinished = final.with_suffix(".writing")
+        stored = {_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i] is not None and 0 not in leaf.shape}
+        leaves = [
+            leaf if array is None else leaf._replace(checksum=checksum_of(array))
+            for leaf, array in zip(leaves, arrays, strict=True)
+        ]
+        if stored:
+            self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
         if jax.process_index() == 0:
             files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
             write_summary(unfinished, Summary(step, finite(metrics), leaves, files))
@@ -240,19 +256,24 @@ class Checkpoints:
             shutil.rmtree(doomed)
 
     def _read_arrays(self, summary: Summary) -> list[np.ndarray | None]:
-        """The saved arrays in order, None for a leaf without elements, each equal to its checksum."""
+        """The saved arrays in order, None for a leaf without elements; none differs from its checksum, or from that of its file."""
         import orbax.checkpoint as ocp
 
         path = self._path(summary.step)
         check_files(path, summary.files)
         names = [_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
-        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None}
+        large = {name for name in names if f"large/{name}" in summary.files}
+        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None and name not in large}
         request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
         # The files are what was written, so an error from here on is no damage and no reason to take an older checkpoint.
-        stored = self._checkpointer.restore(path / "state", args=request)
-        arrays = [None if name is None else np.asarray(stored[name]) for name in names]
-        for array, leaf in zip(arrays, summary.leaves, strict=True):
-            if array is not None and checksum_of(array) != leaf.checksum:
+        stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
+        arrays: list[np.ndarray | None] = []
+        for name, leaf in zip(names, summary.leaves, strict=True):
+            if name in large:
+                arrays.append(np.memmap(path / "large" / name, jnp.dtype(leaf.dtype), "r", shape=leaf.shape))
+                continue
+            arrays.append(None if name is None else np.asarray(stored[name]))
+            if arrays[-1] is not None and checksum_of(arrays[-1]) != leaf.checksum:
                 raise DamagedCheckpoint(f"{path} is damaged: the checksum of {leaf.path} is wrong")
         return arrays
 
@@ -279,10 +300,14 @@ def _run_now(function: Callable[..., None], *arguments: Any) -> Future:
     return done
 
 
-def _snapshot(state: Any) -> tuple[list[LeafRecord], list[np.ndarray]]:
-    """Every leaf in memory of its own on the host, typed keys as their raw data."""
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarray | None]]:
+    """Every leaf in memory of its own on the host, typed keys as their raw data; None for large ones, whose files are written."""
     leaves, records = [], []
-    for path, leaf in _leaves(state):
+    for index, (path, leaf) in enumerate(_leaves(state)):
         if not isinstance(leaf, jax.Array):
             raise UsageError(f"{path} is a shape without data: there is nothing to save")
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -290,11 +315,19 @@ def _snapshot(state: Any) -> tuple[list[LeafRecord], list[np.ndarray]]:
         records.append(LeafRecord(path, leaf.shape, str(leaf.dtype), generator))
         data = jax.random.key_data(leaf) if is_key else leaf
         # What other processes hold is gathered: a collective, which is why it happens here and not in the background.
-        leaves.append(data if data.is_fully_addressable else process_allgather(data, tiled=True))
-    if not any(leaf.size for leaf in leaves):
-        raise UsageError("the state holds no data: there is nothing to save")
+        data = data if data.is_fully_addressable else process_allgather(data, tiled=True)
+        if data.nbytes > LARGE and not is_key:
+            _write_large(folder / "large" / _name(index, records[-1]), data)
+            data = None
+        leaves.append(data)
     # `device_get` starts all transfers together; on a CPU it gives views of buffers that the caller may donate, hence a copy.
-    return records, [np.array(array) for array in jax.device_get(leaves)]
+    return records, [None if array is None else np.array(array) for array in jax.device_get(leaves)]
+
+
+def _write_large(path: Path, data: Any) -> None:
+    if jax.process_index() == 0:
+        path.parent.mkdir(exist_ok=True)
+        np.ascontiguousarray(data).reshape(-1).view(np.uint8).tofile(path)
 
 
 def _leaves(tree: Any) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
