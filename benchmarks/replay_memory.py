@@ -1,11 +1,13 @@
 """The memory that a run with a replay takes, beside the bytes that it said beforehand: `python benchmarks/replay_memory.py`.
 
 DQN on Breakout-MinAtar, prioritised and not, in this process: resident memory just before the state is made, and its peak after
-that and some updates (Linux tells it in /proc). What is compiled before is not counted, nor the networks, which are small.
+that, some updates and a checkpoint (Linux tells it in /proc). What is compiled before is not counted, nor the networks, which
+are small.
 """
 
 import argparse
 import functools
+import tempfile
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ import rollax
 from rollax import replay
 from rollax.algorithms import ALGORITHMS
 from rollax.replay import Step
+from rollax.train.checkpoint import Checkpoints
 
 KINDS = ALGORITHMS["dqn"]
 
@@ -53,6 +56,10 @@ def measure(capacity: int, prioritised: bool) -> tuple[int, int]:
     state = state._replace(replay=state.replay._replace(replay=rows) if prioritised else rows)
     for _ in range(4):
         state, _ = jax.block_until_ready(step(state))
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(folder)
+        checkpoints.save(1, state, {})
+        checkpoints.close()
     return said, resident("VmHWM") - before
 
 

@@ -12,6 +12,7 @@ buffers do not say their size; and it brings tensorstore along.
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from rollax.errors import UsageError
+
+# Of a container, in both versions of Linux's control groups.
+_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Step(NamedTuple):
@@ -68,8 +72,12 @@ def uniform(num_steps: int = 1) -> Memory:
         index = sample(replay, key, config.batch_size, num_steps)
         return returns(replay, index, num_steps, config.gamma), index
 
+    def start(example: Step, num_streams: int, config: Any) -> Replay:
+        check_enough(num_streams, config.capacity, config.batch_size, num_steps)
+        return init(example, num_streams, config.capacity)
+
     return Memory(
-        init=lambda example, num_streams, config: init(example, num_streams, config.capacity),
+        init=start,
         add=add,
         is_ready=lambda replay, config: can_sample(replay, config.batch_size, num_steps),
         draw=draw,
@@ -83,20 +91,35 @@ def size_in_bytes(example: Any, num_streams: int, capacity: int) -> int:
     return row * num_streams * (capacity // num_streams)
 
 
+def check_enough(num_streams: int, capacity: int, batch_size: int, num_steps: int = 1) -> None:
+    """Raises UsageError for rings that, when full, hold no batch of sequences of that length: they would never be drawn."""
+    if num_streams * max(capacity // num_streams - num_steps + 1, 0) < batch_size:
+        enough = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
+        raise UsageError(
+            f"capacity ({capacity}) holds too little to draw {batch_size} (batch_size) sequences of {num_steps} steps from "
+            f"{num_streams} streams: try {enough} or more"
+        )
+
+
+def check_memory(needed: float, capacity: int | None, what: str) -> None:
+    """Raises UsageError when there is not as much memory. `capacity`: of the replay that takes most of it, if there is one."""
+    available = memory_in_bytes()
+    if available is None or needed <= available:
+        return
+    remedy = "fewer num_envs or seeds" if capacity is None else f"{int(capacity * 0.8 * available / needed)}"
+    raise UsageError(f"{what} needs {needed / 1e9:.3g} GB and the memory has {available / 1e9:.3g} GB: try {remedy}")
+
+
 def init(example: Any, num_streams: int, capacity: int) -> Replay:
     """Empty rings for `capacity` rows in all. `example`: one row of one stream, an array at every leaf.
 
-    Raises UsageError, before anything is allocated, for a capacity that is too small or does not fit into memory.
+    Raises UsageError for a capacity that is too small or, before anything is allocated, one that does not fit into memory. Of
+    a traced function that is not asked: a run asks it of the whole of its state before it compiles anything.
     """
     if capacity < num_streams:
         raise UsageError(f"capacity ({capacity}) must be at least the number of streams ({num_streams}): try {num_streams}")
-    needed, available = size_in_bytes(example, num_streams, capacity), memory_in_bytes()
-    if available is not None and needed > available:
-        fits = int(capacity * 0.8 * available / needed)
-        raise UsageError(
-            f"capacity ({capacity}) needs {needed / 1e9:.3g} GB and the memory has {available / 1e9:.3g} GB: try {fits}, or "
-            "smaller observations"
-        )
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(example)):
+        check_memory(size_in_bytes(example, num_streams, capacity), capacity, f"capacity ({capacity})")
     places = capacity // num_streams
     if num_streams * places >= 2**31:
         raise UsageError(f"capacity ({capacity}) must be less than 2^31")
@@ -105,10 +128,11 @@ def init(example: Any, num_streams: int, capacity: int) -> Replay:
 
 
 def memory_in_bytes() -> int | None:
-    """Of the first device, or of the machine where that is the device; None where it is not known."""
+    """Of the first device, or what this process may have of the machine's where that is the device; None: not known."""
     device = jax.devices()[0]
     if device.platform == "cpu":
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        limits = [int(path.read_text()) for path in _LIMITS if path.is_file() and path.read_text().strip().isdecimal()]
+        return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits])
     statistics = device.memory_stats()
     return None if statistics is None else statistics.get("bytes_limit")
 

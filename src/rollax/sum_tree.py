@@ -97,6 +97,7 @@ def prioritised(num_steps: int = 1) -> Memory:
     """
 
     def start(example: Step, num_streams: int, config: Any) -> Prioritised:
+        replay.check_enough(num_streams, config.capacity, config.batch_size)
         ring = replay.init(example, num_streams, config.capacity)
         return Prioritised(ring, init(num_streams * (config.capacity // num_streams)), jnp.ones(()))
 

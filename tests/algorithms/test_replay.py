@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from rollax import replay, sum_tree
 from rollax.errors import UsageError
 from rollax.replay import Step
+from rollax.train import program
+from rollax.train.settings import RunOptions, make_spec
 
 few = settings(max_examples=10, deadline=None)
 
@@ -112,6 +115,35 @@ def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.M
     replay.init(example(), 3, 16)
     with pytest.raises(UsageError, match=r"capacity \(2\) must be at least the number of streams \(3\)"):
         replay.init(example(), 3, 2)
+
+
+@pytest.mark.parametrize("memory", [replay.uniform(5), sum_tree.prioritised(5)], ids=["uniform", "prioritised"])
+def test_what_could_never_be_drawn_is_refused(memory: replay.Memory) -> None:
+    """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
+    enough = 64 * (5 + 4) if memory.draw.__module__ == replay.__name__ else 64 * 5
+    config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
+    with pytest.raises(UsageError, match=rf"capacity \({enough - 1}\) holds too little .* try {enough} or more"):
+        memory.init(step(1, 0, 0, False, False), 64, config)
+    memory.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
+
+
+def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members of a population together, and twice where they evolve; a policy is loaded where its run would not fit."""
+    config = {"capacity": 1000, "num_envs": 1}
+    options = RunOptions(total_steps=10_000)
+    spec = lambda **given: make_spec("sac", "probe/continuous", {}, config, None, dataclasses.replace(options, **given), {})  # noqa: E731
+    one = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract(spec(), program.assemble(spec())[0])))
+    monkeypatch.setattr(replay, "memory_in_bytes", lambda: 3 * one)
+    program.check(spec(seeds=3))
+    with pytest.raises(UsageError, match=r"the state of 4 members \(capacity 1000\) needs .*: try 600"):
+        program.check(spec(seeds=4))
+    evolving = make_spec(
+        "sac", "probe/continuous", {}, config, None, dataclasses.replace(options, seeds=3), {}, evolve={"gamma": (0.5, 0.9)}
+    )
+    with pytest.raises(UsageError, match="the state of 3 members"):
+        program.check(evolving)
+    monkeypatch.setattr(replay, "memory_in_bytes", lambda: 1)
+    program.abstract(spec(), program.assemble(spec())[0])
 
 
 def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> Step:

@@ -36,6 +36,10 @@ def refused(outcome: Any, *parts: str) -> None:
         (["train", "ppp", "probe/memory"], ["unknown algorithm 'ppp'", "did you mean ppo?"]),
         (["train", "ppo", "gymnax/CartPol-v1"], ["unknown environment", "did you mean gymnax/CartPole-v1"]),
         (["train", "ppo", "cartpole"], ["did you mean gymnax/CartPole-v1"]),
+        (
+            ["train", "sac", "probe/continuous", "--total-steps", "500"],
+            ["nothing would be learnt: warmup (1000 frames)", "total_steps (500)", "config.warmup 50"],
+        ),
         ([*TRAIN, "--env.dely", "3"], ["unknown argument of probe/memory 'dely'", "did you mean delay?"]),
         ([*TRAIN, "--env.delay", "soon"], ["delay must be a whole number, not 'soon' (default: 3)"]),
         ([*TRAIN, "--env.delay", "-1"], ["delay (-1) must be at least 0"]),

@@ -256,7 +256,7 @@ class Checkpoints:
             shutil.rmtree(doomed)
 
     def _read_arrays(self, summary: Summary) -> list[np.ndarray | None]:
-        """The saved arrays in order, None for a leaf without elements; none differs from its checksum, or from that of its file."""
+        """The saved arrays in order, None for a leaf without elements, each equal to its checksum or its file to that."""
         import orbax.checkpoint as ocp
 
         path = self._path(summary.step)
@@ -305,7 +305,7 @@ def _fail(error: Exception) -> None:
 
 
 def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarray | None]]:
-    """Every leaf in memory of its own on the host, typed keys as their raw data; None for large ones, whose files are written."""
+    """Every leaf in memory of its own on the host, typed keys as their raw data; None for large ones, which are written."""
     leaves, records = [], []
     for index, (path, leaf) in enumerate(_leaves(state)):
         if not isinstance(leaf, jax.Array):

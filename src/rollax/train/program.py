@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import environments
+from rollax import environments, replay
 from rollax.algorithm import Algorithm, population, segment
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
@@ -99,6 +99,20 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     over = _mesh(spec, is_population)
     if not is_population:
         _placed(one, over, is_population)
+    _check_memory(spec, one)
+
+
+def _check_memory(spec: Spec, one: Any) -> None:
+    """Raises UsageError when the states of all members do not fit into the memory of the devices."""
+    number = len(spec.members())
+    size = number * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
+    needed = 2 * size if spec.evolve else size  # a generation is made beside the one before
+    # The devices of a CPU share its memory.
+    devices = 1 if jax.default_backend() == "cpu" else spec.options.devices
+    capacity = getattr(spec.config, "capacity", None)
+    what = f"the state of {number} members" if number > 1 else "the state"
+    what += f" (capacity {capacity})" if capacity else ""
+    replay.check_memory(needed / devices, capacity, what)
 
 
 def seed_keys(seed: int) -> tuple[jax.Array, jax.Array]:

@@ -223,6 +223,7 @@ def make_spec(
     if against and differing:
         raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
     spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing, against, ranges)
+    _check_learns(spec)
     per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
     if options.eval_count:
@@ -232,6 +233,17 @@ def make_spec(
     return dataclasses.replace(
         spec, updates_per_line=per_line, updates_per_evaluation=per_evaluation, updates_per_generation=per_generation
     )
+
+
+def _check_learns(spec: Spec) -> None:
+    """Raises UsageError for a run that ends before a member of it begins to learn."""
+    for name in ("warmup", "learning_starts"):
+        longest = max(spec.sweep.get(name, (getattr(spec.config, name, 0.0),)))
+        if longest >= spec.options.total_steps and longest > 0:
+            raise UsageError(
+                f"nothing would be learnt: {name} ({longest:g} frames) is no less than total_steps "
+                f"({spec.options.total_steps}): try more steps, or config.{name} {spec.options.total_steps // 10}"
+            )
 
 
 def ranges_of(given: dict[str, Any], config: Any, known: list[str]) -> dict[str, Range]:
