@@ -33,6 +33,13 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert returns[-1] > 400 > returns[0]
 
 
+def test_update_of_td3() -> None:
+    """The example that learns from a batch made by hand runs as it stands."""
+    with jax.debug_key_reuse(False):  # as above
+        for program in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "algorithms" / "td3.md").read_text(), re.DOTALL):
+            exec(program, {})
+
+
 @pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]))
 def test_links(page: str) -> None:
     """Every link to a file of the project leads to one."""

@@ -13,8 +13,7 @@ from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms import dqn as make_dqn
-from rollax.algorithms.dqn import DQNAgent, DQNConfig, explore, init, update
+from rollax.algorithms.dqn import DQNAgent, DQNConfig, dqn, explore, init, update
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks.critics import QNetworkConfig, q_network
@@ -160,4 +159,4 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
 
 def test_continuous_actions_are_refused() -> None:
     with pytest.raises(UsageError, match="Discrete action space.*sac"):
-        make_dqn(make("probe/continuous"), lambda key: None)
+        dqn(make("probe/continuous"), lambda key: None)

@@ -10,8 +10,7 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.algorithms import pqn as make_pqn
-from rollax.algorithms.pqn import PQNConfig, Samples, loss
+from rollax.algorithms.pqn import PQNConfig, Samples, loss, pqn
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks import Stepwise
@@ -91,10 +90,10 @@ def test_nothing_is_kept_but_what_acting_needs() -> None:
 
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="Discrete action space"):
-        make_pqn(make("probe/continuous"), lambda key: None)
+        pqn(make("probe/continuous"), lambda key: None)
     network = lambda key: q_tower(Walk(), MemoryQNetworkConfig(hidden=(4,)), key)  # noqa: E731
     with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
-        make_pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))
+        pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))
     for name in ("core_size", "core_layers"):
         with pytest.raises(UsageError, match=rf"network.{name} \(0\) must be at least 1"):
             q_tower(Walk(), MemoryQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0))

@@ -12,8 +12,7 @@ from algorithms.reference import SAC, Reward, check_layers, layers_of, random_ba
 from laws.programs import differs
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms import sac as make_sac
-from rollax.algorithms.sac import SACConfig, init, update
+from rollax.algorithms.sac import SACConfig, init, sac, update
 from rollax.networks.critics import ActorCriticsConfig, sample, stochastic
 from rollax.replay import Batch
 
@@ -90,7 +89,7 @@ def test_time_limits(terminate: bool) -> None:
         num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_end=0.0, total_updates=25.0, initial_temperature=0.0, temperature_rate=0.0,
     )  # fmt: skip
-    algorithm = make_sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
+    algorithm = sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step = jax.jit(algorithm.step)
     for _ in range(25):

@@ -12,8 +12,7 @@ from algorithms.reference import TD3, Reward, check_layers, layers_of, random_ba
 from laws.programs import assert_close, assert_equal, differs, fresh
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms import td3 as make_td3
-from rollax.algorithms.td3 import TD3Config, init, update
+from rollax.algorithms.td3 import TD3Config, init, td3, update
 from rollax.errors import UsageError
 from rollax.networks.critics import ActorCriticsConfig, deterministic
 
@@ -69,7 +68,7 @@ def test_time_limits(terminate: bool) -> None:
         num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_end=0.0, total_updates=25.0,
     )  # fmt: skip
-    algorithm = make_td3(environment, lambda key: deterministic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
+    algorithm = td3(environment, lambda key: deterministic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step = jax.jit(algorithm.step)
     for _ in range(25):
@@ -83,7 +82,7 @@ def test_time_limits(terminate: bool) -> None:
 def test_what_acts() -> None:
     """Greedy or not, evaluation gets the policy's own action in the environment's bounds."""
     environment = Reward()
-    algorithm = make_td3(environment, lambda key: deterministic(environment, SHAPE, key))
+    algorithm = td3(environment, lambda key: deterministic(environment, SHAPE, key))
     state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000))
     obs = jnp.linspace(-1, 1, 8)
     actions = [algorithm.act(state, (), obs, jax.random.key(i), greedy)[1] for i, greedy in enumerate((True, False))]
@@ -93,4 +92,4 @@ def test_what_acts() -> None:
 
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(UsageError, match="Box of floats with finite bounds.*dqn"):
-        make_td3(Walk(), lambda key: None)
+        td3(Walk(), lambda key: None)

@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rollax
 from laws.programs import assert_close, assert_equal, fresh, plain, programs
 from laws.table import BY_NAME, NAMES, first
 from laws.walk import Counted, Counter
+from rollax import algorithms
 from rollax.algorithm import population
+from rollax.algorithms import ALGORITHMS
 
 
 def jaxprs(jaxpr: Any) -> Iterator[Any]:
@@ -36,6 +39,16 @@ def traced(name: str) -> tuple[Any, Any]:
     algorithm = row.make(row.environment)
     state = jax.eval_shape(lambda key: algorithm.init(key, row.config), jax.random.key(0))
     return state, jax.jit(algorithm.step).trace(state)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_where_an_algorithm_is_found(name: str) -> None:
+    """Its module among the algorithms, so that its pure functions can be called; its constructor and settings at the top."""
+    kinds, module = ALGORITHMS[name], getattr(algorithms, name)
+    assert callable(module.learn if hasattr(module, "learn") else module.update)
+    assert getattr(rollax, name) is getattr(module, name) is kinds.make
+    assert getattr(rollax, kinds.config.__name__) is getattr(module, kinds.config.__name__) is kinds.config
+    assert {name, kinds.config.__name__} <= set(rollax.__all__)
 
 
 @pytest.mark.parametrize("name", NAMES)

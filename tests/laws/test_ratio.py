@@ -5,7 +5,6 @@ sizes, in another order.
 """
 
 import dataclasses
-import importlib
 from typing import Any
 
 import jax
@@ -14,14 +13,14 @@ import pytest
 
 from laws.programs import begun, fresh, programs
 from laws.table import BY_NAME, ROWS, first
-from rollax.algorithms.ppo import PPOConfig
+from rollax.algorithms import ppo
 
 PPO = [
     pytest.param(row.name, marks=pytest.mark.slow if row.name == "ppo-bfloat16" else ())
     for row in ROWS
-    if isinstance(row.config, PPOConfig)
+    if isinstance(row.config, ppo.PPOConfig)
 ]
-RECURRENT = [row for row in ROWS if isinstance(row.config, PPOConfig) and row.memory]
+RECURRENT = [row for row in ROWS if isinstance(row.config, ppo.PPOConfig) and row.memory]
 # Of these rows lengths but the longest say nothing that others do not.
 LONGEST = ("ppo-mingru", "ppo-bfloat16")
 LENGTHS = [
@@ -40,8 +39,7 @@ def frozen(state: Any) -> Any:
 @pytest.fixture
 def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts max |log ratio| of a minibatch in the place of the estimate of the divergence, so that the metrics show it."""
-    module = importlib.import_module("rollax.algorithms.ppo")
-    monkeypatch.setattr(module, "kl_estimate", lambda log_ratio: jnp.full(log_ratio.shape, jnp.max(jnp.abs(log_ratio))))
+    monkeypatch.setattr(ppo, "kl_estimate", lambda log_ratio: jnp.full(log_ratio.shape, jnp.max(jnp.abs(log_ratio))))
 
 
 @pytest.mark.parametrize("name", PPO)
@@ -58,7 +56,7 @@ def test_nothing_is_clipped(name: str) -> None:
 
 @pytest.mark.usefixtures("_largest_log_ratio")
 @pytest.mark.parametrize(
-    "name", first("ppo-squashed", "ppo-normalised", among=[row.name for row in ROWS if isinstance(row.config, PPOConfig)])
+    "name", first("ppo-squashed", "ppo-normalised", among=[row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)])
 )
 def test_ratio_is_one(name: str) -> None:
     assert largest_log_ratio(name) < BY_NAME[name].rounding

@@ -8,9 +8,8 @@ import pytest
 
 from laws.programs import differs, fresh, plain
 from laws.table import BY_NAME
-from rollax import tree
+from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
 from rollax.algorithm import population
-from rollax.algorithms import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
 SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0}

@@ -1,4 +1,4 @@
-"""The algorithms by name, with what a run needs to build them."""
+"""The algorithms: a module each, and by name, with what a run needs to build them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,12 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.dqn import DQNConfig, dqn
-from rollax.algorithms.impala import ImpalaConfig, impala
-from rollax.algorithms.ppo import PPOConfig, ppo
-from rollax.algorithms.pqn import PQNConfig, pqn
-from rollax.algorithms.sac import SACConfig, sac
-from rollax.algorithms.td3 import TD3Config, td3
+from rollax.algorithms import dqn, impala, ppo, pqn, sac, td3
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import critics
@@ -43,48 +38,48 @@ def _fits(config: Any, network: Any) -> None:
 
 ALGORITHMS: dict[str, Entry] = {
     "ppo": Entry(
-        ppo,
-        PPOConfig,
+        ppo.ppo,
+        ppo.PPOConfig,
         NetworkConfig,
         actor_critic,
         _memory_needs_sequences,
         "proximal policy optimisation: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
     ),
     "impala": Entry(
-        impala,
-        ImpalaConfig,
+        impala.impala,
+        impala.ImpalaConfig,
         NetworkConfig,
         actor_critic,
         _memory_needs_sequences,
         "actor-critic with V-trace: learns several times from a rollout as its policy moves away from it",
     ),
     "dqn": Entry(
-        dqn,
-        DQNConfig,
+        dqn.dqn,
+        dqn.DQNConfig,
         critics.QNetworkConfig,
         critics.q_network,
         _fits,
         "deep Q-learning: discrete actions, from replay, double, duelling, n-step, prioritised",
     ),
     "pqn": Entry(
-        pqn,
-        PQNConfig,
+        pqn.pqn,
+        pqn.PQNConfig,
         critics.MemoryQNetworkConfig,
         critics.q_tower,
         _memory_needs_sequences,
         "parallelised Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
     ),
     "sac": Entry(
-        sac,
-        SACConfig,
+        sac.sac,
+        sac.SACConfig,
         critics.ActorCriticsConfig,
         critics.stochastic,
         _fits,
         "soft actor-critic: continuous actions, from replay, learned temperature",
     ),
     "td3": Entry(
-        td3,
-        TD3Config,
+        td3.td3,
+        td3.TD3Config,
         critics.ActorCriticsConfig,
         critics.deterministic,
         _fits,
@@ -92,19 +87,4 @@ ALGORITHMS: dict[str, Entry] = {
     ),
 }
 
-__all__ = [
-    "ALGORITHMS",
-    "DQNConfig",
-    "Entry",
-    "ImpalaConfig",
-    "PPOConfig",
-    "PQNConfig",
-    "SACConfig",
-    "TD3Config",
-    "dqn",
-    "impala",
-    "ppo",
-    "pqn",
-    "sac",
-    "td3",
-]
+__all__ = ["ALGORITHMS", "Entry", "dqn", "impala", "ppo", "pqn", "sac", "td3"]
