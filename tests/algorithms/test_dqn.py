@@ -13,7 +13,7 @@ from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms.dqn import DQNAgent, DQNConfig, dqn, explore, init, update
+from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init, update
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks.critics import QNetworkConfig, q_network
@@ -90,15 +90,22 @@ def test_the_target_network_moves_when_it_is_its_turn() -> None:
 
 
 def test_chances_of_exploration() -> None:
-    """Random with a chance that falls from `epsilon` to `epsilon_end`, evenly among what is legal; else the best that is."""
+    """Random with a chance that falls from `epsilon` to `epsilon_end`, evenly among what is legal; else the best that is.
+
+    A policy that is played, but not greedily, explores as at the end.
+    """
     config = tree.as_leaves(DQNConfig(epsilon=0.8, epsilon_end=0.2, epsilon_share=0.5))
     agent = agent_of(config)
     obs = {"place": jnp.ones(()), "action_mask": jnp.array([True, True, False])}
     keys = jax.random.split(jax.random.key(0), 4000)
     for progress, chance in [(0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)]:
-        act = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), key, jnp.float32(p)))
-        counts = np.bincount(np.asarray(act(fresh(keys))), minlength=3) / 4000
+        exploring = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), key, jnp.float32(p)))
+        counts = np.bincount(np.asarray(exploring(fresh(keys))), minlength=3) / 4000
         np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03)
+    for greedy, chance in [(True, 0.0), (False, 0.2)]:
+        sampled = jax.vmap(lambda key, greedy=greedy: act(agent, config, obs, key, greedy))(fresh(keys))
+        counts = np.bincount(np.asarray(sampled), minlength=3) / 4000
+        np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03 * (not greedy))
 
 
 def test_duelling_values() -> None:

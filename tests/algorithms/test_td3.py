@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from algorithms.reference import TD3, Reward, check_layers, layers_of, random_batches
-from laws.programs import assert_close, assert_equal, differs, fresh
+from laws.programs import assert_close, differs, fresh
 from laws.walk import Walk
 from rollax import tree
 from rollax.algorithms.td3 import TD3Config, init, td3, update
@@ -80,14 +80,22 @@ def test_time_limits(terminate: bool) -> None:
 
 
 def test_what_acts() -> None:
-    """Greedy or not, evaluation gets the policy's own action in the environment's bounds."""
+    """The policy's own action in the environment's bounds; not greedily with the noise of exploration, within them."""
     environment = Reward()
     algorithm = td3(environment, lambda key: deterministic(environment, SHAPE, key))
-    state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000))
     obs = jnp.linspace(-1, 1, 8)
-    actions = [algorithm.act(state, (), obs, jax.random.key(i), greedy)[1] for i, greedy in enumerate((True, False))]
-    assert_equal(actions[0], actions[1])
-    np.testing.assert_allclose(actions[0], 2 * state.network.actor(obs), rtol=1e-6)
+    for noise in (0.2, 5.0):
+        state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000, exploration_noise=noise))
+        own = 2 * state.network.actor(obs)
+        _, greedy = algorithm.act(state, (), obs, jax.random.key(0), True)
+        np.testing.assert_allclose(greedy, own, rtol=1e-6)
+        draw = jax.vmap(lambda key, state=state: algorithm.act(state, (), obs, key, jnp.asarray(False))[1])
+        sampled = np.asarray(draw(jax.random.split(jax.random.key(1), 4000)))
+        assert np.abs(sampled).max() <= 2
+        if noise < 1:
+            np.testing.assert_allclose([sampled.mean() - own[0], sampled.std()], [0, 2 * noise], atol=0.02)
+        else:
+            assert np.mean(np.abs(sampled) == 2) > 0.8, "what is beyond the bounds is clipped"
 
 
 def test_discrete_actions_are_refused() -> None:

@@ -87,9 +87,10 @@ def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.A
     return EpsilonGreedy(legal(agent.network(obs), obs), falling(config, progress)).sample(key)
 
 
-def act(agent: DQNAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
-    """The best action; there is no other policy."""
-    return best(agent.network, obs)
+def act(agent: DQNAgent, config: DQNConfig, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    """The best action or, not greedily, with the chance that is left at the end of training any."""
+    policy = EpsilonGreedy(legal(agent.network(obs), obs), config.epsilon_end)
+    return jnp.where(jnp.asarray(greedy), policy.mode(), policy.sample(key))
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:

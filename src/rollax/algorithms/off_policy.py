@@ -68,7 +68,7 @@ class Learner(NamedTuple):
 
     init: Callable[[jax.Array, Any], Any]  # (key, config) -> agent
     explore: Callable[..., jax.Array]  # (agent, config, obs, noise, key, progress) -> action of one stream, as it is kept
-    act: Callable[..., jax.Array]  # (agent, obs, key, greedy) -> action of one stream, as it is kept
+    act: Callable[..., jax.Array]  # (agent, config, obs, key, greedy) -> action of one stream, as it is kept
     update: Callable[..., tuple[Any, Any]]  # (agent, config, batch, key) -> (agent, metrics with "error" [B])
 
 
@@ -145,7 +145,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         return OffPolicyState(key, config, agent, actor, replay, state.updates + 1), metrics
 
     def act(state: OffPolicyState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        one = lambda obs, key: given_action(space, learner.act(state.agent, obs, key, greedy))  # noqa: E731
+        one = lambda obs, key: given_action(space, learner.act(state.agent, state.config, obs, key, greedy))  # noqa: E731
         if environment.num_agents is None:
             return carry, one(obs, key)
         return carry, jax.vmap(one)(obs, jax.random.split(key, environment.num_agents))

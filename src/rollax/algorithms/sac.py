@@ -120,6 +120,7 @@ def explore(agent: SACAgent, config: SACConfig, obs: Any, noise: jax.Array, key:
     return policy.action(draw(policy, noise))
 
 
-def act(agent: SACAgent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+def act(agent: SACAgent, config: SACConfig, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    """The action in the middle of the policy, or a draw from it."""
     policy = agent.network.actor(obs)
     return policy.action(tree.where(jnp.asarray(greedy), policy.mode(), policy.sample(key)))

@@ -104,6 +104,8 @@ def explore(agent: TD3Agent, config: TD3Config, obs: Any, noise: jax.Array, key:
     return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0)
 
 
-def act(agent: TD3Agent, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
-    """The policy's action; it has no other."""
-    return agent.network.actor(obs)
+def act(agent: TD3Agent, config: TD3Config, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+    """The policy's action or, not greedily, with the noise of exploration, white: there is no step before."""
+    action = agent.network.actor(obs)
+    noisy = jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0)
+    return jnp.where(jnp.asarray(greedy), action, noisy)
