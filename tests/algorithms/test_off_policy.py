@@ -75,6 +75,23 @@ def test_nothing_is_learnt_before_the_warm_up_is_over() -> None:
     assert float(metrics["loss"]) > 0
 
 
+@pytest.mark.parametrize(("warmup", "starts", "random"), [(0.0, 48.0, 0), (48.0, 0.0, 48), (16.0, 48.0, 16)])
+def test_the_policy_fills_the_replay_before_it_learns(warmup: float, starts: float, random: int) -> None:
+    """Learning begins with the later of the two counts; what is between them the policy does, here without any noise."""
+    row = BY_NAME["td3"]
+    algorithm, settings = row.make(row.environment), {"replay_ratio": 0.5, "exploration_noise": 0.0}
+    config = dataclasses.replace(row.config, warmup=warmup, learning_starts=starts, **settings)  # 32 frames an update
+    state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    act, step = jax.vmap(jax.vmap(state.network.actor)), jax.jit(algorithm.step)
+    state, metrics = step(fresh(state))
+    assert metrics["gradient_steps"] == 0
+    kept = state.replay.data
+    is_own = np.all(np.isclose(act(kept.obs), kept.action, atol=1e-5), axis=-1)[:, :8]
+    assert np.array_equal(~is_own, np.broadcast_to(np.arange(8) * 4 < random, (4, 8)))
+    state, metrics = step(fresh(state))
+    assert metrics["gradient_steps"] == 10
+
+
 @pytest.mark.parametrize(
     ("num_envs", "ratio", "expected"),
     [(1, 1.0, (1, 1)), (1, 0.25, (4, 1)), (10, 0.1, (1, 1)), (4, 1.5, (1, 6)), (3, 0.5, (2, 3))],

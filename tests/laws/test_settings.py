@@ -12,7 +12,7 @@ from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3
 from rollax.algorithm import population
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
-SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0}
+SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
 # For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
 LIVE = {
     PPOConfig: (

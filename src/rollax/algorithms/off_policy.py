@@ -2,7 +2,8 @@
 
 A cycle is `c` steps of every environment followed by `g` gradient steps, the smallest whole numbers with
 g / (c num_envs) = `replay_ratio`; an update of the algorithm is as many cycles as make `num_steps`. The first `warmup` frames
-are of random actions, and nothing is learnt until they are over. Nothing here knows which algorithm learns.
+are of random actions, and nothing is learnt until they are over, nor before `learning_starts`. Nothing here knows which
+algorithm learns.
 """
 
 import dataclasses
@@ -44,6 +45,8 @@ class ReplayConfig:
     """(static) Gradient steps per environment step."""
     warmup: float = tree.number(1000.0, low=0)
     """Frames of random actions before anything is learnt."""
+    learning_starts: float = tree.number(0.0, low=0)
+    """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
     learning_rate: float = tree.number(3e-4, low=0)
     """Adam's step size."""
     learning_rate_end: float = tree.number(1.0, 0, 1)
@@ -131,7 +134,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
             times = number * num_steps + jnp.arange(num_steps)
             acting = functools.partial(collect, agent, act_key)
             (actor, replay), happened = jax.lax.scan(acting, (actor, replay), times)
-            is_warm = frames_before(state, times[-1] + 1) >= config.warmup
+            is_warm = frames_before(state, times[-1] + 1) >= jnp.maximum(config.warmup, config.learning_starts)
             learn = functools.partial(
                 learn_once, learner, remember, learning, progress, is_warm & remember.is_ready(replay, config), learn_key
             )
