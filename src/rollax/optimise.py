@@ -37,6 +37,17 @@ def init(transformations: dict[str, optax.GradientTransformation], network: Any)
     return {name: transformations[name].init(part) for name, part in split(network).items()}
 
 
+def descend(optimiser: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
+    """One step down the gradient: the part of a network after it, and the optimiser's state."""
+    changes, state = optimiser.update(gradient, state, part)
+    return eqx.apply_updates(part, changes), state
+
+
+def blend(target: Any, network: Any, share: jax.Array | float) -> Any:
+    """The target moved towards the network: (1 - share) target + share network."""
+    return jax.tree.map(lambda t, n: t + share * (n - t), target, network)
+
+
 def update(
     transformations: dict[str, optax.GradientTransformation],
     network: Any,
@@ -47,7 +58,6 @@ def update(
     """One step of each part's optimiser, where `active`; the others stay as they are. Returns network and states."""
     gradients, new_parts, new_states = split(gradient), {}, {}
     for name, part in split(network).items():
-        changes, new_state = transformations[name].update(gradients[name], states[name], part)
-        new = eqx.apply_updates(part, changes), new_state
+        new = descend(transformations[name], states[name], part, gradients[name])
         new_parts[name], new_states[name] = tree.where(active[name], new, (part, states[name]))
     return eqx.combine(*new_parts.values()), new_states

@@ -152,7 +152,9 @@ def test_no_step_of_an_agent_that_has_left() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"replay_ratio": 1e-4}, "replay_ratio .* less than one gradient step"),
+        ({"replay_ratio": 1e-4}, "replay_ratio .0.0001. .* num_steps .8.: try 0.0156, or num_steps 1250$"),
+        ({"num_envs": 1, "replay_ratio": 0.013, "num_steps": 200}, "try 0.01 or 0.015, or num_steps 231$"),
+        ({"replay_ratio": 0.0}, "replay_ratio .0.0. .*: try 0.0156$"),
         ({"num_envs": 1, "replay_ratio": 0.2, "num_steps": 64}, "num_steps .64. must be a multiple of 5.* try 65"),
         ({"capacity": 16}, "capacity .16. must be at least batch_size .32."),
         ({"num_envs": 600, "replay_ratio": 1.0}, "capacity .500. must be at least the number of streams"),

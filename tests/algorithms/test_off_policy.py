@@ -93,13 +93,24 @@ def test_the_policy_fills_the_replay_before_it_learns(warmup: float, starts: flo
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "ratio", "expected"),
-    [(1, 1.0, (1, 1)), (1, 0.25, (4, 1)), (10, 0.1, (1, 1)), (4, 1.5, (1, 6)), (3, 0.5, (2, 3))],
+    ("num_envs", "num_steps", "ratio", "expected"),
+    [
+        (1, 8, 1.0, (1, 1)),
+        (1, 8, 0.25, (4, 1)),
+        (10, 8, 0.1, (1, 1)),
+        (4, 8, 1.5, (1, 6)),
+        (3, 8, 0.5, (2, 3)),
+        (1, 64, 0.0156, (64, 1)),
+        (1, 200, 0.01, (100, 1)),
+        (1, 1000, 0.013, (1000, 13)),
+        (2, 1000, 0.001, (500, 1)),
+    ],
 )
-def test_cycles(num_envs: int, ratio: float, expected: tuple[int, int]) -> None:
-    """Gradient steps over environment steps are the ratio."""
-    config = ALGORITHMS["sac"].config(num_envs=num_envs, replay_ratio=ratio, num_steps=8)
+def test_cycles(num_envs: int, num_steps: int, ratio: float, expected: tuple[int, int]) -> None:
+    """Gradient steps over environment steps are the ratio, however few there are."""
+    config = ALGORITHMS["sac"].config(num_envs=num_envs, replay_ratio=ratio, num_steps=num_steps)
     assert cycle(config) == expected
+    assert expected[1] / (expected[0] * num_envs) == pytest.approx(ratio, rel=0.01)
 
 
 def test_random_actions() -> None:

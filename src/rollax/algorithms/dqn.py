@@ -15,7 +15,7 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, ReplayConfig, blend, descend, off_policy
+from rollax.algorithms.off_policy import Learner, ReplayConfig, off_policy
 from rollax.environments.core import Environment
 from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
 from rollax.replay import Batch, uniform
@@ -107,10 +107,10 @@ def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> 
     chosen = jax.vmap(best, (None, 0))(chooser, batch.next_obs)
     target = batch.reward + batch.discount * of_action(jax.vmap(agent.target)(batch.next_obs), chosen)
     slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.largest_error)
-    network, state = descend(optimiser(config), agent.optimiser, agent.network, slope)
+    network, state = optimise.descend(optimiser(config), agent.optimiser, agent.network, slope)
     steps = agent.steps + 1
     share = jnp.where(steps % jnp.round(config.target_every).astype(jnp.int32) == 0, config.tau, 0.0)
-    return DQNAgent(network, blend(agent.target, network, share), state, steps), metrics
+    return DQNAgent(network, optimise.blend(agent.target, network, share), state, steps), metrics
 
 
 def loss(network: Any, batch: Batch, target: jax.Array, largest: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

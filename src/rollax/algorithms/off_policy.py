@@ -12,10 +12,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
@@ -25,8 +23,8 @@ from rollax.errors import UsageError
 from rollax.networks.critics import values
 from rollax.replay import Batch, Memory, Step
 
-# Ratios are taken for the nearest fraction with at most so many steps in a cycle.
-LONGEST_CYCLE = 64
+# Ratios are taken for the nearest fraction with at most so many steps in a cycle; longer ones are for ratios that are smaller.
+USUAL_CYCLE = 64
 
 
 @tree.settings
@@ -159,12 +157,17 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
 def cycle(config: ReplayConfig) -> tuple[int, int]:
     """Steps of every environment, and gradient steps, of one cycle. Raises UsageError when the sizes do not fit together."""
     wanted = Fraction(config.replay_ratio * config.num_envs)
-    ratio = wanted.limit_denominator(LONGEST_CYCLE)
+    ratio = wanted.limit_denominator(USUAL_CYCLE)
+    if abs(ratio - wanted) > wanted / 100:
+        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
     steps, updates = ratio.denominator, ratio.numerator
-    if updates < 1:
+    if updates < 1 or abs(ratio - wanted) > wanted / 100:
+        below = int(wanted * config.num_steps)
+        nearest = [f"{n / config.frames_per_update:.3g}" for n in (below, below + 1) if n > 0]
+        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
         raise UsageError(
-            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) is less than one gradient step in "
-            f"{LONGEST_CYCLE} steps: try {1 / (LONGEST_CYCLE * config.num_envs):.3g} or more"
+            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) is no whole number of gradient steps in "
+            f"num_steps ({config.num_steps}): try {' or '.join(nearest)}" + (f", or num_steps {fitting}" if fitting else "")
         )
     if config.num_steps % steps:
         raise UsageError(
@@ -213,17 +216,6 @@ def critic_loss(critic: tuple[Any, ...], batch: Batch, target: jax.Array) -> tup
     difference = all_values - target[None]
     loss = jnp.sum(jnp.mean(batch.weight[None] * difference**2, axis=1))
     return loss, (jnp.mean(all_values), jnp.mean(jnp.abs(difference), axis=0))
-
-
-def descend(optimiser: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
-    """One step down the gradient: the part of a network after it, and the optimiser's state."""
-    changes, state = optimiser.update(gradient, state, part)
-    return eqx.apply_updates(part, changes), state
-
-
-def blend(target: Any, network: Any, share: jax.Array | float) -> Any:
-    """The target moved towards the network: (1 - share) target + share network."""
-    return jax.tree.map(lambda t, n: t + share * (n - t), target, network)
 
 
 def means(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:

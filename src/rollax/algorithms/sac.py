@@ -16,7 +16,7 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, ReplayConfig, blend, critic_loss, descend, off_policy
+from rollax.algorithms.off_policy import Learner, ReplayConfig, critic_loss, off_policy
 from rollax.environments.core import Environment
 from rollax.networks.critics import ActorCritics, check_bounded, draw, least, sample
 from rollax.replay import Batch, uniform
@@ -84,15 +84,15 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     next_value = least(agent.target, batch.next_obs, action) - temperature * log_prob
     target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = descend(adam["critic"], states["critic"], agent.network.critic, slope)
+    critic, critic_state = optimise.descend(adam["critic"], states["critic"], agent.network.critic, slope)
 
     def improve(learnt: Any) -> Any:
         actor, log_temperature, actor_state, temperature_state = learnt
         slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
-        actor, actor_state = descend(adam["actor"], actor_state, actor, slope)
+        actor, actor_state = optimise.descend(adam["actor"], actor_state, actor, slope)
         goal = config.target_entropy * batch.action[0].size
         slope = temperature * jnp.mean(-log_prob - goal)  # of eq. 18 in the logarithm of alpha
-        log_temperature, temperature_state = descend(adam["temperature"], temperature_state, log_temperature, slope)
+        log_temperature, temperature_state = optimise.descend(adam["temperature"], temperature_state, log_temperature, slope)
         return actor, log_temperature, actor_state, temperature_state
 
     steps = agent.steps + 1
@@ -103,7 +103,8 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     actor, log_temperature, actor_state, temperature_state = learnt
 
     states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}
-    agent = SACAgent(ActorCritics(actor, critic), blend(agent.target, critic, config.tau), log_temperature, states, steps)
+    target_critic = optimise.blend(agent.target, critic, config.tau)
+    agent = SACAgent(ActorCritics(actor, critic), target_critic, log_temperature, states, steps)
     metrics = {"loss": loss, "error": error, "value": value, "entropy": -jnp.mean(log_prob), "temperature": temperature}
     return agent, metrics
 

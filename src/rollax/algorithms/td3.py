@@ -15,7 +15,7 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, ReplayConfig, blend, critic_loss, descend, off_policy
+from rollax.algorithms.off_policy import Learner, ReplayConfig, critic_loss, off_policy
 from rollax.environments.core import Environment
 from rollax.networks.critics import ActorCritics, check_bounded, least
 from rollax.replay import Batch, uniform
@@ -79,13 +79,13 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     next_value = least(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = descend(adam["critic"], states["critic"], agent.network.critic, slope)
+    critic, critic_state = optimise.descend(adam["critic"], states["critic"], agent.network.critic, slope)
 
     def improve(learnt: Any) -> Any:
         actor, actor_state, target = learnt
         slope = jax.grad(policy_loss)(actor, critic, batch)
-        actor, actor_state = descend(adam["actor"], actor_state, actor, slope)
-        return actor, actor_state, blend(target, ActorCritics(actor, critic), config.tau)
+        actor, actor_state = optimise.descend(adam["actor"], actor_state, actor, slope)
+        return actor, actor_state, optimise.blend(target, ActorCritics(actor, critic), config.tau)
 
     steps = agent.steps + 1
     learnt = agent.network.actor, states["actor"], agent.target
