@@ -24,8 +24,8 @@ def begun(config: TD3Config, seed: int = 0) -> Any:
     return init(deterministic(Walk(continuous=True), SHAPE, jax.random.key(seed)), tree.as_leaves(config))
 
 
-@pytest.mark.parametrize("delay", [1, 2, 3])
-def test_updates_are_those_of_the_paper(delay: int) -> None:
+@pytest.mark.parametrize("delay", [1.0, 2.0, 3.0])
+def test_updates_are_those_of_the_paper(delay: float) -> None:
     """Six gradient steps against NumPy: critics each time, policy and both targets every `delay`-th, from new critics."""
     config = dataclasses.replace(CONFIG, policy_delay=delay)
     agent = begun(config)
@@ -50,7 +50,8 @@ def test_updates_are_those_of_the_paper(delay: int) -> None:
 
 def test_agents_side_by_side() -> None:
     """Under `vmap`, with settings of their own, agents learn as each does alone."""
-    configs = [tree.as_leaves(dataclasses.replace(CONFIG, learning_rate=rate)) for rate in (1e-2, 1e-3)]
+    own = ({"learning_rate": 1e-2, "policy_delay": 1.0}, {"learning_rate": 1e-3, "policy_delay": 2.0})
+    configs = [tree.as_leaves(dataclasses.replace(CONFIG, **settings)) for settings in own]
     agents = [begun(config, seed) for seed, config in enumerate(configs)]
     batches, keys = random_batches(2, 16), jax.random.split(jax.random.key(0), 2)
     stack = lambda *parts: jax.tree.map(lambda *x: jnp.stack(x), *parts)  # noqa: E731
@@ -58,6 +59,7 @@ def test_agents_side_by_side() -> None:
     for i in range(2):
         alone, _ = jax.jit(update)(agents[i], configs[i], batches[i], fresh(keys)[i])
         assert_close(jax.tree.map(lambda x, i=i: x[i], together), alone)
+        assert differs(agents[i].target, jax.tree.map(lambda x, i=i: x[i], together.target)) == (i == 0), "of the delay of 1"
 
 
 @pytest.mark.parametrize("terminate", [False, True])

@@ -25,8 +25,8 @@ from rollax.replay import Batch, uniform
 class TD3Config(ReplayConfig):
     """Settings of TD3. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    policy_delay: int = tree.static(2)
-    """(static) Gradient steps of the critics for each of the policy and the targets."""
+    policy_delay: float = tree.number(2.0, low=1)
+    """Gradient steps of the critics for each of the policy and the targets, as a whole number."""
     critic_rate: float = tree.number(1.0, low=0)
     """Step size of the critics, as a multiple of learning_rate."""
     tau: float = tree.number(0.005, 0, 1)
@@ -89,7 +89,8 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
 
     steps = agent.steps + 1
     learnt = agent.network.actor, states["actor"], agent.target
-    actor, actor_state, target = jax.lax.cond(steps % config.policy_delay == 0, improve, lambda same: same, learnt)
+    is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
+    actor, actor_state, target = jax.lax.cond(is_due, improve, lambda same: same, learnt)
     agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
     return agent, {"loss": loss, "error": error, "value": value}
 
