@@ -198,5 +198,4 @@ def learn(
     counts = config.num_epochs, critic_epochs
     (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, jnp.inf, shuffle)
     metrics |= rollout.fit(trajectory, advantage, target)
-    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
     return Learner(network, optimiser, learner.observations, returns), discounted, metrics

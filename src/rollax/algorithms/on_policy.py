@@ -67,8 +67,8 @@ def on_policy(
     """The algorithm that acts with networks of `network(key)`, by `acting`, and learns by `learn`.
 
     `optimisers(config, progress)`: by part of the network; `cut(config, number of streams)` raises ValueError for sizes that do
-    not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards` and
-    `total_updates`.
+    not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards`,
+    `learning_rate`, `learning_rate_end` and `total_updates`.
     """
 
     def streams(config: Any) -> Streams:
@@ -135,5 +135,6 @@ def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple
     if config.normalize_observations:
         seen = moments.update(learner.observations, trajectory.obs, axes=2, weight=trajectory.present)
         learner = learner._replace(observations=seen)
+    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
     metrics |= rollout.summary(trajectory, metrics["loss"], learner.network)
     return *learner, discounted, metrics

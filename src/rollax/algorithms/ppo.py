@@ -177,5 +177,4 @@ def learn(
     start = learner.network, learner.optimiser
     (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl)
     metrics |= rollout.fit(trajectory, advantage, target)
-    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
     return Learner(network, optimiser, learner.observations, returns), discounted, metrics

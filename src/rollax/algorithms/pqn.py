@@ -122,9 +122,8 @@ def learn(
 
     # Learn
     starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
-    samples = Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present)
     layout = cut(config, reward.shape[1])
-    rows = batch.to_rows(samples, layout)
+    rows = batch.to_rows(Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present), layout)
     transformations, active = optimisers(config, progress), {"actor": jnp.ones((), bool)}
 
     def minibatch(learner: Any, order: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
@@ -137,7 +136,6 @@ def learn(
     start = learner.network, learner.optimiser
     (network, optimiser), metrics = jax.lax.scan(minibatch, start, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics) | rollout.fit(trajectory, lead, target)
-    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
     metrics["epsilon"] = falling(config, progress)
     return Learner(network, optimiser, learner.observations, returns), discounted, metrics
 
