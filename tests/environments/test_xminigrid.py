@@ -1,6 +1,7 @@
 """The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,12 +13,14 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 from xminigrid.rendering.rgb_render import render_tile
 from xminigrid.types import StepType, TimeStep
 
-from rollax.environments import Streams, arguments, make
+from rollax.environments import Streams, arguments, make, ruleset_files
+from rollax.environments.rulesets import FLOOR, Rulesets
 from rollax.environments.xminigrid import XMiniGrid, picture
 from rollax.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 EMPTY, MEMORY, XLAND = "MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "XLand-MiniGrid-R1-9x9"
+FULL = {"rulesets": "high", "recipe": "distractor_objects=12"}
 NUM_ENVS, STEPS, LIMIT, TILE = 64, 70, 12, 4
 
 
@@ -198,6 +201,27 @@ def test_one_task_can_be_chosen() -> None:
     for index in (0, 7, 19):
         assert rows(xland(ruleset=index)) == [every[index]]
     assert rows(xland(ruleset="3", split="held-out")) == [held_out[3]]
+
+
+def test_the_agent_stands_on_the_floor() -> None:
+    """Also where the recipe's most objects would fill the grid, as long as none of the rulesets has so many."""
+    env = make("xminigrid/XLand-MiniGrid-R4-9x9", num_rulesets=20, previous=False, **FULL)
+    with jax.debug_key_reuse(False):
+        state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 64))
+    row, column = np.asarray(state.agent.position).T
+    assert (np.asarray(state.grid)[np.arange(64), row, column] == FLOOR).all()
+    with jax.debug_key_reuse(False), pytest.raises(UsageError, match="the agent need 43 cells, and its grid has 36 free"):
+        make("xminigrid/XLand-MiniGrid-R4-9x9", num_rulesets=50, rulesets="high", recipe="distractor_objects=30")
+
+
+def test_places_that_no_ruleset_uses_are_left_out(tmp_path: Path) -> None:
+    """And all objects stay, wherever the places are that are empty."""
+    tiles = np.asarray([[[0, 0], [3, 1], [0, 0], [0, 0]], [[4, 2], [0, 0], [0, 0], [3, 5]]], np.uint8)
+    drawn = Rulesets(np.ones((2, 5), np.uint8), np.zeros((2, 3, 7), np.uint8), tiles)
+    ruleset_files.save(drawn, tmp_path / "tasks.npz")
+    tasks = make(f"xminigrid/{XLAND}", rulesets=str(tmp_path / "tasks.npz"), previous=False).tasks
+    np.testing.assert_array_equal(tasks.init_tiles, [[[3, 1], [0, 0]], [[4, 2], [3, 5]]])
+    assert tasks.rules.shape == (2, 0, 7)
 
 
 @pytest.mark.parametrize("id", ["xminigrid", "rl2"])

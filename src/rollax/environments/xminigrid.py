@@ -25,6 +25,7 @@ import numpy as np
 import xminigrid
 from xminigrid.core.constants import NUM_COLORS, NUM_TILES, TILES_REGISTRY
 from xminigrid.core.goals import NUM_GOALS
+from xminigrid.core.grid import free_tiles_mask
 from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.convert import convert_all, leaf_types, with_types
@@ -186,8 +187,10 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
     with jax.ensure_compile_time_eval():
         dynamics, params = _dynamics(name)
         has_tasks = name.startswith("XLand")
-        params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
         tasks = _tasks(id, given) if has_tasks else ()
+        if has_tasks:
+            _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
+        params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
     shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
     keeps_task = given.get("ruleset_each") == "environment"
     return XMiniGrid(tasks, params, dynamics, id, *shown, keeps_task), given
@@ -212,7 +215,8 @@ def _tasks(id: str, given: dict[str, Any]) -> RuleSet:
         found = rulesets.generate(recipe, given["num_rulesets"], given["ruleset_seed"])
     else:
         found = ruleset_files.load(source)
-    # Places for rules that no ruleset fills only cost time. Before the split, so that both parts look alike.
+    # Places that no ruleset fills only cost time. Before the split, so that both parts look alike.
+    found = found._replace(init_tiles=_trimmed(found.init_tiles))
     used = np.any(found.rules[..., 0] > 0, axis=0, keepdims=True)[0]
     used[0] |= given["show_task"]
     if given["split"] != "all":
@@ -223,6 +227,26 @@ def _tasks(id: str, given: dict[str, Any]) -> RuleSet:
         raise UsageError(f"{id}: ruleset ({given['ruleset']}) must be between 0 and {number - 1}, or -1 to draw from them all.")
     chosen = slice(None) if given["ruleset"] == -1 else slice(given["ruleset"], given["ruleset"] + 1)
     return RuleSet(*(jnp.asarray(x[chosen], jnp.uint8) for x in (found.goals, found.rules[:, used], found.init_tiles)))
+
+
+def _trimmed(tiles: np.ndarray) -> np.ndarray:
+    """Initial tiles `[N, M, 2]`, those that are there first, with no more places than the most that one ruleset uses."""
+    is_empty = tiles[..., 0] == 0
+    order = np.argsort(is_empty, axis=1, kind="stable")
+    most = tiles.shape[1] - int(is_empty.sum(axis=1).min())
+    return np.take_along_axis(tiles, order[..., None], axis=1)[:, :most]
+
+
+def _check_room(id: str, dynamics: Any, params: Any, objects: int) -> None:
+    """Raises UsageError for more objects than leave the agent a free cell: the suite would put it into a wall."""
+    if objects < params.height * params.width // 3:  # of which every layout leaves more; to look at one takes a second
+        return
+    free = int(free_tiles_mask(dynamics.reset(params, jax.random.key(0)).state.grid).sum())
+    if objects + 1 > free:
+        raise UsageError(
+            f"{id}: up to {objects} objects and the agent need {objects + 1} cells, and its grid has {free} free: take a "
+            "larger grid, or rulesets with fewer objects (of a recipe: distractor_objects=0)."
+        )
 
 
 def _recipe(id: str, recipe: Any, changes: Any) -> Any:
