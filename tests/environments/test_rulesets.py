@@ -551,6 +551,28 @@ def test_a_split_shuffles_and_follows_the_seed() -> None:
     assert not np.array_equal(held_out.goals, rulesets.split(drawn, 0.2, 1)[1].goals)
 
 
+def test_a_split_knows_tasks_by_what_they_say() -> None:
+    """Six tasks in two ways each are on one side together: rules in another order, or the two tiles where that is the same."""
+    near, up, right, down, left = (GOALS.index(f"TileNear{side}") for side in ("", "Up", "Right", "Down", "Left"))
+    hold, beside, above, below = (RULES.index(kind) for kind in ("AgentHold", "TileNear", "TileNearUp", "TileNearDown"))
+    key, ball, one, other = (7, 2), (3, 1), [hold, 5, 1, 3, 1, 0, 0], [above, 3, 4, 4, 2, 7, 2]
+    none, reverse = [0] * 7, [below, 4, 2, 3, 4, 7, 2]
+    ways = [
+        ([near, *key, *ball], [one, other], [near, *ball, *key], [reverse, one]),
+        ([up, *key, *ball], [one, other], [down, *ball, *key], [other, one]),
+        ([up, *ball, *key], [one, none], [down, *key, *ball], [none, one]),
+        ([left, *ball, *key], [none, none], [right, *key, *ball], [none, none]),
+        ([near, *ball, *key], [[beside, 3, 4, 4, 2, 7, 2], none], [near, *key, *ball], [[beside, 4, 2, 3, 4, 7, 2], none]),
+        ([near, *ball, *key], [[beside, 3, 4, 4, 2, 7, 3], none], [near, *key, *ball], [[beside, 4, 2, 3, 4, 7, 3], none]),
+    ]
+    goals = np.asarray([goal for way in ways for goal in way[::2]], np.uint8)
+    drawn = Rulesets(goals, np.asarray([rows for way in ways for rows in way[1::2]], np.uint8), np.ones((12, 1, 2), np.uint8))
+    for seed in range(20):
+        train, held_out = rulesets.split_numbers(drawn, 1 / 3, seed)
+        assert (len(train), len(held_out)) == (8, 4)
+        assert len({int(number) // 2 for number in held_out}) == 2
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 0.001, 0.999, float("nan")])
 def test_splits_that_leave_a_side_empty(share: float) -> None:
     with pytest.raises(UsageError, match="held_out"):

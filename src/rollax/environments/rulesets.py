@@ -69,6 +69,8 @@ _PHRASES = {
     "TileNearDown": "put the {1} just below the {0}",
     "TileNearLeft": "put the {1} just left of the {0}",
 }
+_OPPOSITE = {"TileNearUp": "TileNearDown", "TileNearRight": "TileNearLeft"}
+_OPPOSITE |= {other: kind for kind, other in _OPPOSITE.items()}
 # Draws in a row of which none is new, after which there is likely nothing new to be had.
 _PATIENCE = 100_000
 
@@ -293,14 +295,23 @@ def _leaves_a_way(distractor: _Clause, goal: _Clause, rules: list[_Clause], dist
 def split(rulesets: Rulesets, held_out: float, seed: int) -> tuple[Rulesets, Rulesets]:
     """`(train, held_out)`, both shuffled: no task of one, that is no goal with the same rules, is in the other.
 
+    In whatever order the rules come, and the two tiles of what says the same of both orders ("a near b").
+
     `held_out` is the share of the tasks that are held out. The same arguments give the same split.
 
     Raises: UsageError when the share leaves either side empty, or for a negative seed.
     """
+    train, other = (Rulesets(*(part[numbers] for part in rulesets)) for numbers in split_numbers(rulesets, held_out, seed))
+    return train, other
+
+
+def split_numbers(rulesets: Rulesets, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The places in `rulesets` of what `split` gives: two arrays of whole numbers. Raises as `split`."""
     if seed < 0:
         raise UsageError(f"rulesets: the seed ({seed}) must be at least 0.")
-    rows = np.concatenate([rulesets.goals, rulesets.rules.reshape(rulesets.number, -1)], axis=1)
-    task = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    goals = _canonical(rulesets.goals, GOALS)[:, None]
+    rules = np.sort(_canonical(rulesets.rules, RULES), axis=1)
+    task = np.unique(np.concatenate([goals, rules], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     number = int(task.max()) + 1
     count = round(held_out * number) if 0 < held_out < 1 else 0
     if not 0 < count < number:
@@ -311,8 +322,21 @@ def split(rulesets: Rulesets, held_out: float, seed: int) -> tuple[Rulesets, Rul
     rank = np.random.default_rng(seed).permutation(number)[task]
     order = np.argsort(rank, kind="stable")
     is_held_out = rank[order] < count
-    train, other = (Rulesets(*(part[order[chosen]] for part in rulesets)) for chosen in (~is_held_out, is_held_out))
-    return train, other
+    return order[~is_held_out], order[is_held_out]
+
+
+def _canonical(rows: np.ndarray, kinds: tuple[str, ...]) -> np.ndarray:
+    """One number, uint64, for each goal or rule `[..., 5 or 7]`: the same for those that say the same.
+
+    Of two tiles the lesser comes first: near has no order, and one just above the other is the other just below it.
+    """
+    swapped = [kinds.index(_OPPOSITE.get(kind, kind)) for kind in kinds]
+    rows = rows.astype(np.uint64)
+    kind, first, second = rows[..., 0], rows[..., 1] << 8 | rows[..., 2], rows[..., 3] << 8 | rows[..., 4]
+    is_swapped = np.isin(kind, [n for n, name in enumerate(kinds) if name.startswith("TileNear")]) & (first > second)
+    pair = np.where(is_swapped, second << 16 | first, first << 16 | second)
+    number = np.where(is_swapped, np.asarray(swapped, np.uint64)[kind], kind) << 32 | pair
+    return number if rows.shape[-1] == 5 else number << 16 | rows[..., 5] << 8 | rows[..., 6]
 
 
 def describe(rulesets: Rulesets, index: int) -> str:
