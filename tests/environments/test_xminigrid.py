@@ -1,5 +1,6 @@
 """The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 from xminigrid.rendering.rgb_render import render_tile
 from xminigrid.types import StepType, TimeStep
 
-from rollax.environments import Streams, arguments, make, ruleset_files
+from rollax.environments import Streams, arguments, make, ruleset_files, rulesets
 from rollax.environments.rulesets import FLOOR, Rulesets
 from rollax.environments.xminigrid import XMiniGrid, picture
 from rollax.errors import UsageError
@@ -151,7 +152,7 @@ def test_arguments_have_their_effect() -> None:
         (XLAND, {"episodes": 3}, "unknown argument of xminigrid/XLand-MiniGrid-R1-9x9 'episodes'"),
         (XLAND, {"num_rulesets": 9, "ruleset": 9}, r"ruleset \(9\) must be between 0 and 8, or -1 to draw from them all"),
         (XLAND, {"num_rulesets": 9, "ruleset": -2}, r"ruleset \(-2\) must be between 0 and 8"),
-        (XLAND, {"num_rulesets": 10, "split": "held-out", "ruleset": 2}, r"ruleset \(2\) must be between 0 and 1"),
+        (XLAND, {"num_rulesets": 10, "split": "held-out", "ruleset": 10}, r"ruleset \(10\) must be between 0 and 9"),
         (XLAND, {"split": "test"}, r"split \('test'\) must be one of all, train, held-out"),
         (XLAND, {"num_rulesets": 10, "split": "train", "held_out": 1.0}, r"held_out \(1.0\) must be a share"),
         (XLAND, {"num_rulesets": 0}, r"number \(0\) must be at least 1"),
@@ -196,11 +197,46 @@ def test_tasks_are_split() -> None:
 
 
 def test_one_task_can_be_chosen() -> None:
-    """By its place, also within a split."""
-    every, held_out = rows(xland()), rows(xland(split="held-out"))
+    """By its number among all, whatever the split: what is trained is what evaluations of trials show, too."""
+    every = rows(xland())
     for index in (0, 7, 19):
         assert rows(xland(ruleset=index)) == [every[index]]
-    assert rows(xland(ruleset="3", split="held-out")) == [held_out[3]]
+        for split in ("train", "held-out"):
+            assert rows(xland(ruleset=str(index), split=split)) == [every[index]]
+
+
+def test_a_file_of_tasks(tmp_path: Path) -> None:
+    """All of its rulesets, or as many as asked for; it is read once while it stays what it is; nothing changes its recipe."""
+    path = tmp_path / "tasks.npz"
+    drawn = rulesets.generate(rulesets.RECIPES["small"], 20, 3)
+    ruleset_files.save(drawn, path)
+    every = rows(xland(rulesets=str(path), num_rulesets=20))
+    unnumbered = make(f"xminigrid/{XLAND}", rulesets=str(path), previous=False)
+    assert rows(unnumbered) == every and len(set(every)) == 20
+    few = xland(rulesets=str(path), num_rulesets="5").tasks
+    np.testing.assert_array_equal(few.goal, drawn.goals[:5])
+    for number in (0, 21):
+        with pytest.raises(UsageError, match=rf"num_rulesets \({number}\) must be between 1 and 20"):
+            xland(rulesets=str(path), num_rulesets=number)
+    with pytest.raises(UsageError, match=r"recipe \('chain_depth=1'\) changes how rulesets are drawn: leave it out"):
+        xland(rulesets=str(path), recipe="chain_depth=1")
+    ruleset_files.save(rulesets.generate(rulesets.RECIPES["small"], 20, 4), path)
+    os.utime(path, ns=(0, 0))
+    assert not set(rows(xland(rulesets=str(path), num_rulesets=20))) & set(every)
+
+
+def test_tasks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often an environment of them is, for training as for evaluations."""
+    path = tmp_path / "tasks.npz"
+    ruleset_files.save(rulesets.generate(rulesets.RECIPES["small"], 20, 3), path)
+    calls = []
+    for module, name in ((rulesets, "generate"), (rulesets, "split_numbers"), (ruleset_files, "load")):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, f=original, name=name: (calls.append(name), f(*given))[1])
+    for source in ({"ruleset_seed": 17}, {"rulesets": str(path)}):
+        for split in ("train", "held-out", "train", "held-out"):
+            xland(split=split, **source)
+    assert calls == ["generate", "split_numbers", "load", "split_numbers"]
 
 
 def test_the_agent_stands_on_the_floor() -> None:

@@ -22,6 +22,12 @@ def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
         np.savez_compressed(file, **rulesets._asdict())
 
 
+def stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:
+    """What tells a file from what it was before: its absolute path, the ns of its last change, its bytes; None for no file."""
+    path = Path(path).expanduser().absolute()
+    return (str(path), path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+
+
 def load(path: str | os.PathLike[str]) -> Rulesets:
     """The rulesets of a file by `save`, or of one of xminigrid's benchmark files. Nothing in the file is executed.
 

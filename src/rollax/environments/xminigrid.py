@@ -28,6 +28,7 @@ from xminigrid.core.goals import NUM_GOALS
 from xminigrid.core.grid import free_tiles_mask
 from xminigrid.types import RuleSet, StepType, TimeStep
 
+from rollax.environments import ruleset_files, rulesets
 from rollax.environments.convert import convert_all, leaf_types, with_types
 from rollax.environments.core import Transition
 from rollax.environments.views import Recalling, Trials
@@ -187,7 +188,7 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
     with jax.ensure_compile_time_eval():
         dynamics, params = _dynamics(name)
         has_tasks = name.startswith("XLand")
-        tasks = _tasks(id, given) if has_tasks else ()
+        tasks = _tasks(id, given, "num_rulesets" in arguments) if has_tasks else ()
         if has_tasks:
             _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
         params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
@@ -205,28 +206,50 @@ def _dynamics(name: str) -> tuple[Any, Any]:
     return xminigrid.make(name)
 
 
-def _tasks(id: str, given: dict[str, Any]) -> RuleSet:
-    """The rulesets that the arguments ask for, as arrays that lead with `[N]`."""
-    from rollax.environments import ruleset_files, rulesets
-
-    source = given["rulesets"]
+def _tasks(id: str, given: dict[str, Any], is_numbered: bool) -> RuleSet:
+    """The rulesets that the arguments ask for, as arrays that lead with `[N]`. `is_numbered`: num_rulesets was given."""
+    source, recipe, number, seed = (given[name] for name in ("rulesets", "recipe", "num_rulesets", "ruleset_seed"))
+    asked: tuple[Any, ...]
     if source in rulesets.RECIPES:
-        recipe = _recipe(id, rulesets.RECIPES[source], given["recipe"])
-        found = rulesets.generate(recipe, given["num_rulesets"], given["ruleset_seed"])
+        asked = source, _recipe(id, rulesets.RECIPES[source], recipe), number, seed, None
     else:
-        found = ruleset_files.load(source)
-    # Places that no ruleset fills only cost time. Before the split, so that both parts look alike.
-    found = found._replace(init_tiles=_trimmed(found.init_tiles))
+        asked = source, None, number if is_numbered else None, 0, ruleset_files.stamp(source)
+        if recipe and asked[-1] is not None:
+            raise UsageError(f"{id}: recipe ({recipe!r}) changes how rulesets are drawn: leave it out for those of a file.")
+    found = _every(*asked)
     used = np.any(found.rules[..., 0] > 0, axis=0, keepdims=True)[0]
     used[0] |= given["show_task"]
-    if given["split"] != "all":
-        train, held_out = rulesets.split(found, given["held_out"], given["ruleset_seed"])
-        found = train if given["split"] == "train" else held_out
-    number = len(found.goals)
-    if not -1 <= given["ruleset"] < number:
-        raise UsageError(f"{id}: ruleset ({given['ruleset']}) must be between 0 and {number - 1}, or -1 to draw from them all.")
-    chosen = slice(None) if given["ruleset"] == -1 else slice(given["ruleset"], given["ruleset"] + 1)
+    if not -1 <= given["ruleset"] < found.number:
+        last = found.number - 1
+        raise UsageError(f"{id}: ruleset ({given['ruleset']}) must be between 0 and {last}, or -1 to draw from them all.")
+    if given["ruleset"] >= 0:
+        chosen = np.asarray([given["ruleset"]])
+    elif given["split"] == "all":
+        chosen = np.arange(found.number)
+    else:
+        chosen = _sides(asked, given["held_out"], seed)[given["split"] == "held-out"]
     return RuleSet(*(jnp.asarray(x[chosen], jnp.uint8) for x in (found.goals, found.rules[:, used], found.init_tiles)))
+
+
+@functools.lru_cache(maxsize=2)
+def _every(source: str, recipe: Any, number: int | None, seed: int, stamp: Any) -> rulesets.Rulesets:
+    """All rulesets of a recipe or a file, the first `number` where one is given. A run asks for the same ones several times."""
+    del stamp  # of a file, which may be another one the next time
+    if recipe is not None:
+        found = rulesets.generate(recipe, number or 0, seed)
+    else:
+        found = ruleset_files.load(source)
+        if number is not None and not 1 <= number <= found.number:
+            raise UsageError(f"rulesets {source!r}: num_rulesets ({number}) must be between 1 and {found.number}, all it has.")
+        found = rulesets.Rulesets(*(part[:number] for part in found))
+    # Places that no ruleset fills only cost time. Before any split, so that both parts look alike.
+    return found._replace(init_tiles=_trimmed(found.init_tiles))
+
+
+@functools.lru_cache(maxsize=2)
+def _sides(asked: tuple[Any, ...], held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rulesets to train with, and of those held out, among `_every(*asked)`."""
+    return rulesets.split_numbers(_every(*asked), held_out, seed)
 
 
 def _trimmed(tiles: np.ndarray) -> np.ndarray:
