@@ -263,13 +263,17 @@ def test_no_cell_is_overlooked(cells: tuple[int, int], filters: tuple[()] | None
 
 
 def test_which_parts_are_embedded_and_convolved() -> None:
-    """Grids are embedded, those wide enough and images go through convolutions, and the mask of actions is no feature."""
-    small, mask = Grid((1, 1), (4, 4)), Box(0, 1, (3,), "bool")
-    space = Dict({"view": Grid((5, 5), (13, 12)), "goal": small, "image": Box(0, 255, (9, 9, 3), "uint8"), "action_mask": mask})
+    """Grids are embedded, those wide enough, boards and images go through convolutions, and the mask of actions is no feature.
+
+    Without filters only the images of pixels do, and those that no filter fits are flat.
+    """
+    grids: dict[str, Space] = {"view": Grid((5, 5), (13, 12)), "goal": Grid((1, 1), (4, 4))}
+    images = {"image": Box(0, 255, (9, 9, 3), "uint8"), "small": Box(0, 255, (2, 2, 3), "uint8"), "board": Box(0, 1, (6, 6, 4))}
+    space = Dict({**grids, **images, "action_mask": Box(0, 1, (3,), "bool")})
     encoder, flat = (made(lambda key, f=f: layers.Encoder(space, (8,), "tanh", f, 3, key=key)) for f in (None, ()))
-    assert (set(encoder.embeddings), set(encoder.convolutions)) == ({"view", "goal"}, {"view", "image"})
-    assert (set(flat.embeddings), set(flat.convolutions)) == ({"view", "goal"}, set())
-    assert flat.dense.layers[0].in_features == 5 * 5 * 2 * 3 + 2 * 3 + 9 * 9 * 3
+    assert (set(encoder.embeddings), set(encoder.convolutions)) == ({"view", "goal"}, {"view", "image", "board"})
+    assert (set(flat.embeddings), set(flat.convolutions)) == ({"view", "goal"}, {"image"})
+    assert flat.dense.layers[0].in_features == 5 * 5 * 2 * 3 + 2 * 3 + 7 * 7 * 16 + 2 * 2 * 3 + 6 * 6 * 4
     seen = sample(space)
     see = jax.jit(lambda encoder, mask: encoder({**seen, "action_mask": mask}))
     np.testing.assert_array_equal(see(encoder, jnp.zeros(3, bool)), see(encoder, jnp.ones(3, bool)))

@@ -131,7 +131,8 @@ class Encoder(eqx.Module):
     dense layers.
 
     A part named "action_mask" is left out: it concerns the policy's head. So are those that `unseen` names. A discrete part is
-    one-hot, so the first dense layer (or the memory's input) is its embedding.
+    one-hot, so the first dense layer (or the memory's input) is its embedding. `filters` are the convolutions: None chooses by
+    size, () has them for images of 8-bit pixels alone.
     """
 
     space: Space = eqx.field(static=True)
@@ -161,10 +162,10 @@ class Encoder(eqx.Module):
         }
         images = {name: part for name, part in parts.items() if isinstance(part, Box) and len(part.shape) == 3}
         images |= {name: part for name, part in grids.items() if min(part.cells) > 2}
-        if filters is None:  # the usual ones leave nothing of what is smaller than they see
+        if not filters:  # the usual ones leave nothing of what is smaller than they see
             images = {name: part for name, part in images.items() if min(part.shape[:2]) >= (4 if name in grids else 3)}
-        if filters == ():
-            images = {}
+        if filters == ():  # grids and boards do without, but hardly pixels
+            images = {name: part for name, part in images.items() if name not in grids and part.dtype == "uint8"}
         keys = jax.random.split(conv_key, max(len(images), 1))
         self.convolutions = {}
         for (name, part), k in zip(images.items(), keys, strict=False):
@@ -203,7 +204,7 @@ def _check_filters(name: str, sides: tuple[int, ...], filters: tuple[Filter, ...
             part = f"the part {name!r}" if name else "the observation"
             raise ValueError(
                 f"network.filters {filters}: a kernel of {kernel} does not fit {part}, of which {sides[0]} x {sides[1]} are "
-                "left there: choose smaller filters, or none with ()"
+                "left there: choose smaller filters, or None for the usual ones"
             )
         sides = tuple((side - kernel) // stride + 1 for side in sides)
 
