@@ -278,7 +278,7 @@ def render(arguments: list[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Environments:
-    """Lists the environments, or the arguments of one."""
+    """Lists the environments, or the arguments of one; with --env.NAME VALUE its tasks in words, where it has several."""
 
     suite: tyro.conf.Positional[str | None] = None
     """A suite (gymnax), or an environment (gymnax/CartPole-v1) to see its arguments."""
@@ -289,9 +289,16 @@ class Environments:
 def envs(arguments: list[str]) -> int:
     from rollax import environments
 
-    given = _parse(Environments, arguments, "rollax envs")
-    if given.suite is not None and "/" in given.suite:
-        found: Any = environments.arguments(given.suite)
+    rest, env = take(arguments, "--env.")
+    given = _parse(Environments, rest, "rollax envs")
+    if env:
+        environment = environments.make(given.suite or "", **single(env))
+        if not hasattr(environment, "describe"):
+            raise UsageError(f"{given.suite} has no tasks to put in words: leave --env. out to list its arguments")
+        found: Any = environment.describe()
+        lines = [found]
+    elif given.suite is not None and "/" in given.suite:
+        found = environments.arguments(given.suite)
         lines = [f"--env.{name:<28} default {value!r}" for name, value in found.items()] or ["takes no arguments"]
     else:
         found = environments.list_environments(given.suite)

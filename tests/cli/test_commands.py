@@ -195,6 +195,14 @@ def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
     assert found["gravity"] == 9.8 and len(found) == len(lines)
 
 
+def test_tasks_in_words(rollax: Rollax) -> None:
+    """Of an environment with arguments that has several."""
+    words = ["envs", "xminigrid/XLand-MiniGrid-R1-9x9", "--env.ruleset", "17"]
+    lines = rollax(*words).lines
+    assert [line.split()[0] for line in lines] == ["ruleset", "goal:", "objects:"] and lines[0] == "ruleset 17"
+    assert json.loads(rollax(*words, "--json").out).splitlines() == lines
+
+
 def test_algorithms(rollax: Rollax) -> None:
     assert "proximal policy optimisation" in rollax("algorithms").out
     assert "ppo" in rollax("algorithms", "--json").object

@@ -83,6 +83,7 @@ def refused(outcome: Any, *parts: str) -> None:
         (["render", "nowhere"], ["nowhere is not a run"]),
         (["envs", "gymnx"], ["unknown suite of environments 'gymnx'", "did you mean gymnax?"]),
         (["envs", "probe/memry"], ["did you mean probe/memory"]),
+        (["envs", "memory/CartPole-v1", "--env.gravity", "5"], ["has no tasks to put in words", "leave --env. out"]),
         (["algorithms", "--jsn"], ["--jsn"]),
     ],
     ids=lambda value: " ".join(map(str, [w for w in value if w not in TRAIN] or value)) if isinstance(value, list) else None,

@@ -205,6 +205,21 @@ def test_one_task_can_be_chosen() -> None:
             assert rows(xland(ruleset=str(index), split=split)) == [every[index]]
 
 
+def test_tasks_in_words() -> None:
+    """By the numbers that choose them, of any split, and also where the environment is wrapped."""
+    drawn = rulesets.generate(rulesets.RECIPES["small"], 20, 0)
+    words = [f"ruleset {number}\n{rulesets.describe(drawn, number)}" for number in range(20)]
+    assert xland().describe() == "\n\n".join(words)
+    assert make(f"rl2/{XLAND}", num_rulesets=20, rulesets="small", ruleset=7).describe() == words[7]
+    sides = [xland(split=split).describe().split("\n\n") for split in ("train", "held-out")]
+    assert set(sides[0]) | set(sides[1]) == set(words) and len(sides[1]) == 4
+    assert xland(split="held-out").describe(int(sides[1][2].split()[1])) == sides[1][2]
+    with pytest.raises(UsageError, match=r"ruleset \(3\) is not among the 1 that"):
+        xland(ruleset=7).describe(3)
+    with pytest.raises(UsageError, match="built in"):
+        make(f"xminigrid/{EMPTY}").describe()
+
+
 def test_a_file_of_tasks(tmp_path: Path) -> None:
     """All of its rulesets, or as many as asked for; it is read once while it stays what it is; nothing changes its recipe."""
     path = tmp_path / "tasks.npz"

@@ -1,5 +1,6 @@
 """Environments seen otherwise: with the last action and reward, or the agent, in the observation; or as trials of episodes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -48,6 +49,10 @@ class View(eqx.Module):
 
     def sample_task(self, key: jax.Array) -> Any:
         return self.env.sample_task(key)
+
+    @property
+    def describe(self) -> Callable[..., str]:
+        return self.env.describe
 
     @property
     def descriptor_space(self) -> Box | None:

@@ -65,6 +65,7 @@ class XMiniGrid(eqx.Module):
     """One environment of the suite. `tasks` are the rulesets that episodes draw from, `()` where the task is built in."""
 
     tasks: Any  # RuleSet with leaves [N, ...], or ()
+    numbers: Any  # int32 [N], what the argument `ruleset` calls them by, or ()
     params: Any = eqx.field(static=True)  # the suite's EnvParams, without a ruleset of its own
     dynamics: Any = eqx.field(static=True)
     name: str = eqx.field(static=True)
@@ -96,6 +97,20 @@ class XMiniGrid(eqx.Module):
             parts["goal"] = Grid((1, 1), (NUM_GOALS, *[_COORDINATES] * 4))
             parts["rules"] = Grid((number, 1), (_NUM_RULES, *[NUM_TILES, NUM_COLORS] * 3))
         return Dict(parts)
+
+    def describe(self, *numbers: int) -> str:
+        """The rulesets of those numbers in words, or all that episodes draw from.
+
+        Raises: UsageError for a number that is not among them, and where the task is built in.
+        """
+        if self.tasks == ():
+            raise UsageError(f"{self.name}: its task is built in, so that there are no rulesets to describe.")
+        places = {int(number): place for place, number in enumerate(np.asarray(self.numbers))}
+        for number in numbers:
+            if number not in places:
+                raise UsageError(f"{self.name}: ruleset ({number}) is not among the {len(places)} that episodes draw from.")
+        found = rulesets.Rulesets(*(np.asarray(part) for part in (self.tasks.goal, self.tasks.rules, self.tasks.init_tiles)))
+        return "\n\n".join(f"ruleset {n}\n{rulesets.describe(found, places[n])}" for n in numbers or places)
 
     def sample_task(self, key: jax.Array) -> Any:
         """One of the rulesets, all as likely."""
@@ -188,13 +203,13 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
     with jax.ensure_compile_time_eval():
         dynamics, params = _dynamics(name)
         has_tasks = name.startswith("XLand")
-        tasks = _tasks(id, given, "num_rulesets" in arguments) if has_tasks else ()
+        tasks, numbers = _tasks(id, given, "num_rulesets" in arguments) if has_tasks else ((), ())
         if has_tasks:
             _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
         params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
     shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
     keeps_task = given.get("ruleset_each") == "environment"
-    return XMiniGrid(tasks, params, dynamics, id, *shown, keeps_task), given
+    return XMiniGrid(tasks, numbers, params, dynamics, id, *shown, keeps_task), given
 
 
 @functools.cache
@@ -206,8 +221,8 @@ def _dynamics(name: str) -> tuple[Any, Any]:
     return xminigrid.make(name)
 
 
-def _tasks(id: str, given: dict[str, Any], is_numbered: bool) -> RuleSet:
-    """The rulesets that the arguments ask for, as arrays that lead with `[N]`. `is_numbered`: num_rulesets was given."""
+def _tasks(id: str, given: dict[str, Any], is_numbered: bool) -> tuple[RuleSet, jax.Array]:
+    """The rulesets that the arguments ask for, arrays `[N, ...]`, and their numbers. `is_numbered`: num_rulesets was given."""
     source, recipe, number, seed = (given[name] for name in ("rulesets", "recipe", "num_rulesets", "ruleset_seed"))
     asked: tuple[Any, ...]
     if source in rulesets.RECIPES:
@@ -228,7 +243,8 @@ def _tasks(id: str, given: dict[str, Any], is_numbered: bool) -> RuleSet:
         chosen = np.arange(found.number)
     else:
         chosen = _sides(asked, given["held_out"], seed)[given["split"] == "held-out"]
-    return RuleSet(*(jnp.asarray(x[chosen], jnp.uint8) for x in (found.goals, found.rules[:, used], found.init_tiles)))
+    parts = (jnp.asarray(part[chosen], jnp.uint8) for part in (found.goals, found.rules[:, used], found.init_tiles))
+    return RuleSet(*parts), jnp.asarray(chosen, jnp.int32)
 
 
 @functools.lru_cache(maxsize=2)
