@@ -14,7 +14,7 @@ import yaml
 
 import rollax
 from rollax.algorithm import Algorithm
-from rollax.environments import Transition
+from rollax.environments import Transition, ruleset_files, rulesets
 from rollax.spaces import Box, Discrete
 from rollax.train import loop
 from rollax.train.evaluate import Episodes, default_metrics, evaluator
@@ -233,6 +233,20 @@ def test_presets_hold_tasks_out(tmp_path: Path) -> None:
     assert of().eval_arguments == {"split": "held-out"}
     assert of(eval_arguments={"split": "train", "episodes": 2}).eval_arguments == {"split": "train", "episodes": 2}
     assert make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, RunOptions(), {}).eval_arguments == {}
+
+
+def test_files_of_rulesets_are_found_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run keeps the absolute path; the name of a recipe is no file, whatever lies in the folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tasks.npz", "small"):
+        ruleset_files.save(rulesets.generate(rulesets.RECIPES["trivial"], 4, 0), name)
+    kept = {"rulesets": str(tmp_path / "tasks.npz")}
+    for suite, given, wanted in (("rl2", "tasks.npz", kept), ("xminigrid", "small", {"rulesets": "small"})):
+        arguments = {"rulesets": given}
+        more = {**arguments, "split": "all"}
+        spec = make_spec("ppo", f"{suite}/XLand-MiniGrid-R1-9x9", arguments, SMALL, NETWORK, RunOptions(), {}, more)
+        assert spec.arguments == wanted and spec.eval_arguments == {**wanted, "split": "all"}
+        assert arguments == {"rulesets": given}
 
 
 def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:

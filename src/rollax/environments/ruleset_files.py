@@ -2,6 +2,7 @@
 
 import bz2
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         np.savez_compressed(file, **rulesets._asdict())
+
+
+def lasting(environment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an environment, with the file of rulesets among them, if there is any, by its absolute path."""
+    found = dict(arguments)
+    source = found.get("rulesets")
+    has_rulesets = environment.startswith(("xminigrid/", "rl2/"))
+    if has_rulesets and isinstance(source, str) and source not in RECIPES and Path(source).expanduser().is_file():
+        found["rulesets"] = str(Path(source).expanduser().absolute())
+    return found
 
 
 def stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:

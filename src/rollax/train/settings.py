@@ -13,6 +13,7 @@ import yaml
 
 from rollax import tree
 from rollax.algorithms import ALGORITHMS, Entry
+from rollax.environments.ruleset_files import lasting
 from rollax.errors import UnknownNameError, UsageError
 from rollax.evolution import Method, Range, selected
 
@@ -218,11 +219,13 @@ def make_spec(
     sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
     ranges = ranges_of(dict(evolve or {}), config, known)
     _check_evolution(ranges, sweep, options)
-    differing = tuned.eval_arguments | dict(eval_arguments or {})
+    # A run may be evaluated and resumed from other folders than this.
+    arguments = lasting(environment, arguments)
+    differing = lasting(environment, tuned.eval_arguments | dict(eval_arguments or {}))
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
     if against and differing:
         raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
-    spec = Spec(algorithm, environment, dict(arguments), config, network, options, sweep, differing, against, ranges)
+    spec = Spec(algorithm, environment, arguments, config, network, options, sweep, differing, against, ranges)
     _check_learns(spec)
     per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
