@@ -145,7 +145,7 @@ class Spec:
 MOST_UPDATES_PER_LINE = 10
 # When neither the caller nor a preset says.
 DEFAULT_TOTAL_STEPS = 1_000_000
-DEFAULT_GENERATIONS = 25
+DEFAULT_GENERATIONS = 10
 
 
 class Preset(NamedTuple):
