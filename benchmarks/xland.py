@@ -1,16 +1,18 @@
-"""XLand-MiniGrid: `python benchmarks/xland.py environment`, `... training`, `... sequences`.
+"""XLand-MiniGrid: `python benchmarks/xland.py environment`, `... training`, `... sequences`, `... source`.
 
 `environment`: random actions with rollax's restarts beside the suite's own auto-reset wrapper, taking turns. `training`: PPO on
 MiniGrid-Empty-6x6 over memories and their sizes. `sequences`: the cost of learning from sequences of several lengths.
+`source`: the configuration of the suite's own recurrent PPO, made for a GPU, and where its time goes.
 Medians over repeats; steps are environment frames.
 """
 
 import argparse
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,9 @@ import xminigrid
 from xminigrid.wrappers import GymAutoResetWrapper
 
 import rollax
+from rollax import groups, rollout
+from rollax.algorithms.on_policy import Happened, Learner
+from rollax.algorithms.ppo import learn
 from rollax.environments.core import Streams
 
 NAMES = (
@@ -26,6 +31,7 @@ NAMES = (
     "XLand-MiniGrid-R1-9x9",
     "XLand-MiniGrid-R4-13x13",
 )
+EMPTY = "xminigrid/MiniGrid-Empty-6x6"
 
 
 def seconds(run: Callable[[Any], Any], state: Any) -> float:
@@ -83,16 +89,28 @@ def environment(arguments: argparse.Namespace) -> None:
             print(f"{name:<26} {size:>7} {speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio:>6.2f}", flush=True)
 
 
-def train(config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int) -> tuple[float, float, float]:
-    """Steps/s, seconds to compile, megabytes."""
-    env = rollax.make("xminigrid/MiniGrid-Empty-6x6")
+class Update(NamedTuple):
+    """A compiled update, and the state that it begins with."""
+
+    step: Callable[[Any], Any]
+    state: Any
+    compiling: float  # seconds
+    megabytes: float  # of its arguments and of what it holds besides
+
+
+def update(env: Any, config: rollax.PPOConfig, network: rollax.NetworkConfig) -> Update:
     algorithm = rollax.ppo(env, functools.partial(rollax.actor_critic, env, network))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     started = time.perf_counter()
     step = jax.jit(algorithm.step).lower(state).compile()
     compiling = time.perf_counter() - started
     memory = step.memory_analysis()
-    size = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 1e6
+    return Update(step, state, compiling, (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 1e6)
+
+
+def train(config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int) -> tuple[float, float, float]:
+    """Steps/s, seconds to compile, megabytes."""
+    step, state, compiling, size = update(rollax.make(EMPTY), config, network)
     times = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -128,17 +146,152 @@ def sequences(arguments: argparse.Namespace) -> None:
             print(f"{core:<10} {length:>7} {speed:>10,.0f} {compiling:>10.1f}", flush=True)
 
 
+def acting(env: Any, state: Any) -> tuple[Any, Any]:
+    """The rollout of an update, alone."""
+    config = state.config
+    team, streams = groups.team(env, config.sharing), Streams(env, config.num_envs)
+    actor, trajectory, _ = rollout.rollout(streams, team, state.network, state.actor, state.key, config.num_steps)
+    return actor, trajectory
+
+
+def learning(state: Any, actor: Any, trajectory: Any) -> Any:
+    """What an update does with its rollout, alone."""
+    learner = Learner(state.network, state.optimiser, state.observations, state.returns)
+    happened = Happened(trajectory, actor.carry, actor.discounted_return)
+    return learn(state.config, jnp.zeros(()), learner, happened, state.key)
+
+
+def products(jaxpr: Any) -> int:
+    """Floating-point operations of all matrix products in a jaxpr: a multiplication and an addition are two.
+
+    By shapes, because XLA's cost analysis of a compiled program takes the body of a loop for one turn. A scan's products count
+    as often as it turns; those of loops of unknown length once.
+    """
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _), shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
+            total += 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(shape[axis] for axis in contracted)
+        inner = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+        total += equation.params.get("length", 1) * sum(products(part) for part in inner if hasattr(part, "eqns"))
+    return total
+
+
+def work(state: Any) -> int:
+    """Floating-point operations that an update needs for its products.
+
+    A pass of the network for every step acted, one more for the last values, and three for every step learnt from: a gradient
+    takes two products for each of the way there. Values of truncated steps before the last one are left out.
+    """
+    actor, config = state.actor, state.config
+    one = jax.tree.map(lambda x: x[0], (actor.carry, actor.streams.obs))
+    forward = products(jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(state.network, *one).jaxpr)
+    return forward * config.num_envs * (config.num_steps * (1 + 3 * config.num_epochs) + 1)
+
+
+def peak(size: int, precision: str, repeats: int) -> float:
+    """Floating-point operations a second of square products one after the other: the best of the repeats.
+
+    At JAX's default precision, as the networks are: on recent GPUs products of float32 are computed in TF32.
+    """
+    turns = 8
+    left, right = (jax.random.normal(key, (size, size), precision) for key in jax.random.split(jax.random.key(0)))
+    right = right / math.sqrt(size)  # keeps the numbers as large as they are
+    run = jax.jit(lambda x: jax.lax.fori_loop(0, turns, lambda _, x: x @ right, x))
+    seconds(run, left)
+    return 2 * turns * size**3 / min(seconds(run, left) for _ in range(repeats))
+
+
+def source(arguments: argparse.Namespace) -> None:
+    """The suite's training/train_single_task.py, with rollax's own networks and losses.
+
+    Its encoder, memory and heads of 256; here every activation is relu (there tanh in the heads), and the heads are computed in
+    float32. Shares are those of the time of a whole update: the environment alone with random actions, the rest of a
+    rollout alone, and learning alone. What is lost or won by their being one program shows in how far the sum is from 1.
+    """
+    env = rollax.make(arguments.env)
+    config = rollax.PPOConfig(
+        num_envs=arguments.environments,
+        num_steps=arguments.steps,
+        sequence_length=arguments.steps,
+        num_minibatches=arguments.minibatches,
+        num_epochs=1,
+        learning_rate=1e-3,
+    )
+    frames = f"{config.num_envs:,} environments x {config.num_steps} steps, {config.num_minibatches} minibatches"
+    print(f"{arguments.env}, {frames}, GRU {arguments.core_size:,}")
+    columns = f"{'environment':>12} {'acting':>7} {'learning':>9} {'sum':>5} {'TFLOP/s':>8} {'of peak':>8}"
+    print(f"{'precision':<10} {'steps/s':>10} {columns} {'compile s':>10} {'MB':>8}")
+    for precision in arguments.precision:
+        network = rollax.NetworkConfig(
+            hidden=(),
+            activation="relu",
+            embedding=16,
+            core="gru",
+            core_size=arguments.core_size,
+            head_hidden=(256,),
+            shared=True,
+            precision=precision,
+        )
+        begun = update(env, config, network)
+        whole, flops, shares = parts(env, begun, arguments.warm_up, arguments.repeats)
+        most = peak(arguments.product, precision, arguments.repeats)
+        alone, act, teach = (shares[name] for name in ("environment", "acting", "learning"))
+        times = f"{alone:>12.3f} {act:>7.3f} {teach:>9.3f} {alone + act + teach:>5.2f}"
+        speeds = f"{flops / whole / 1e12:>8.3f} {flops / whole / most:>8.3f}"
+        made = f"{begun.compiling:>10.1f} {begun.megabytes:>8,.0f}"
+        print(f"{precision:<10} {config.frames_per_update / whole:>10,.0f} {times} {speeds} {made}", flush=True)
+
+
+def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, int, dict[str, float]]:
+    """Seconds and floating-point operations of an update, and the shares of its time that its parts take alone.
+
+    All are measured in turn from the same state, which then goes on by an update.
+    """
+    step, state = begun.step, begun.state
+    for _ in range(warm_up):
+        state, _ = step(state)
+    config = state.config
+    walk, _ = ours(env, config.num_envs, config.num_steps)
+    act, teach = jax.jit(functools.partial(acting, env)), jax.jit(lambda happened: learning(*happened))
+    measured = []
+    for _ in range(repeats + 1):
+        # Calls return before they are done: what still ran would slow down what is measured.
+        state, happened = jax.block_until_ready((state, act(state)))
+        programs = {
+            "environment": (walk, (state.actor.streams, state.key)),
+            "rollout": (act, state),
+            "learning": (teach, (state, *happened)),
+            "update": (step, state),
+        }
+        measured.append({name: seconds(*program) for name, program in programs.items()})
+        state, _ = step(state)
+    times = measured[1:]  # the first compiles
+    shares = {name: statistics.median(each[name] / each["update"] for each in times) for name in programs}
+    shares["acting"] = shares["rollout"] - shares["environment"]
+    return statistics.median(each["update"] for each in times), work(state), shares
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("environment", "training", "sequences"))
+    parser.add_argument("what", choices=("environment", "training", "sequences", "source"))
     parser.add_argument("--copies", type=int, nargs="+", default=[128, 1024, 4096, 16384])
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 32, 128, 512])
     parser.add_argument("--frames", type=int, default=1_000_000, help="steps of an environment measurement")
     parser.add_argument("--repeats", type=int, default=5)
+    only = parser.add_argument_group("source")
+    only.add_argument("--env", default=EMPTY, help="such as xminigrid/XLand-MiniGrid-R4-13x13")
+    only.add_argument("--environments", type=int, default=8192)
+    only.add_argument("--steps", type=int, default=16)
+    only.add_argument("--minibatches", type=int, default=16)
+    only.add_argument("--core-size", type=int, default=1024)
+    only.add_argument("--precision", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
+    only.add_argument("--warm-up", type=int, default=10, help="updates before measuring, by which episodes begin and end")
+    only.add_argument("--product", type=int, default=8192, help="rows of the square product that tells the device's peak")
     arguments = parser.parse_args()
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, xminigrid {xminigrid.__version__}")
-    {"environment": environment, "training": training, "sequences": sequences}[arguments.what](arguments)
+    {"environment": environment, "training": training, "sequences": sequences, "source": source}[arguments.what](arguments)
 
 
 if __name__ == "__main__":
