@@ -206,8 +206,8 @@ def source(arguments: argparse.Namespace) -> None:
     """The suite's training/train_single_task.py, with rollax's own networks and losses.
 
     Its encoder, memory and heads of 256; here every activation is relu (there tanh in the heads), and the heads are computed in
-    float32. Shares are those of the time of a whole update: the environment alone with random actions, the rest of a
-    rollout alone, and learning alone. What is lost or won by their being one program shows in how far the sum is from 1.
+    float32. Shares are those of the time of a whole update: the environment alone with random actions, what a rollout alone
+    takes more, and learning alone. What is lost or won by their being one program shows in how far the sum is from 1.
     """
     env = rollax.make(arguments.env)
     config = rollax.PPOConfig(
