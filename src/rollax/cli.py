@@ -292,10 +292,10 @@ def envs(arguments: list[str]) -> int:
     rest, env = take(arguments, "--env.")
     given = _parse(Environments, rest, "rollax envs")
     if env:
-        environment = environments.make(given.suite or "", **single(env))
-        if not hasattr(environment, "describe"):
+        describe = getattr(environments.make(given.suite or "", **single(env)), "describe", None)
+        if describe is None:
             raise UsageError(f"{given.suite} has no tasks to put in words: leave --env. out to list its arguments")
-        found: Any = environment.describe()
+        found: Any = describe()
         lines = [found]
     elif given.suite is not None and "/" in given.suite:
         found = environments.arguments(given.suite)

@@ -202,11 +202,12 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
         dynamics, params = _dynamics(name)
-        has_tasks = name.startswith("XLand")
-        tasks, numbers = _tasks(id, given, "num_rulesets" in arguments) if has_tasks else ((), ())
-        if has_tasks:
+        tasks, numbers = (), ()
+        if name.startswith("XLand"):
+            tasks, numbers = _tasks(id, given, "num_rulesets" in arguments)
             _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
-        params = params.replace(**changes, **({"ruleset": None} if has_tasks else {}))
+            changes["ruleset"] = None
+        params = params.replace(**changes)
     shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
     keeps_task = given.get("ruleset_each") == "environment"
     return XMiniGrid(tasks, numbers, params, dynamics, id, *shown, keeps_task), given
