@@ -15,6 +15,7 @@ import yaml
 import rollax
 from rollax.algorithm import Algorithm
 from rollax.environments import Transition, ruleset_files, rulesets
+from rollax.environments.suites import SUITES
 from rollax.spaces import Box, Discrete
 from rollax.train import loop
 from rollax.train.evaluate import Episodes, default_metrics, evaluator
@@ -227,12 +228,48 @@ def test_the_command_line_takes_arguments_of_evaluations(tmp_path: Path, monkeyp
     assert taken.value.args == ({"delay": "1"}, {"delay": "4", "other": ["1", "2"]})
 
 
-def test_presets_hold_tasks_out(tmp_path: Path) -> None:
-    """Trials of tasks are evaluated on those that are held out, unless one says otherwise."""
-    of = lambda **given: make_spec("ppo", "rl2/XLand-MiniGrid-R1-9x9", {}, SMALL, NETWORK, RunOptions(), {}, **given)  # noqa: E731
-    assert of().eval_arguments == {"split": "held-out"}
-    assert of(eval_arguments={"split": "train", "episodes": 2}).eval_arguments == {"split": "train", "episodes": 2}
-    assert make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, RunOptions(), {}).eval_arguments == {}
+TRIALS, GRID = "rl2/XLand-MiniGrid-R1-9x9", "xminigrid/XLand-MiniGrid-R1-9x9"
+
+
+def held_elsewhere(
+    environment: str, arguments: dict[str, Any], eval_arguments: dict[str, Any], algorithm: str = "ppo"
+) -> dict[str, Any]:
+    spec = make_spec(algorithm, environment, arguments, None, None, RunOptions(), {}, eval_arguments)
+    return spec.eval_arguments
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "pqn"])
+def test_trials_hold_tasks_out(algorithm: str) -> None:
+    """Trials are evaluated on tasks that are held out, whatever the algorithm, unless one says otherwise."""
+    assert held_elsewhere(TRIALS, {}, {}, algorithm) == {"split": "held-out"}
+    assert held_elsewhere(TRIALS, {}, {"episodes": 9}, algorithm) == {"split": "held-out", "episodes": 9}
+    assert held_elsewhere(TRIALS, {}, {"split": "train"}, algorithm) == {"split": "train"}
+    assert held_elsewhere(GRID, {}, {}, algorithm) == {}
+    assert held_elsewhere("probe/memory", {}, {}, algorithm) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "eval_arguments"),
+    [(TRIALS, {"split": "all"}, {}), (TRIALS, {"split": "held-out"}, {"episodes": 2}), (GRID, {}, {"split": "held-out"})],
+)
+def test_what_training_draws_is_not_held_out(
+    environment: str, arguments: dict[str, Any], eval_arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(rollax.UsageError, match="evaluations on held-out tasks say nothing .*--eval-env.split"):
+        held_elsewhere(environment, arguments, eval_arguments)
+    assert held_elsewhere(environment, arguments, {"split": "all"}) == {"split": "all"}
+    assert held_elsewhere(environment, {"split": "train"}, {"split": "held-out"}) == {"split": "held-out"}
+
+
+def test_an_environment_that_was_passed_is_that_of_evaluations(train: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a warning says where its suite would have held them elsewhere, as it does by the id."""
+    monkeypatch.setitem(SUITES, "probe", SUITES["probe"]._replace(evaluation={"delay": 4}))
+    named, passed = Script(), Script()
+    result = train("named", arguments={"delay": 1}, updates=1, show=named)
+    assert set(evaluations(result.folder)["length"].ravel()) == {5} and "warning" not in named.text
+    result = train("passed", environment=rollax.make("probe/memory", delay=1), updates=1, show=passed)
+    assert set(evaluations(result.folder)["length"].ravel()) == {2}
+    assert "warning: evaluations are in the environment that was passed, not with delay 4: give its id" in passed.text
 
 
 def test_files_of_rulesets_are_found_from_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,21 @@ def arguments(id: str) -> dict[str, Any]:
     return _suite_module(suite).arguments(name)
 
 
+def evaluation_arguments(id: str) -> dict[str, Any]:
+    """The arguments that the suite has others of in evaluations. It imports no suite; none for an id that no suite has."""
+    suite, _, name = id.partition("/")
+    return dict(SUITES[suite].evaluation) if suite in SUITES and name in SUITES[suite].names else {}
+
+
+def check_evaluation(id: str, training: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raises UsageError when evaluations with the arguments `given` over those of `training` are not what they are called."""
+    suite, _, name = id.partition("/")
+    if given and suite in SUITES and name in SUITES[suite].names:
+        module = _suite_module(suite)
+        if hasattr(module, "check_evaluation"):
+            module.check_evaluation(id, module.arguments(name) | training, given)
+
+
 def _factory(id: str) -> Callable[..., Environment] | None:
     """The function behind a user's or third party's id; None when a suite of rollax makes it."""
     if id in _registered:

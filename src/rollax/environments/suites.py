@@ -1,19 +1,21 @@
 """The suites and the names of their environments, listed without importing any of them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Suite(NamedTuple):
     """A family of environments behind one adapter module, which is imported when one of its names is asked for.
 
     The module has two functions: `make(name, arguments) -> Environment`, with the arguments as a dictionary, and
-    `arguments(name) -> dict` of what it accepts and the defaults.
+    `arguments(name) -> dict` of what it accepts and the defaults. It may have a third, `check_evaluation(id, training, given)`,
+    that raises UsageError when evaluations with the arguments `given` over those of `training` are not what they are called.
     """
 
     module: str
     names: tuple[str, ...]
     extra: str | None  # what to install: pip install "rollax[extra]"; None for suites that are part of rollax
     absent: dict[str, str] = {}
+    evaluation: dict[str, Any] = {}  # arguments that are others in evaluations, unless one says otherwise
 
 
 _GYMNAX = (
@@ -198,7 +200,7 @@ SUITES: dict[str, Suite] = {
     "control": Suite("rollax.environments.native.control", _CONTROL, None),
     "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.xminigrid", (*_XLAND, *_MINIGRID), "xland"),
-    "rl2": Suite("rollax.environments.trials", _XLAND, "xland"),
+    "rl2": Suite("rollax.environments.trials", _XLAND, "xland", evaluation={"split": "held-out"}),
     "brax": Suite(
         "rollax.environments.brax",
         _BRAX,

@@ -188,6 +188,16 @@ def trial_defaults(name: str) -> dict[str, Any]:
 arguments = defaults
 
 
+def check_evaluation(id: str, training: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raises UsageError when evaluations are of tasks held out, by their arguments `given`, that training may draw."""
+    split = training.get("split")
+    if given.get("split") == "held-out" and split in ("all", "held-out"):
+        raise UsageError(
+            f"{id}: evaluations on held-out tasks say nothing when training draws them too, as with split {split}: train with "
+            "split train, or do not call them held out (--eval-env.split all)."
+        )
+
+
 def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str, Any]) -> tuple[XMiniGrid, dict[str, Any]]:
     given = wanted | convert_all(id, arguments, wanted)
     for key, choices in (("observation", OBSERVATIONS), ("split", SPLITS), ("ruleset_each", EACH)):

@@ -65,12 +65,13 @@ def train(
         options or RunOptions(), **{name: value for name, value in given.items() if value is not None}
     )
     settings = None if own_network else network
+    if own_environment is not None and eval_arguments:
+        raise UsageError("eval_arguments are for environments made from their id, not for an environment that was passed")
     spec = make_spec(
         algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents, evolve
     )
+    lost = spec.eval_arguments if own_environment is not None else {}
     if own_environment is not None:
-        if eval_arguments:
-            raise UsageError("eval_arguments are for environments made from their id, not for an environment that was passed")
         spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
     if own_network is not None:
         spec = dataclasses.replace(spec, network=run_dir.CUSTOM)
@@ -80,7 +81,19 @@ def train(
     folder = run_dir.create(spec)
     with run_dir.alone(folder):
         spec = opponents_of_its_own(folder, spec)
-        return _run(spec, folder, played, own_network, metrics, show or display(quiet))
+        show = show or display(quiet)
+        if lost:
+            show.message(_not_held_elsewhere(name, lost))
+        return _run(spec, folder, played, own_network, metrics, show)
+
+
+def _not_held_elsewhere(name: str, lost: dict[str, Any]) -> str:
+    """What is said when an environment was passed of which evaluations would have had other arguments."""
+    values = ", ".join(f"{argument} {value}" for argument, value in lost.items())
+    return (
+        f"warning: evaluations are in the environment that was passed, not with {values}: give its id ({name!r}) and its "
+        "arguments=... for that"
+    )
 
 
 def resume(

@@ -13,6 +13,7 @@ import yaml
 
 from rollax import tree
 from rollax.algorithms import ALGORITHMS, Entry
+from rollax.environments import registry
 from rollax.environments.ruleset_files import lasting
 from rollax.errors import UnknownNameError, UsageError
 from rollax.evolution import Method, Range, selected
@@ -154,7 +155,6 @@ class Preset(NamedTuple):
     total_steps: int | None
     config: dict[str, Any]
     network: dict[str, Any]
-    eval_arguments: dict[str, Any]
 
 
 def entry(algorithm: str) -> Entry:
@@ -169,7 +169,7 @@ def preset(algorithm: str, environment: str) -> Preset:
     table = _presets(algorithm)
     matching = [pattern for pattern in table if fnmatch.fnmatchcase(environment, pattern)]
     found = table[min(matching, key=lambda p: (p != environment, -len(p)))] if matching else {}
-    return Preset(found.get("total_steps"), found.get("config", {}), found.get("network", {}), found.get("eval_arguments", {}))
+    return Preset(found.get("total_steps"), found.get("config", {}), found.get("network", {}))
 
 
 def example(algorithm: str) -> str:
@@ -219,9 +219,10 @@ def make_spec(
     sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
     ranges = ranges_of(dict(evolve or {}), config, known)
     _check_evolution(ranges, sweep, options)
+    differing = registry.evaluation_arguments(environment) | dict(eval_arguments or {})
+    registry.check_evaluation(environment, arguments, differing)
     # A run may be evaluated and resumed from other folders than this.
-    arguments = lasting(environment, arguments)
-    differing = lasting(environment, tuned.eval_arguments | dict(eval_arguments or {}))
+    arguments, differing = lasting(environment, arguments), lasting(environment, differing)
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
     if against and differing:
         raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
