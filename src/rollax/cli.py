@@ -14,6 +14,7 @@ import tyro
 from rollax.cli_words import number, single, take
 from rollax.errors import UnknownNameError, UsageError
 
+MOST_NUMBERS = 50  # of a curve in a line
 OVERVIEW = """\
 rollax: reinforcement learning trained end to end in JAX
 
@@ -159,7 +160,11 @@ def resume(arguments: list[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Plays whole episodes with the policy of a run."""
+    """Plays whole episodes with the policy of a run.
+
+    After RUN, --eval-env.NAME VALUE gives an argument of the environment another value than the run's own evaluations have:
+    rollax eval RUN --eval-env.episodes 10
+    """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
@@ -186,10 +191,11 @@ def evaluate(arguments: list[str]) -> int:
 
     from rollax.train import api
 
-    given = _parse(Evaluate, arguments, "rollax eval")
+    rest, eval_env = take(arguments, "--eval-env.")
+    given = _parse(Evaluate, rest, "rollax eval")
     if given.episodes < 1:
         raise UsageError(f"episodes ({given.episodes}) must be at least 1")
-    policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member)
+    policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member, eval_arguments=single(eval_env))
     for warning in policy.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     started = time.monotonic()
@@ -197,16 +203,7 @@ def evaluate(arguments: list[str]) -> int:
     wall_time = time.monotonic() - started
     frames = int(episodes.length.sum())
     if not given.json:
-        low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
-        member = "" if policy.member is None else f", member {policy.member}"
-        print(f"{given.run} at step {policy.step:,}{member}: {given.episodes} episodes")
-        figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "median", "max"))
-        print(f"  return   {figures}")
-        print(f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]")
-        ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
-        print(f"  length   mean {numbers['length_mean']:.1f}; {ends}")
-        if "descriptor_mean" in numbers:
-            print(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
+        print(_words(given, policy, numbers, episodes))
     summary = {
         "run": str(given.run),
         "steps": policy.step,
@@ -219,6 +216,27 @@ def evaluate(arguments: list[str]) -> int:
     }
     _closing_object(summary, given.json)
     return 0
+
+
+def _words(given: Evaluate, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
+    """An evaluation as a person reads it."""
+    from rollax.train.evaluate import further
+
+    low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
+    member = "" if policy.member is None else f", member {policy.member}"
+    elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
+    figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "p20", "median", "max"))
+    ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
+    lines = [
+        f"{given.run} at step {policy.step:,}{member}: {given.episodes} episodes{f' (with {elsewhere})' if elsewhere else ''}",
+        f"  return   {figures}",
+        f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
+        f"  length   mean {numbers['length_mean']:.1f}; {ends}",
+        *(f"  {words}" for words in further(episodes, numbers, MOST_NUMBERS)),
+    ]
+    if "descriptor_mean" in numbers:
+        lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
+    return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import rollax as library
 from rollax.environments import registry
 from rollax.version import __version__
 from train.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations
+from train.test_evaluate import Counting
 
 Rollax = Callable[..., Any]
 NUMBERS = {"return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high"}
@@ -69,6 +70,32 @@ def test_eval_is_repeatable(rollax: Rollax, finished: Path) -> None:
     assert numbers("last") != numbers("last", "--seed", 3)
     assert numbers("last", "--stochastic") == numbers("last", "--stochastic")
     assert rollax(*words, 2 * FRAMES).object["steps"] == 2 * FRAMES
+
+
+def test_eval_elsewhere(rollax: Rollax, finished: Path) -> None:
+    """With other arguments of the environment, which the run keeps nothing of; what does not fit is refused."""
+    before = (finished / "config.yaml").read_text()
+    outcome = rollax("eval", finished, "--episodes", 6, "--eval-env.delay", 5)
+    assert (outcome.code, outcome.object["length_mean"]) == (0, 6)
+    assert outcome.lines[0].endswith("6 episodes (with delay 5)")
+    assert rollax("eval", finished, "--json", "--eval-env.delay=5").object["length_mean"] == 6
+    assert rollax("eval", finished).object["length_mean"] == 4
+    assert (finished / "config.yaml").read_text() == before
+    for words, message in (("--eval-env.dely 5", "did you mean delay"), ("--eval-env.delay -1", "must be at least 0")):
+        outcome = rollax("eval", finished, *words.split())
+        assert outcome.code == 2 and "in evaluations, with eval_arguments" in outcome.err and message in outcome.err
+
+
+def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the return that four fifths of the episodes reach, and what the environment tells: a number, or a curve."""
+    monkeypatch.setattr(registry, "_registered", {})
+    library.register("test/counting", Counting)
+    assert rollax("train", "ppo", "test/counting", *TINY).code == 0
+    outcome = rollax("eval", "run", "--episodes", 9)
+    found = outcome.object
+    assert f"min {found['return_min']:.3f}  p20 {found['return_p20']:.3f}  median" in outcome.out
+    assert f"  steps {found['steps']:.2f}" in outcome.lines
+    assert f"  place {' '.join(f'{x:.2f}' for x in found['place'])}" in outcome.lines
 
 
 def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
@@ -240,7 +267,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ),
         ("train", "--total-steps --config.learning-rate"),
         ("resume", "--total-steps --on-nonfinite --devices --json"),
-        ("eval", "--checkpoint --episodes --stochastic --seed --member --json"),
+        ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out"),
         ("render", "--out --checkpoint --seed --episodes"),
         ("train sac", "--config.target-entropy --config.warmup"),

@@ -1,7 +1,7 @@
 """Evaluations: what the environment tells is added up over an episode and no further, and they may be held elsewhere."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import rollax
 from rollax.algorithm import Algorithm
 from rollax.environments import Transition, ruleset_files, rulesets
 from rollax.environments.suites import SUITES
+from rollax.networks import NetworkConfig
 from rollax.spaces import Box, Discrete
 from rollax.train import loop
-from rollax.train.evaluate import Episodes, default_metrics, evaluator
-from rollax.train.settings import RunOptions, make_spec
+from rollax.train.evaluate import Episodes, default_metrics, evaluator, further
+from rollax.train.settings import RunOptions, evaluated_with, make_spec
 from train.runs import FRAMES, NETWORK, SMALL, Script, check_same, evaluations, metrics, options
 
 EPISODES, LONGEST = 24, 5
@@ -284,6 +285,54 @@ def test_files_of_rulesets_are_found_from_every_folder(tmp_path: Path, monkeypat
         spec = make_spec("ppo", f"{suite}/XLand-MiniGrid-R1-9x9", arguments, SMALL, NETWORK, RunOptions(), {}, more)
         assert spec.arguments == wanted and spec.eval_arguments == {**wanted, "split": "all"}
         assert arguments == {"rulesets": given}
+
+
+def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
+    """With arguments over those of the run, whose environment they leave alone; none where it cannot be made from an id."""
+    run = train(updates=1, **ELSEWHERE).folder
+    policy = rollax.load(run, eval_arguments={"delay": 6})
+    assert (policy.evaluate(3, jax.random.key(0))[1].length == 7).all()
+    assert rollax.load(run).environment.delay == 4
+    own = train("own", environment=Counting(), updates=1).folder
+    for folder, objects in ((own, {}), (own, {"environment": Counting()}), (run, {"environment": Counting()})):
+        with pytest.raises(rollax.UsageError, match="eval_arguments are for environments made from their id"):
+            rollax.load(folder, eval_arguments={"delay": 6}, **objects)
+
+
+@pytest.fixture
+def lenient() -> Iterator[None]:
+    """In all threads, for programs are compiled in some of their own: suites are less strict than we are."""
+    settings = {"jax_numpy_rank_promotion": "allow", "jax_debug_key_reuse": False}
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_trials_are_evaluated_over_more_episodes(train: Callable, lenient: None) -> None:
+    """Of a finished run, on the tasks that it holds out; training on all tasks leaves none to hold out."""
+    small = {"num_rulesets": 20, "max_steps": 4, "episodes": 2}
+    network = NetworkConfig(hidden=(8,), filters=())
+    folder = train(environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network).folder
+    policy = rollax.load(folder, eval_arguments={"episodes": "5"})
+    assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
+    numbers, played = policy.evaluate(3, jax.random.key(0))
+    assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
+    (words,) = further(played, numbers)
+    assert words == "episode_returns " + " ".join(f"{x:.2f}" for x in numbers["episode_returns"])
+    every = make_spec("ppo", TRIALS, {"split": "all"}, None, None, RunOptions(), {}, {"split": "all"})
+    with pytest.raises(rollax.UsageError, match="evaluations on held-out tasks say nothing"):
+        evaluated_with(every, {"split": "held-out"})
+
+
+def test_words_of_what_is_told() -> None:
+    """One number each, or a curve, of which no more is shown than asked for, and that there is more."""
+    played = evaluated(Counting())._replace(info={"steps": np.ones(3), "place": np.ones((3, 12))})
+    numbers = {"steps": 3.0, "place": list(range(12))}
+    assert further(played, numbers, 3) == ["steps 3.00", "place 0.00 1.00 2.00 ..."]
+    assert further(played, numbers, 12)[1].endswith("10.00 11.00")
 
 
 def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:

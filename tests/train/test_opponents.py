@@ -87,6 +87,8 @@ def test_mistakes(hunts: dict[str, Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=words):
             hunted(tmp_path / str(number), **more)
         assert not (tmp_path / str(number)).exists()
+    with pytest.raises(UsageError, match="do not go together"):
+        load(hunts["predator"], eval_arguments={"time_limit": 9})
     with pytest.raises(UsageError, match="was trained with the name"):
         options = RunOptions(total_steps=32, run_dir=tmp_path / "other")
         train("ppo", "hunting/3-players", options=options, opponents={"predator": hunts["both"]}, quiet=True)

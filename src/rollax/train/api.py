@@ -22,8 +22,10 @@ from rollax.train.checkpoint import Checkpoints
 from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, evaluator
 from rollax.train.loop import Result
 from rollax.train.progress import Display, display
-from rollax.train.settings import RunOptions, Spec, make_spec
+from rollax.train.settings import RunOptions, Spec, evaluated_with, make_spec
 from rollax.train.signals import stop_on_signals
+
+_NOT_BY_ID = "eval_arguments are for environments made from their id, not for an environment that was passed"
 
 
 def train(
@@ -66,7 +68,7 @@ def train(
     )
     settings = None if own_network else network
     if own_environment is not None and eval_arguments:
-        raise UsageError("eval_arguments are for environments made from their id, not for an environment that was passed")
+        raise UsageError(_NOT_BY_ID)
     spec = make_spec(
         algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents, evolve
     )
@@ -191,15 +193,21 @@ def load(
     member: int | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
 ) -> Policy:
     """The policy of a run, at its "last" or "best" checkpoint or that of a step.
 
-    Of a population it is the member asked for, or the one with the best return at that checkpoint.
+    Of a population it is the member asked for, or the one with the best return at that checkpoint. `eval_arguments` are
+    further arguments of the environment of its evaluations, over those that the run has.
 
-    Raises UsageError when there is no such run, checkpoint or member.
+    Raises UsageError when there is no such run, checkpoint or member, or for arguments that evaluations cannot have.
     """
     folder = Path(folder)
     spec = run_dir.read_spec(folder)
+    if eval_arguments:
+        if environment is not None or spec.own_environment:
+            raise UsageError(_NOT_BY_ID)
+        spec = evaluated_with(spec, eval_arguments)
     algorithm, trained_in = programs.assemble(spec, _with_opponents(spec, environment, folder), network)
     like = programs.abstract(spec, algorithm)
     environment = programs.evaluation_environment(spec, trained_in)

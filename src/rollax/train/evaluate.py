@@ -13,6 +13,8 @@ from rollax.environments.core import Environment
 from rollax.spaces import zeros
 from rollax.train.statistics import summarize
 
+MOST_SHOWN = 8  # numbers of a curve in a line
+
 
 class Episodes(NamedTuple):
     """What N episodes gave. With agents, returns have a further axis `[A]`; with members, all lead with `[P]`."""
@@ -125,6 +127,13 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> di
         "truncated": float(np.mean(episodes.truncated)),
         "unfinished": float(1 - ended.mean()),
     }
+
+
+def further(episodes: Episodes, values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:
+    """The means of what the environment tells besides returns, in words: one number each, or a curve of `most` at most."""
+    shown = {name: np.atleast_1d(values[name]).ravel() for name in episodes.info}
+    numbers = {name: " ".join(f"{x:.2f}" for x in curve[:most]) for name, curve in shown.items()}
+    return [f"{name} {numbers[name]}{' ...' if curve.size > most else ''}" for name, curve in shown.items()]
 
 
 def _returns_of_agents(returns: np.ndarray, agent_types: tuple[str, ...]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rollax.errors import UnknownNameError
 from rollax.train import lineage, record
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints, SaveFailed
-from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, info_shapes
+from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, further, info_shapes
 from rollax.train.logging import missing, read_metrics
 from rollax.train.progress import Display, duration, size
 from rollax.train.run_dir import METRICS, installed
@@ -27,7 +27,6 @@ from rollax.train.signals import StopRequest
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
 SEGMENT_SECONDS = 0.5
 MOST_ROLLBACKS = 10
-MOST_SHOWN = 8  # numbers of a curve in a line
 
 
 class Result(NamedTuple):
@@ -166,7 +165,7 @@ def _evaluate_if_due(session: Session) -> bool:
     session.show.message(
         f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
         f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
-        f"length {values['length_mean']:.0f}{_further(episodes, values)}"
+        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in further(episodes, values))}"
     )
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
@@ -219,12 +218,6 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
 def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:
     if spec.options.best_metric not in values:
         raise UnknownNameError("best_metric", spec.options.best_metric, values)
-
-
-def _further(episodes: Episodes, values: dict[str, Any]) -> str:
-    """The means of what the environment tells besides returns: one number each, or a curve."""
-    shown = {name: np.atleast_1d(values[name]).ravel()[:MOST_SHOWN] for name in episodes.info}
-    return "".join(f"  {name} {' '.join(f'{x:.2f}' for x in numbers)}" for name, numbers in shown.items())
 
 
 def _save(session: Session) -> None:

@@ -68,11 +68,14 @@ def _seen(spec: Spec, environment: Environment) -> Environment:
 def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
     """The environment of evaluations: with arguments of its own where the run has them, else that of the run.
 
-    Raises UsageError when its observations or actions are others.
+    Raises UsageError when it cannot be made, or when its observations or actions are others.
     """
     if environment is not None and not spec.eval_arguments:
         return environment
-    other = _seen(spec, environments.make(spec.environment, **(spec.arguments | spec.eval_arguments)))
+    try:
+        other = _seen(spec, environments.make(spec.environment, **(spec.arguments | spec.eval_arguments)))
+    except UsageError as error:
+        raise UsageError(f"in evaluations, with eval_arguments {spec.eval_arguments}: {error}") from error
     if environment is not None:
         for what in ("observation_space", "action_space", "num_agents"):
             if getattr(other, what) != getattr(environment, what):

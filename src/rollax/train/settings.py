@@ -220,13 +220,11 @@ def make_spec(
     ranges = ranges_of(dict(evolve or {}), config, known)
     _check_evolution(ranges, sweep, options)
     differing = registry.evaluation_arguments(environment) | dict(eval_arguments or {})
-    registry.check_evaluation(environment, arguments, differing)
-    # A run may be evaluated and resumed from other folders than this.
-    arguments, differing = lasting(environment, arguments), lasting(environment, differing)
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
-    if against and differing:
-        raise UsageError(f"eval_arguments ({differing}) and opponents ({against}) do not go together: leave one of them out")
-    spec = Spec(algorithm, environment, arguments, config, network, options, sweep, differing, against, ranges)
+    # A run may be evaluated and resumed from other folders than this.
+    arguments = lasting(environment, arguments)
+    spec = Spec(algorithm, environment, arguments, config, network, options, sweep, {}, against, ranges)
+    spec = evaluated_with(spec, differing)
     _check_learns(spec)
     per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
@@ -248,6 +246,17 @@ def _check_learns(spec: Spec) -> None:
                 f"nothing would be learnt: {name} ({longest:g} frames) is no less than total_steps "
                 f"({spec.options.total_steps}): try more steps, or config.{name} {spec.options.total_steps // 10}"
             )
+
+
+def evaluated_with(spec: Spec, differing: Mapping[str, Any]) -> Spec:
+    """The specification with these arguments of evaluations over those that it has. Raises UsageError when they do not fit."""
+    if differing and spec.opponents:
+        raise UsageError(
+            f"eval_arguments ({differing}) and opponents ({spec.opponents}) do not go together: leave one of them out"
+        )
+    differing = spec.eval_arguments | lasting(spec.environment, differing)
+    registry.check_evaluation(spec.environment, spec.arguments, differing)
+    return dataclasses.replace(spec, eval_arguments=differing)
 
 
 def ranges_of(given: dict[str, Any], config: Any, known: list[str]) -> dict[str, Range]:
