@@ -33,6 +33,7 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
         ({"rate": float("nan")}, r"rate \(nan\)"),
         ({"size": 1}, r"size \(1\) must be at least 2"),
         ({"kind": "c"}, r"kind \('c'\) must be one of a, b"),
+        ({"kind": "aa"}, r"kind \('aa'\) must be one of a, b: did you mean a\?"),
     ],
 )
 def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:

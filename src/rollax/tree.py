@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_ori
 import jax
 import jax.numpy as jnp
 
-from rollax.errors import UsageError
+from rollax.errors import UsageError, near
 
 T = TypeVar("T")
 
@@ -49,12 +49,15 @@ def check_settings(config: Any) -> None:
             raise UsageError(f"{field.name} ({value}) must be {span}")
 
 
-def check_choices(config: Any) -> None:
-    """Raises UsageError when a setting that is one of several words is none of them."""
+def check_choices(config: Any, prefix: str = "") -> None:
+    """Raises UsageError when a setting that is one of several words is none of them; before its name comes `prefix`."""
     for name, hint in get_type_hints(type(config)).items():
         choices = get_args(hint) if get_origin(hint) is Literal else ()
-        if choices and getattr(config, name) not in choices:
-            raise UsageError(f"{name} ({getattr(config, name)!r}) must be one of {', '.join(choices)}")
+        value = getattr(config, name)
+        if choices and value not in choices:
+            close = near(str(value), choices)
+            meant = f": did you mean {' or '.join(close)}?" if close else ""
+            raise UsageError(f"{prefix}{name} ({value!r}) must be one of {', '.join(choices)}{meant}")
 
 
 def as_leaves(tree: T) -> T:

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 import rollax as library
+from rollax.algorithms import ALGORITHMS
 from rollax.environments import registry
 from rollax.spaces import Box, Dict
 from train.runs import FRAMES, SMALL_WORDS, Bad, Command
@@ -59,6 +60,8 @@ def refused(outcome: Any, *parts: str) -> None:
         ([*TRAIN, "--network.hidden", "0"], ["network.hidden ((0,)) must be at least 1"]),
         ([*TRAIN, "--network.core", "gru", "--network.core-size", "0"], ["network.core_size (0) must be at least 1"]),
         ([*TRAIN, "--network.initial-std", "0"], ["network.initial_std (0.0) must be more than 0"]),
+        (["train", "sac", "probe/continuous", "--network.critics", "0"], ["network.critics (0) must be at least 1"]),
+        (["train", "td3", "probe/continuous", "--network.critics", "-1"], ["network.critics (-1) must be at least 1"]),
         ([*TRAIN, "--total-steps", "0"], ["total_steps (0) must be at least 1"]),
         ([*TRAIN, "--eval-episodes", "0"], ["eval_episodes (0) must be at least 1"]),
         ([*TRAIN, "--eval-count", "-1"], ["eval_count (-1) must be at least 0"]),
@@ -91,6 +94,26 @@ def refused(outcome: Any, *parts: str) -> None:
 def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
     """Names near the unknown one, sizes that work, ranges."""
     refused(rollax(*words), *parts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "parts"),
+    [
+        ("ppo", {"core": "gruu"}, ["network.core ('gruu') must be one of none, gru, lstm, mingru: did you mean gru"]),
+        ("impala", {"core_output": "summ"}, ["network.core_output ('summ') must be one of", "did you mean sum?"]),
+        ("ppo", {"precision": "bf16"}, ["network.precision ('bf16') must be one of", "did you mean bfloat16?"]),
+        ("dqn", {"activation": "rellu"}, ["network.activation ('rellu') must be one of", "did you mean relu"]),
+        ("pqn", {"core": "transformer"}, ["network.core ('transformer') must be one of none, gru, lstm, mingru"]),
+    ],
+)
+def test_networks_from_python(tmp_path: Path, algorithm: str, setting: dict[str, str], parts: list[str]) -> None:
+    """Words that the command line refuses by itself, as a dictionary and as settings."""
+    kind = ALGORITHMS[algorithm].network_config
+    for network in (setting, kind(**setting)):
+        with pytest.raises(library.UsageError) as caught:
+            library.train(algorithm, "probe/memory", network=network, options=library.RunOptions(run_dir=tmp_path / "run"))
+        assert [part for part in parts if part not in str(caught.value)] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

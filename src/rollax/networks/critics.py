@@ -202,12 +202,15 @@ class MemoryQNetworkConfig(QNetworkConfig):
 
 
 def deterministic(environment: Environment, config: ActorCriticsConfig, key: jax.Array) -> ActorCritics:
-    """A policy that gives one action, and critics. Raises UsageError for an action space that is no bounded box."""
+    """A policy that gives one action, and critics.
+
+    Raises UsageError for an action space that is no bounded box, or without critics.
+    """
     return _actor_critics(environment, config, TanhHead, 1, key)
 
 
 def stochastic(environment: Environment, config: ActorCriticsConfig, key: jax.Array) -> ActorCritics:
-    """A policy that gives a distribution, and critics. Raises UsageError for an action space that is no bounded box."""
+    """A policy that gives a distribution, and critics. Raises as `deterministic`."""
     return _actor_critics(environment, config, TanhGaussianHead, 2, key)
 
 
@@ -245,6 +248,8 @@ def _actor_critics(
     environment: Environment, config: ActorCriticsConfig, head: Any, outputs: int, key: jax.Array
 ) -> ActorCritics:
     space = check_bounded(environment.action_space)
+    if config.critics < 1:
+        raise UsageError(f"network.critics ({config.critics}) must be at least 1")
     size = math.prod(space.shape)
     encoder_key, dense_key, head_key, critics_key = jax.random.split(key, 4)
     encoder, features = _encoder(environment, config, encoder_key)

@@ -207,6 +207,7 @@ def make_spec(
     options.check()
     tree.check_settings(config)
     if network is not None:
+        tree.check_choices(network, "network.")
         kinds.check(config, network)
     known = [name for name in tree.traced_fields(kinds.config) if name != "total_updates"]
     for name, values in sweep.items():
