@@ -193,6 +193,14 @@ def test_words_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
         ({"gamma": (0.1, 0.5)}, {"evolve_resample": 2}, "evolve_resample"),
         ({"gamma": (0.1, 0.5)}, {"evolve_every": -1}, "evolve_every .-1. must be at least 0"),
         ({"gamma": (0.1, 0.5)}, {"sweep": {"gamma": [0.1]}}, "do not go together"),
+        (
+            {"gamma": (0.1, 0.5)},
+            {"evolve_every": 12 * FRAMES},
+            "evolve_start 0 and evolve_every 384 the first generation would come at 384 steps, but the run ends at 384",
+        ),
+        ({"gamma": (0.1, 0.5)}, {"evolve_every": 8 * FRAMES, "evolve_start": 9 * FRAMES}, "would come at 512 steps"),
+        ({"gamma": (0.1, 0.5)}, {"evolve_start": 12 * FRAMES}, "with evolve_start 384 the first generation would come at 384"),
+        ({"gamma": (0.1, 0.5)}, {"updates": 1}, "the first generation would come at 32 steps, but the run ends at 32"),
     ],
 )
 def test_what_cannot_evolve_is_refused(

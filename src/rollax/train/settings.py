@@ -233,9 +233,11 @@ def make_spec(
         lines = max(1, round(spec.total_updates / options.eval_count / per_line))
         per_evaluation = lines * per_line
     per_generation = _updates_per_generation(spec, per_line) if ranges else 0
-    return dataclasses.replace(
+    spec = dataclasses.replace(
         spec, updates_per_line=per_line, updates_per_evaluation=per_evaluation, updates_per_generation=per_generation
     )
+    _check_generations(spec)
+    return spec
 
 
 def _check_learns(spec: Spec) -> None:
@@ -301,6 +303,21 @@ def _updates_per_generation(spec: Spec, per_line: int) -> int:
         return 0
     updates = spec.total_updates / DEFAULT_GENERATIONS if frames is None else frames / spec.config.frames_per_update
     return max(1, round(updates / per_line)) * per_line
+
+
+def _check_generations(spec: Spec) -> None:
+    """Raises UsageError when a population that is to evolve never would."""
+    if not spec.updates_per_generation:
+        return
+    every, options = spec.updates_per_generation * spec.config.frames_per_update, spec.options
+    first = max(1, math.ceil(options.evolve_start / every)) * every
+    total = spec.total_updates * spec.config.frames_per_update
+    if first >= total:
+        given = "" if options.evolve_every is None else f" and evolve_every {options.evolve_every:,}"
+        raise UsageError(
+            f"with evolve_start {options.evolve_start:,}{given} the first generation would come at {first:,} steps, but the "
+            f"run ends at {total:,}: lower them, or give more total_steps, or evolve_every 0 for no generation at all"
+        )
 
 
 def settings_of(kind: type, tuned: dict[str, Any], given: Any) -> Any:
