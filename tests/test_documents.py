@@ -33,6 +33,9 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert returns[-1] > 400 > returns[0]
 
 
+PAGES = sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
 def test_update_of_td3() -> None:
     """The example that learns from a batch made by hand runs as it stands."""
     with jax.debug_key_reuse(False):  # as above
@@ -40,7 +43,15 @@ def test_update_of_td3() -> None:
             exec(program, {})
 
 
-@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]))
+def test_imports() -> None:
+    """Whatever a page imports from rollax is there."""
+    shown = [pair for page in PAGES for pair in re.findall(r"from (rollax[\w.]*) import ([\w, ]+)", (ROOT / page).read_text())]
+    assert ("rollax.train.lineage", "read") in shown
+    for module, names in shown:
+        assert [name for name in names.split(", ") if not hasattr(importlib.import_module(module), name.strip())] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links(page: str) -> None:
     """Every link to a file of the project leads to one."""
     text = (ROOT / page).read_text()

@@ -124,6 +124,7 @@ def test_the_lines_of_train(rollax: Rollax) -> None:
         4,
         "--config.sequence-length",
         4,
+        "--network.filters",
     ]
     outcome = rollax("train", "ppo", "probe/memory", *TINY, *settings)
     assert (outcome.code, outcome.err) == (0, "")
@@ -132,6 +133,7 @@ def test_the_lines_of_train(rollax: Rollax) -> None:
     assert document["arguments"] in ({"delay": "2"}, {"delay": 2})
     assert document["options"]["seed"] == 4
     assert (document["network"]["core"], document["network"]["core_size"]) == ("gru", 4)
+    assert document["network"]["filters"] == [], "none, where a name alone is an empty list"
     assert (evaluations(Path("run"))["length"] == 3).all()
 
 

@@ -64,7 +64,8 @@ class NetworkConfig:
     shared: bool = False
     """One network with two heads instead of a separate actor and critic."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None, for 8-bit images only when ()."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
+    (--network.filters without values)."""
     embedding: int = 8
     """Size of the vector for each symbol of a grid."""
     squash: bool = False

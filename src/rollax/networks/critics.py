@@ -162,7 +162,8 @@ class ActorCriticsConfig:
     layer_norm: bool = False
     """Normalise the outputs of the critics' dense layers."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None, for 8-bit images only when ()."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
+    (--network.filters without values)."""
     embedding: int = 8
     """Size of the vector for each symbol of a grid."""
 
@@ -180,7 +181,8 @@ class QNetworkConfig:
     layer_norm: bool = True
     """Normalise the outputs of every dense layer."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None, for 8-bit images only when ()."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
+    (--network.filters without values)."""
     embedding: int = 8
     """Size of the vector for each symbol of a grid."""
 
