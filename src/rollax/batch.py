@@ -5,6 +5,9 @@ within every group, and a minibatch takes the same share of each group. So each 
 minibatch sees every part of the batch, whole rows are copied at once instead of single samples, and no sample leaves the
 device on which its environment runs. With groups of one sequence per minibatch and stream (16 streams or fewer in a block)
 this is a full shuffle stratified by stream.
+
+What is drawn by priority is laid out as one pool instead: every sequence of every stream is a row of its own, and all of them
+compete.
 """
 
 import math
@@ -35,8 +38,10 @@ class Layout(NamedTuple):
         return self.sequences * self.parts
 
 
-def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int) -> Layout:
-    """Raises ValueError, saying what would fit, when the sizes do not divide.
+def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:
+    """How rollouts are cut; `pooled`: into a single group of single sequences, as `prioritise` needs.
+
+    Raises ValueError, saying what would fit, when the sizes do not divide.
 
     >>> layout(num_steps=128, num_streams=2048, sequence_length=1, num_minibatches=32)
     Layout(sequences=128, length=1, groups=128, parts=1, block=16, num_minibatches=32)
@@ -55,6 +60,8 @@ def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatch
             f"({num_minibatches}) equal parts: try num_minibatches {_divisors_near(num_streams * sequences, num_minibatches)}"
             f" or num_envs {_multiples_near(num_streams, parts)}"
         )
+    if pooled:
+        return Layout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
     blocks = num_streams // parts
     block = math.gcd(blocks, LARGEST_BLOCK)
     while block > 1 and blocks // block < FEWEST_GROUPS:
@@ -82,20 +89,32 @@ def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
 
 
 def prioritise(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
-    """As `shuffle`, but rows are drawn with replacement, each with probability `priority^exponent` within its group.
+    """As `shuffle`, but rows of a pool are drawn with replacement, each with a probability proportional to `priority^exponent`.
 
-    `priority`: positive `[rows, groups]`.
+    `priority`: `[rows]`, 0 where there is nothing to learn from: such a row is drawn only if all are.
     """
-    logits = exponent * jnp.log(priority)
-    draw = lambda key, logits: jax.random.categorical(key, logits, shape=(cut.rows,))  # noqa: E731
-    order = jax.vmap(draw, in_axes=(0, 1), out_axes=1)(jax.random.split(key, cut.groups), logits)
-    return order.reshape(cut.num_minibatches, -1, cut.groups)
+    draws = jax.random.categorical(key, log_probability(priority, exponent), shape=(cut.rows,))
+    return draws.reshape(cut.num_minibatches, -1, 1)
 
 
-def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array) -> jax.Array:
-    """Weights `(N P)^-beta` against the preference of `prioritise`, at most 1 in a group (Schaul et al. 2016, section 3.4)."""
-    log_weight = -beta * jax.nn.log_softmax(exponent * jnp.log(priority), axis=0)
-    return jnp.exp(log_weight - jnp.max(log_weight, axis=0, keepdims=True))
+def log_probability(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
+    """log P `[rows]` by which `prioritise` draws: finite, also for a priority of 0."""
+    positive = priority > 0
+    return jax.nn.log_softmax(jnp.where(positive, exponent * jnp.log(jnp.where(positive, priority, 1.0)), -1e9))
+
+
+def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array) -> jax.Array:
+    """Weights `[rows]` proportional to `P^-beta` (Schaul et al. 2016, section 3.4) against the preference of `prioritise`.
+
+    `size`: `[rows]`, how many samples of a row count; there is no weight where none does. The mean weight of the samples that
+    are drawn is 1, so that with `beta` 1 the losses that are drawn have the mean of all. Deviation: the source divides by the
+    largest weight, by which the least of all rows would set the size of every loss.
+    """
+    log_p = log_probability(priority, exponent)
+    log_size = jnp.log(jnp.maximum(size, 1e-30))
+    log_weight = jnp.where(size > 0, -beta * log_p, 0.0)
+    log_scale = jax.nn.logsumexp(log_p + log_size) - jax.nn.logsumexp(log_p + log_weight + log_size)
+    return jnp.where(size > 0, jnp.exp(log_weight + log_scale), 0.0)
 
 
 def take(data: Any, order: jax.Array) -> Any:

@@ -193,7 +193,7 @@ ROWS = (
         objective="clipped",
         prioritize=True,
         sequence_length=4,
-    ),
+    )._replace(spreads=False),
     ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
     dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
     dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2),

@@ -77,6 +77,54 @@ def test_parts_of_a_sample_stay_together() -> None:
         assert np.array_equal(taken["flag"], taken["number"] % 2 == 0)
 
 
+def test_a_pool_has_every_sequence_of_every_stream() -> None:
+    """One that has all the priority is all that is drawn: one stream, one segment of it, whole and in order."""
+    cut = batch.layout(8, 32, 4, 2, pooled=True)
+    assert cut.rows == 64 and cut.groups == cut.block == 1
+    rows = batch.to_rows(jnp.arange(256).reshape(8, 32), cut)
+    for stream, segment in ((0, 0), (5, 1), (31, 1)):
+        wanted = stream + 32 * jnp.arange(4 * segment, 4 * segment + 4)
+        priority = jnp.any(rows.reshape(64, -1) == wanted[0], axis=1).astype(jnp.float32)
+        taken = jax.vmap(lambda o: batch.take(rows, o))(batch.prioritise(priority, 0.8, jax.random.key(0), cut))
+        assert taken.shape == (2, 4, 32)
+        np.testing.assert_array_equal(taken, np.broadcast_to(wanted[:, None], taken.shape))
+
+
+PRIORITIES = st.lists(st.floats(1e-6, 100.0), min_size=2, max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(PRIORITIES, st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.integers(0, 99))
+def test_importance_weights_undo_the_preference(priorities: list[float], exponent: float, beta: float, seed: int) -> None:
+    """With beta 1 the loss that draws are expected to have is the plain mean over all samples, whatever the priorities."""
+    numbers = np.random.default_rng(seed)
+    size = numbers.integers(1, 9, len(priorities)).astype(np.float32)
+    loss = numbers.normal(size=len(size))
+    absent = len(size) // 2
+    size[absent] = 0
+    priority = jnp.where(jnp.arange(len(size)) == absent, 0.0, jnp.asarray(priorities, jnp.float32))
+    chance = np.exp(np.asarray(batch.log_probability(priority, exponent), np.float64))
+    drawn = np.sum(chance * size)
+
+    def expected(beta: float, loss: np.ndarray) -> float:
+        weight = np.asarray(batch.importance(priority, exponent, beta, jnp.asarray(size)), np.float64)
+        assert weight[absent] == chance[absent] == 0, "an absent row is not drawn, and changes no other"
+        return float(np.sum(chance * weight * size * loss) / drawn)
+
+    assert expected(1.0, loss) == pytest.approx(np.sum(size * loss) / np.sum(size), rel=1e-3, abs=1e-3)
+    assert expected(beta, np.ones(len(size))) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_importance_by_hand() -> None:
+    """P = 3/4 and 1/4. Without beta there is no weight; with all of it weights are as 1 to 3, and of mean 1."""
+    priority, size = jnp.array([3.0, 1.0, 0.0]), jnp.array([1.0, 1.0, 0.0])
+    assert batch.importance(priority, 1.0, 0.0, size).tolist() == pytest.approx([1, 1, 0])
+    assert batch.importance(priority, 1.0, 1.0, size).tolist() == pytest.approx([2 / 3, 2, 0])
+    nothing = batch.importance(jnp.zeros(3), 1.0, 1.0, jnp.zeros(3))
+    assert nothing.tolist() == [0, 0, 0], "where nobody is present nothing counts, and all is finite"
+    assert jnp.all(jnp.isfinite(batch.log_probability(jnp.zeros(3), 1.0)))
+
+
 def suggestions(message: str, name: str) -> list[int]:
     """The values that a message recommends for a setting."""
     found = re.search(rf"{name} (\d+)(?: or (\d+))?", message.split("try", 1)[1])

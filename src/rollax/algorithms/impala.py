@@ -4,8 +4,9 @@ Espeholt et al. 2018, arXiv:1802.01561 (V-trace, section 4.1; gradients, section
 the one that learns comes from using a rollout more than once (`num_epochs` x `num_minibatches` gradient steps): credit is
 computed anew from the current network before each of them. With `objective` "clipped" the policy's loss is that of PPO, with
 credit by V-trace. Deviations: advantages may be normalised, rewards scaled, trajectories drawn by priority (Schaul et al. 2016,
-arXiv:1511.05952) with importance weights on every loss; Adam with a clipped norm in place of RMSProp. The memory that values of
-final observations within a trajectory need is the one stored when acting. docs/algorithms/impala.md has the equations.
+arXiv:1511.05952) out of all that there are, with importance weights on every loss; Adam with a clipped norm in place of
+RMSProp. The memory that values of final observations within a trajectory need is the one stored when acting.
+docs/algorithms/impala.md has the equations.
 """
 
 import functools
@@ -151,7 +152,8 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 
 def cut(config: ImpalaConfig, num_streams: int) -> batch.Layout:
     """How the rollouts of one group are cut."""
-    return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+    sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
+    return batch.layout(*sizes, pooled=config.prioritize)
 
 
 def optimisers(config: ImpalaConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
@@ -160,12 +162,24 @@ def optimisers(config: ImpalaConfig, progress: jax.Array | float) -> dict[str, o
     return dict.fromkeys(("actor", "critic"), optimise.adam(rate, config.adam_epsilon, config.max_grad_norm))
 
 
+def preference(
+    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, present: Any, layout: batch.Layout
+) -> tuple[jax.Array, jax.Array]:
+    """Priority and importance weight `[rows]` of trajectories by the size of their advantages `[T, S]`, where present."""
+    counts = jnp.ones_like(advantage, bool) if isinstance(present, tuple) else present
+    by_row = lambda x: jnp.sum(batch.to_rows(x, layout), axis=(1, 2, 3))  # noqa: E731
+    size = by_row(counts.astype(jnp.float32))
+    priority = jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0)
+    beta = config.priority_beta + (1 - config.priority_beta) * jnp.clip(progress, 0.0, 1.0)
+    return priority, batch.importance(priority, config.priority_exponent, beta, size)
+
+
 def learn(
     config: ImpalaConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
     """One update of one set of parameters: minibatches of trajectories, each with credit of its own."""
     trajectory, carry, discounted = happened
-    see, present = moments.view(learner.observations), trajectory.present
+    see = moments.view(learner.observations)
     reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
     trajectory = trajectory._replace(reward=reward)
     layout = cut(config, reward.shape[1])
@@ -178,13 +192,12 @@ def learn(
     ends = trajectory.terminated, trajectory.truncated
     run = over_streams(vtrace, len(numbers))
     target, advantage = run(reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends, *numbers)
-    size = jnp.abs(advantage) if isinstance(present, tuple) else jnp.where(present, jnp.abs(advantage), 0.0)
-    priority = jnp.sum(batch.to_rows(size, layout), axis=(2, 3)) + 1e-6
-    beta = config.priority_beta + (1 - config.priority_beta) * jnp.clip(progress, 0.0, 1.0)
-    weight = batch.importance(priority, config.priority_exponent, beta) if config.prioritize else jnp.ones_like(priority)
-    shuffle = functools.partial(batch.prioritise, priority, config.priority_exponent) if config.prioritize else batch.shuffle
+    shuffle, weights = batch.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
+    if config.prioritize:
+        priority, weight = preference(config, progress, advantage, trajectory.present, layout)
+        shuffle = functools.partial(batch.prioritise, priority, config.priority_exponent)
+        weights = jnp.expand_dims(weight, (1, 2, 3))
     rows = batch.to_rows(trajectory, layout)
-    weights = jnp.broadcast_to(weight[:, :, None, None], (*weight.shape, 1, layout.block))
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner

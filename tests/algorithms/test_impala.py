@@ -1,0 +1,29 @@
+"""IMPALA's settings do what they say, in one update."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from laws.programs import differs, fresh
+from laws.table import BY_NAME
+
+
+def updated(name: str, settings: dict[str, Any], *numbers: dict[str, float]) -> list[Any]:
+    """The network after one update of a row, for each of the `numbers` in its config."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+    config = dataclasses.replace(row.config, **settings)
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    step = jax.jit(algorithm.step)
+    told = [{field: jnp.float32(value) for field, value in each.items()} for each in numbers]
+    configs = [dataclasses.replace(state.config, **each) for each in told]
+    return [step(fresh(state)._replace(config=config))[0].network for config in configs]
+
+
+def test_priorities_count_where_a_trajectory_is_a_rollout() -> None:
+    """One segment a stream and one minibatch, as by default: streams compete."""
+    settings = {"sequence_length": 8, "num_minibatches": 1, "objective": "gradient"}
+    none, some = updated("impala-priority", settings, {"priority_exponent": 0.0}, {"priority_exponent": 2.0})
+    assert differs(none, some)
