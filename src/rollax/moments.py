@@ -80,9 +80,10 @@ def view(moments: Any) -> Callable[[Any], Network]:
 
 
 def standardise(x: jax.Array, weight: Any = ()) -> jax.Array:
-    """Mean 0 and deviation 1 over all of `x` that counts."""
+    """Mean 0 and deviation 1 over all of `x` that counts. A single sample stays as it is: it would be 0, and teach nothing."""
+    number = x.size if isinstance(weight, tuple) else jnp.sum(jnp.broadcast_to(weight, x.shape))
     centred = x - mean(x, weight)
-    return centred / (jnp.sqrt(mean(centred**2, weight)) + 1e-8)
+    return jnp.where(number > 1, centred / (jnp.sqrt(mean(centred**2, weight)) + 1e-8), x)
 
 
 def means(terms: dict[str, jax.Array], weight: Any = ()) -> dict[str, jax.Array]:

@@ -179,12 +179,16 @@ def test_a_group_learns_as_if_alone() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "ppo-apart", "impala"])
 def test_one_step_of_one_environment_is_enough(name: str) -> None:
-    """Sizes of one: one environment, one step, one minibatch."""
+    """Sizes of one: one environment, one step, one minibatch. The advantage alone moves the policy."""
     row = BY_NAME[name]
-    config = dataclasses.replace(row.config, num_envs=1, num_steps=1, sequence_length=1, num_minibatches=1)
+    sizes = dict.fromkeys(("num_envs", "num_steps", "sequence_length", "num_minibatches"), 1)
+    config = dataclasses.replace(row.config, **sizes, entropy_coefficient=0.0)
     algorithm = row.make(row.environment)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     with compilation(optimised=False):
         after, metrics = jax.jit(algorithm.step)(fresh(state))
     assert all(bool(metrics[name]) for name in metrics if name.startswith("finite/"))
-    assert np.isfinite(float(metrics["loss"])) and differs(state.network, after.network)
+    assert np.isfinite(float(metrics["loss"]))
+    for group in groups.team(row.environment, config.sharing).groups:
+        before, now = ((s.network[group.name] if group.name else s.network) for s in (state, after))
+        assert differs(before.actor, now.actor) and differs(before.critic, now.critic)

@@ -111,3 +111,8 @@ def test_standardise() -> None:
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
     assert jnp.all(jnp.isfinite(moments.standardise(jnp.ones((3, 4))))), "a single value has no deviation"
+    assert moments.standardise(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
+    alone = moments.standardise(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
+    assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
+    two = moments.standardise(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
+    assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])
