@@ -38,11 +38,9 @@ class Team(NamedTuple):
 
 
 def team(environment: Environment, sharing: Sharing) -> Team:
-    """Who shares parameters: "all" agents, those of one "type", or "none". Without agents there is one group of one."""
-    if environment.num_agents is None:
-        return Team(1, (Group("", (0,), False),))
-    everyone = tuple(range(environment.num_agents))
-    if sharing == "all":
+    """Who shares parameters: "all" agents, those of one "type", or "none". One agent, or none, is one group of one."""
+    everyone = tuple(range(environment.num_agents or 1))
+    if sharing == "all" or len(everyone) == 1:
         return Team(len(everyone), (Group("", everyone, False),))
     kinds: tuple[str, ...] = environment.agent_types  # pyright: ignore[reportAttributeAccessIssue]  (see AgentsEnvironment)
     members = {kind: tuple(i for i in everyone if kinds[i] == kind) for kind in dict.fromkeys(kinds)}
