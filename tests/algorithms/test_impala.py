@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from laws.programs import differs, fresh
+from laws.programs import assert_equal, differs, fresh
 from laws.table import BY_NAME
 
 
@@ -27,3 +27,11 @@ def test_priorities_count_where_a_trajectory_is_a_rollout() -> None:
     settings = {"sequence_length": 8, "num_minibatches": 1, "objective": "gradient"}
     none, some = updated("impala-priority", settings, {"priority_exponent": 0.0}, {"priority_exponent": 2.0})
     assert differs(none, some)
+
+
+def test_traces_are_clipped_no_higher_than_differences() -> None:
+    """c-bar above rho-bar counts as rho-bar, which the source takes for granted (section 4.1)."""
+    low = [{"rho_clip": 0.5, "c_clip": c} for c in (0.5, 2.0, 0.2)]
+    same, higher, lower = updated("impala", {}, *low)
+    assert_equal(same, higher)
+    assert differs(same, lower)

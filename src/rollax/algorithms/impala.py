@@ -64,7 +64,7 @@ class ImpalaConfig:
     rho_clip: float = tree.number(1.0, low=0)
     """Largest weight of a temporal difference (rho-bar): which policy's value is learnt."""
     c_clip: float = tree.number(1.0, low=0)
-    """Largest weight of a trace (c-bar): how far later differences reach back."""
+    """Largest weight of a trace (c-bar): how far later differences reach back. More than rho_clip counts as rho_clip."""
     clip: float = tree.number(0.2, low=0)
     """How far the ratio may go from 1, for the clipped objective."""
     value_coefficient: float = tree.number(0.5, low=0)
@@ -104,10 +104,18 @@ def credit(network: Network, data: rollout.Trajectory, config: ImpalaConfig) -> 
     log_prob = tree.over_steps(lambda policy, draw: policy.log_prob(draw))(output.policy, data.draw)
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
     next_value = rollout.next_values(network, data._replace(value=output.value), carry)
-    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, config.c_clip
-    run = over_streams(vtrace, len(numbers))
-    target, advantage = run(data.reward, output.value, next_value, log_ratio, data.terminated, data.truncated, *numbers)
+    ends = data.terminated, data.truncated
+    target, advantage = correct(config, data.reward, output.value, next_value, log_ratio, *ends)
     return jax.lax.stop_gradient(Credit(target, advantage, log_ratio))
+
+
+def correct(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`vtrace` of streams `[T, S]` by the config's numbers.
+
+    The source takes c-bar <= rho-bar for granted. It is made so here, where a sweep or an evolving population may change both.
+    """
+    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, jnp.minimum(config.c_clip, config.rho_clip)
+    return over_streams(vtrace, len(numbers))(*arrays, *numbers)
 
 
 def loss(
@@ -188,10 +196,8 @@ def learn(
 
     # Credit of the policy that acted, for priorities and metrics.
     next_value = rollout.next_values(see(learner.network), trajectory, carry)
-    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, config.c_clip
     ends = trajectory.terminated, trajectory.truncated
-    run = over_streams(vtrace, len(numbers))
-    target, advantage = run(reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends, *numbers)
+    target, advantage = correct(config, reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends)
     shuffle, weights = batch.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
     if config.prioritize:
         priority, weight = preference(config, progress, advantage, trajectory.present, layout)
