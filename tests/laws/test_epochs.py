@@ -1,4 +1,4 @@
-"""PPO takes exactly the gradient steps that its settings say, counted by the optimisers themselves."""
+"""PPO and IMPALA take exactly the gradient steps that their settings say, counted by the optimisers themselves."""
 
 import dataclasses
 from functools import cache
@@ -19,7 +19,8 @@ def program(name: str, num_epochs: int, critic_epochs: int) -> Any:
     """First state and compiled step."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
-    config = dataclasses.replace(row.config, num_epochs=num_epochs, critic_epochs=critic_epochs, target_kl=float("inf"))
+    counts = {"num_epochs": num_epochs, "critic_epochs": critic_epochs, "num_minibatches": MINIBATCHES}
+    config = dataclasses.replace(row.config, **counts, target_kl=float("inf"))
     return jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0)), jax.jit(algorithm.step)
 
 
@@ -33,10 +34,13 @@ def updated(name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **
     return before, state, metrics
 
 
-@pytest.mark.parametrize(("epochs", "critic_epochs", "critic"), [(1, 0, 1), (3, 0, 3), (1, 3, 3), (3, 1, 1)])
-def test_number_of_gradient_steps(epochs: int, critic_epochs: int, critic: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "epochs", "critic_epochs", "critic"),
+    [("ppo", 1, 0, 1), ("ppo", 3, 0, 3), ("ppo", 1, 3, 3), ("ppo", 3, 1, 1), ("impala", 3, 0, 3), ("impala", 1, 3, 3)],
+)
+def test_number_of_gradient_steps(name: str, epochs: int, critic_epochs: int, critic: int) -> None:
     """Also for one epoch, and for a critic that has more or fewer than the policy, update after update."""
-    before, after, metrics = updated("ppo", epochs, critic_epochs, updates=2)
+    before, after, metrics = updated(name, epochs, critic_epochs, updates=2)
     assert gradient_steps(before) == {"actor": 0, "critic": 0}
     assert gradient_steps(after) == {"actor": 2 * epochs * MINIBATCHES, "critic": 2 * critic * MINIBATCHES}
     assert float(metrics["epochs"]) == epochs
@@ -49,12 +53,13 @@ def test_a_shared_network_has_one_optimiser() -> None:
     assert gradient_steps(after) == {"actor": 3 * MINIBATCHES}
 
 
-def test_the_divergence_stops_the_policy_alone() -> None:
+@pytest.mark.parametrize("name", ["ppo", "impala"])
+def test_the_divergence_stops_the_policy_alone(name: str) -> None:
     """A target next to nothing: the policy stops after the first epoch, and a critic of its own goes on."""
-    _, after, metrics = updated("ppo", 3, 0, target_kl=1e-9, learning_rate=1e-2)
+    _, after, metrics = updated(name, 3, 0, target_kl=1e-9, learning_rate=1e-2)
     assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
     assert float(metrics["epochs"]) == 1
-    before, still, _ = updated("ppo", 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2)
+    before, still, _ = updated(name, 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2)
     assert gradient_steps(still)["actor"] == 3 * MINIBATCHES, "a policy that does not move is not stopped"
     assert not differs(plain(before.network.actor), plain(still.network.actor))
     assert differs(plain(before.network.critic), plain(still.network.critic))

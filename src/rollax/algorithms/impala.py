@@ -19,7 +19,7 @@ import optax
 
 from rollax import batch, groups, moments, optimise, rollout, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
 from rollax.environments.core import Environment
 from rollax.epochs import epochs
 from rollax.losses import kl_estimate, policy_objective, value_error
@@ -40,7 +40,9 @@ class ImpalaConfig:
     num_minibatches: int = tree.static(1)
     """(static) Gradient steps per pass over the rollout."""
     num_epochs: int = tree.static(4)
-    """(static) Passes over each rollout."""
+    """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
+    critic_epochs: int = tree.static(0, low=0)
+    """(static) Passes by a separate critic; 0: as many as the policy."""
     objective: Literal["gradient", "clipped"] = tree.static("gradient")
     """(static) The policy's loss: the policy gradient weighted by clipped ratios, or PPO's clipped surrogate."""
     normalize_advantages: bool = tree.static(False)
@@ -54,9 +56,11 @@ class ImpalaConfig:
     sharing: groups.Sharing = tree.static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
     learning_rate: float = tree.number(1e-3, low=0)
-    """Adam's step size."""
+    """Adam's step size (of the policy, where the critic is separate)."""
+    critic_learning_rate: float = tree.number(0.0, low=0)
+    """Step size of a separate critic; 0: the same as the policy's."""
     learning_rate_end: float = tree.number(0.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
+    """Share of the learning rates left at the end of training, reached linearly."""
     gamma: float = tree.number(0.99, 0, 1)
     """Discount."""
     vtrace_lambda: float = tree.number(0.95, 0, 1)
@@ -77,8 +81,10 @@ class ImpalaConfig:
     """How much priorities count, if prioritize is set; 0: not at all."""
     priority_beta: float = tree.number(0.4, 0, 1)
     """How much of that the importance weights undo at the start; all of it at the end of training."""
+    target_kl: float = tree.number(float("inf"), low=0)
+    """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
     max_grad_norm: float = tree.number(0.5, low=0)
-    """Global norm to which gradients are clipped."""
+    """Global norm to which gradients are clipped, per optimiser."""
     adam_epsilon: float = tree.number(1e-5, low=0)
     """Adam's epsilon."""
     total_updates: float = tree.number(float("inf"), low=1)
@@ -155,19 +161,13 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 
     `init` raises ValueError when the sizes in the config do not divide.
     """
-    return on_policy(environment, network, optimisers, cut, learn)
+    return on_policy(environment, network, actor_and_critic, cut, learn)
 
 
 def cut(config: ImpalaConfig, num_streams: int) -> batch.Layout:
     """How the rollouts of one group are cut."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
     return batch.layout(*sizes, pooled=config.prioritize)
-
-
-def optimisers(config: ImpalaConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The same optimiser for each part of the network; `progress` goes from 0 to 1 over the run."""
-    rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
-    return dict.fromkeys(("actor", "critic"), optimise.adam(rate, config.adam_epsilon, config.max_grad_norm))
 
 
 def preference(
@@ -192,7 +192,7 @@ def learn(
     trajectory = trajectory._replace(reward=reward)
     layout = cut(config, reward.shape[1])
     entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
-    transformations = optimisers(config, progress)
+    transformations = actor_and_critic(config, progress)
 
     # Credit of the policy that acted, for priorities and metrics.
     next_value = rollout.next_values(see(learner.network), trajectory, carry)
@@ -212,9 +212,7 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimise.update(transformations, network, states, gradient, active), metrics
 
-    critic_epochs = config.num_epochs if "critic" in learner.optimiser else 0
-    start = learner.network, learner.optimiser
-    counts = config.num_epochs, critic_epochs
-    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, jnp.inf, shuffle)
+    start, counts = (learner.network, learner.optimiser), passes(config, learner)
+    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl, shuffle)
     metrics |= rollout.fit(trajectory, advantage, target)
     return Learner(network, optimiser, learner.observations, returns), discounted, metrics

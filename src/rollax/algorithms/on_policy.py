@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from rollax import groups, moments, optimise, rollout, tree
 from rollax.algorithm import Algorithm
@@ -126,6 +127,19 @@ def on_policy(
         return rollout.act_together(environment, team(state.config), last, carry, obs, key, jnp.asarray(greedy))
 
     return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
+
+
+def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The optimiser of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
+    decay = optimise.anneal(config.learning_rate_end, progress)
+    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
+    rates = {"actor": config.learning_rate, "critic": critic_rate}
+    return {name: optimise.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+
+
+def passes(config: Any, learner: Learner) -> tuple[int, int]:
+    """Epochs of the policy and of a separate critic, 0 where there is none."""
+    return config.num_epochs, (config.critic_epochs or config.num_epochs) if "critic" in learner.optimiser else 0
 
 
 def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple[Any, ...]:

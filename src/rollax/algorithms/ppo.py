@@ -17,7 +17,7 @@ import optax
 
 from rollax import batch, groups, moments, optimise, rollout, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
 from rollax.environments.core import Environment
 from rollax.epochs import epochs
 from rollax.losses import kl_estimate, policy_objective, value_error
@@ -127,20 +127,12 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
 
     `init` raises ValueError when the sizes in the config do not divide.
     """
-    return on_policy(environment, network, optimisers, cut, learn)
+    return on_policy(environment, network, actor_and_critic, cut, learn)
 
 
 def cut(config: PPOConfig, num_streams: int) -> batch.Layout:
     """How the rollouts of one group are cut."""
     return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
-
-
-def optimisers(config: PPOConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimiser of each part of the network; `progress` goes from 0 to 1 over the run."""
-    decay = optimise.anneal(config.learning_rate_end, progress)
-    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
-    rates = {"actor": config.learning_rate, "critic": critic_rate}
-    return {name: optimise.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
 
 
 def learn(
@@ -164,7 +156,7 @@ def learn(
     layout = cut(config, reward.shape[1])
     rows = batch.to_rows(Batch(starts, *kept, scaled, target, present), layout)
     entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
-    transformations = optimisers(config, progress)
+    transformations = actor_and_critic(config, progress)
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
@@ -172,9 +164,7 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimise.update(transformations, network, states, gradient, active), metrics
 
-    critic_epochs = (config.critic_epochs or config.num_epochs) if "critic" in learner.optimiser else 0
-    counts = config.num_epochs, critic_epochs
     start = learner.network, learner.optimiser
-    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl)
+    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *passes(config, learner), config.target_kl)
     metrics |= rollout.fit(trajectory, advantage, target)
     return Learner(network, optimiser, learner.observations, returns), discounted, metrics
