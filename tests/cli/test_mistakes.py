@@ -74,6 +74,13 @@ def refused(outcome: Any, *parts: str) -> None:
         ([*TRAIN, "--sweep.gamma", "0.9", "2"], ["gamma (2.0) must be between 0 and 1"]),
         ([*TRAIN, "--sweep.gamma", "high"], ["--sweep.gamma takes numbers, not 'high'"]),
         ([*TRAIN, "--sweep.gamma"], ["--sweep.gamma needs a value"]),
+        ([*TRAIN, "--network.shared", "--config.critic-epochs", "2"], ["config.critic_epochs (2)", "leave one of the two out"]),
+        (["train", "impala", *TRAIN[2:], "--network.shared", "--config.critic-epochs", "2"], ["config.critic_epochs (2)"]),
+        ([*TRAIN, "--network.shared", "--sweep.critic-learning-rate", "0", "1e-3"], ["config.critic_learning_rate (0.001)"]),
+        (
+            [*TRAIN, "--network.shared", "--seeds", "2", "--evolve.critic-learning-rate", "1e-4", "1e-3"],
+            ["config.critic_learning_rate (0.001)"],
+        ),
         ([*TRAIN, "--devices", "64"], ["devices (64) is more than there are"]),
         ([*TRAIN, "--devices", "0"], ["devices (0) must be at least 1"]),
         ([*TRAIN, "--run-dir", "/dev/null/run"], ["/dev/null/run cannot be written", "choose another --run-dir"]),

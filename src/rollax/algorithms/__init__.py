@@ -32,6 +32,16 @@ def _memory_needs_sequences(config: Any, network: Any) -> None:
         )
 
 
+def _actor_critic_fits(config: Any, network: Any) -> None:
+    _memory_needs_sequences(config, network)
+    given = [name for name in ("critic_epochs", "critic_learning_rate") if getattr(config, name)]
+    if network.shared and given:
+        raise UsageError(
+            f"network.shared leaves no critic apart that config.{given[0]} ({getattr(config, given[0])}) could be for: "
+            "leave one of the two out"
+        )
+
+
 def _fits(config: Any, network: Any) -> None:
     """`init` says what does not."""
 
@@ -42,7 +52,7 @@ ALGORITHMS: dict[str, Entry] = {
         ppo.PPOConfig,
         NetworkConfig,
         actor_critic,
-        _memory_needs_sequences,
+        _actor_critic_fits,
         "proximal policy optimisation: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
     ),
     "impala": Entry(
@@ -50,7 +60,7 @@ ALGORITHMS: dict[str, Entry] = {
         impala.ImpalaConfig,
         NetworkConfig,
         actor_critic,
-        _memory_needs_sequences,
+        _actor_critic_fits,
         "actor-critic with V-trace: learns several times from a rollout as its policy moves away from it",
     ),
     "dqn": Entry(

@@ -208,7 +208,6 @@ def make_spec(
     tree.check_settings(config)
     if network is not None:
         tree.check_choices(network, "network.")
-        kinds.check(config, network)
     known = [name for name in tree.traced_fields(kinds.config) if name != "total_updates"]
     for name, values in sweep.items():
         if name not in known:
@@ -220,6 +219,10 @@ def make_spec(
     sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
     ranges = ranges_of(dict(evolve or {}), config, known)
     _check_evolution(ranges, sweep, options)
+    if network is not None:
+        for changed in ({}, *({name: value} for name, values in sweep.items() for value in values)):
+            kinds.check(dataclasses.replace(config, **changed), network)
+        kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
     differing = registry.evaluation_arguments(environment) | dict(eval_arguments or {})
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
     # A run may be evaluated and resumed from other folders than this.
