@@ -71,11 +71,16 @@ def padding(space: MultiDiscrete) -> np.ndarray:
 
 
 class Gaussian(eqx.Module):
-    """Independent normals; the environment gets the draw clipped to the space's bounds."""
+    """Independent normals; the environment gets the draw clipped to the space's bounds.
+
+    With `legal` it is that of the smaller space of the dimensions where it is True: the others have no part in density and
+    entropy, and their action is 0.
+    """
 
     mean: Float[Array, "*shape"]
     log_std: Float[Array, "*shape"]
     space: Box = eqx.field(static=True)
+    legal: Bool[Array, "*shape"] | None = None
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
         return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
@@ -85,13 +90,22 @@ class Gaussian(eqx.Module):
 
     def log_prob(self, draw: jax.Array) -> jax.Array:
         z = (draw - self.mean) * jnp.exp(-self.log_std)
-        return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
+        return self.total(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
 
     def entropy(self) -> jax.Array:
-        return jnp.sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
+        return self.total(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
 
     def action(self, draw: jax.Array) -> jax.Array:
-        return jnp.clip(draw, jnp.asarray(self.space.low, draw.dtype), jnp.asarray(self.space.high, draw.dtype))
+        low, high = jnp.asarray(self.space.low, draw.dtype), jnp.asarray(self.space.high, draw.dtype)
+        return self.only_legal(jnp.clip(draw, low, high))
+
+    def total(self, x: Any) -> Any:
+        """The sum of a number a dimension over all that are legal."""
+        return self.only_legal(x).sum()
+
+    def only_legal(self, x: Any) -> Any:
+        """A number a dimension, 0 where it is not legal."""
+        return x if self.legal is None else jnp.where(self.legal, x, jnp.zeros_like(x))
 
 
 # Nodes and weights for E[f(x)], x ~ N(0, 1): exact for polynomials of degree 63. For log(1 - tanh^2) the error is below 1e-4 up
@@ -132,15 +146,16 @@ class SquashedGaussian(eqx.Module):
         return self.base.mean
 
     def log_prob(self, draw: jax.Array) -> jax.Array:
-        return self.base.log_prob(draw) - jnp.sum(_log_slope_of_tanh(draw)) - np.log(self.half_width).sum()
+        return self.base.log_prob(draw) - self.base.total(_log_slope_of_tanh(draw)) - self.base.total(np.log(self.half_width))
 
     def entropy(self) -> jax.Array:
         log_slope = jnp.vectorize(_expected_log_slope)(self.base.mean, self.base.log_std)
-        return self.base.entropy() + jnp.sum(log_slope) + np.log(self.half_width).sum()
+        return self.base.entropy() + self.base.total(log_slope) + self.base.total(np.log(self.half_width))
 
     def action(self, draw: jax.Array) -> jax.Array:
         centre = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
-        return jnp.asarray(centre, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
+        action = jnp.asarray(centre, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
+        return self.base.only_legal(action)
 
 
 # Nodes in the direction of the mean, and of the square of the distance from its axis: for E[f(|x|)], x ~ N(mean, std^2 I). The

@@ -162,7 +162,8 @@ class Dict:
     """Named parts, each with a space of its own: `Dict({"position": Box(...), "action_mask": Box(...)})`.
 
     The part named "action_mask" is special: it is no input of the network but says which actions are legal, as a boolean
-    array of shape `[n]` for `Discrete(n)` or `[len(sizes), max(sizes)]` for `MultiDiscrete(sizes)`.
+    array of shape `[n]` for `Discrete(n)` or `[len(sizes), max(sizes)]` for `MultiDiscrete(sizes)`. For a `Box` it has the
+    shape of an action, and says which of its numbers there are: the others are 0.
     """
 
     items: tuple[tuple[str, "Space"], ...]

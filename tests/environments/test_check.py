@@ -11,7 +11,7 @@ import pytest
 
 from rollax.environments import Transition, check_environment, make
 from rollax.environments.check import FaultyEnvironmentError
-from rollax.spaces import Box, Dict, Discrete
+from rollax.spaces import Ball, Box, Dict, Discrete
 
 
 class Clock(eqx.Module):
@@ -119,6 +119,7 @@ BROKEN = {
     "branches on an array": (Clock(advance=_branching), ["tracing step", "use jnp.where"]),
     "beyond the time limit": (Clock(time_limit=4), ["lasted 5 steps", "time_limit is 4"]),
     "agents": (Clock(num_agents=2), ["for each of 2 agents", "reward is float32[]: it must be an array float32[2]"]),
+    "mask of a ball": (Clock(observation_space=MASKED, action_space=Ball(2)), ["Ball(size=2", "cannot be masked"]),
     "mask of another shape": (Clock(observation_space=MASKED), ['"action_mask" is', '(2,), "bool"']),
     "Python number in the environment": (Clock(leaf=9.8), ["the environment.leaf is the Python number 9.8", "static"]),
     "old step": (Clock(advance=lambda key, state, action: (state, 0.0, False)), ["step returns tuple", "Transition"]),

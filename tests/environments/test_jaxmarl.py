@@ -8,9 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollax.distributions import Gaussian
 from rollax.environments import make
+from rollax.environments.check_play import random_action
 from rollax.environments.suites import SUITES
 from rollax.errors import UnknownNameError, UsageError
+from rollax.networks import NetworkConfig, actor_critic
+from rollax.spaces import Box, Discrete
 from rollax.view.draw import drawing_of
 from rollax.view.scene import BLUE, RED
 
@@ -20,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:
     """`[A, ...]`, legal where there is a mask."""
     keys = jax.random.split(key, env.num_agents)
-    if isinstance(obs, dict) and "action_mask" in obs:
+    if isinstance(obs, dict) and "action_mask" in obs and isinstance(env.action_space, Discrete):
         return jax.vmap(jax.random.categorical)(keys, jnp.where(obs["action_mask"], 0.0, -jnp.inf)).astype(jnp.int32)
     return jax.vmap(env.action_space.sample)(keys)
 
@@ -194,6 +198,27 @@ def test_kinds_share_the_largest_spaces() -> None:
     np.testing.assert_array_equal(obs["action_mask"][0], [[True] * 3 + [False] * 2, [True] * 5])
     assert make("jaxmarl/MPE_simple_tag_v3").agent_types == ("adversary",) * 3 + ("agent",)
     assert make("jaxmarl/coin_game").agent_types == ("agent",) * 2
+
+
+def test_shorter_actions_are_masked() -> None:
+    """The speaker's policy is that over its own three numbers, whatever the listener's five."""
+    env = make("jaxmarl/MPE_simple_speaker_listener_v4", action_type="Continuous")
+    assert isinstance(env.action_space, Box) and env.action_space.shape == (5,)
+    _, obs, _, after = episode(env, 2)
+    for seen in (obs, after.obs):
+        np.testing.assert_array_equal(seen["action_mask"][0], [[True] * 3 + [False] * 2, [True] * 5])
+    network = actor_critic(env, NetworkConfig(hidden=(8,)), jax.random.key(0))
+    policies = [network(network.initial_carry(), jax.tree.map(lambda x, i=i: x[0, i], obs))[1].policy for i in (0, 1)]
+    draw = jnp.array([0.1, 0.2, -0.3, 0.4, 0.5])
+    for policy, size in zip(policies, env.action_sizes, strict=True):
+        alone = Gaussian(policy.mean[:size], policy.log_std[:size], Box(0, 1, (size,)))
+        np.testing.assert_allclose(policy.log_prob(draw), alone.log_prob(draw[:size]), rtol=1e-6)
+        np.testing.assert_allclose(policy.entropy(), alone.entropy(), rtol=1e-6)
+        np.testing.assert_array_equal(policy.action(draw), np.r_[alone.action(draw[:size]), np.zeros(5 - size)])
+    action = random_action(env, jax.random.key(1), jax.tree.map(lambda x: x[0], obs))
+    assert action.dtype == np.float32 and not action[0, 3:].any() and action[1].all()
+    # Where all are of one size there is none.
+    assert isinstance(make("jaxmarl/MPE_simple_tag_v3", action_type="Continuous").observation_space, Box)
 
 
 def test_global_states() -> None:

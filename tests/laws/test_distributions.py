@@ -140,6 +140,31 @@ def test_squashed_entropy(mean: float, log_std: float) -> None:
     assert float(policy.entropy()) == pytest.approx(expected, abs=tolerance)
 
 
+@few
+@given(seeds, st.integers(1, 7), st.booleans())
+def test_a_masked_box_is_the_smaller_one(seed: int, number: int, squash: bool) -> None:
+    """Density, entropy and actions are those over the legal dimensions alone; what is drawn for the others changes nothing."""
+    numbers = np.random.default_rng(seed)
+    legal = (np.int64(number) >> np.arange(3)) % 2 == 1
+    mean, log_std, draw, low = (numbers.normal(size=3).astype(np.float32) for _ in range(4))
+
+    def policy(keep: np.ndarray, mask: jax.Array | None) -> Gaussian | distributions.SquashedGaussian:
+        space = Box(tuple(low[keep]), tuple(low[keep] + 3), (int(keep.sum()),))
+        base = Gaussian(jnp.asarray(mean[keep]), jnp.asarray(log_std[keep]), space, mask)
+        return distributions.SquashedGaussian(base) if squash else base
+
+    masked, smaller = policy(np.ones(3, bool), jnp.asarray(legal)), policy(legal, None)
+    assert float(masked.entropy()) == pytest.approx(float(smaller.entropy()), rel=1e-5, abs=1e-5)
+    found = float(masked.log_prob(jnp.asarray(draw)))
+    assert found == pytest.approx(float(smaller.log_prob(jnp.asarray(draw[legal]))), rel=1e-5, abs=1e-5)
+    assert float(masked.log_prob(jnp.asarray(np.where(legal, draw, draw + 1)))) == found
+    action = np.asarray(masked.action(jnp.asarray(draw)))
+    np.testing.assert_allclose(action[legal], smaller.action(jnp.asarray(draw[legal])), rtol=1e-6)
+    assert not action[~legal].any()
+    slopes = jax.grad(lambda policy: policy.log_prob(jnp.asarray(draw)) + policy.entropy(), allow_int=True)(masked)
+    assert not any(np.asarray(x)[~legal].any() for x in jax.tree.leaves(slopes) if x.dtype == np.float32)
+
+
 def test_squashed_keeps_to_its_bounds() -> None:
     """Also where the draw is so far out that the action has saturated, the density of the draw and its slope are finite."""
     space = Box((-2.0, 0.0), (2.0, 10.0), (2,))

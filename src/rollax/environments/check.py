@@ -143,8 +143,10 @@ def _action_mask_space(env: Environment) -> list[str]:
         wanted = (actions.n,)
     elif isinstance(actions, MultiDiscrete):
         wanted = (len(actions.sizes), max(actions.sizes))
+    elif isinstance(actions, Box):
+        wanted = actions.shape
     else:
-        return [f'observations have an "action_mask" but {actions} is not discrete: rename that part or change the actions.']
+        return [f'observations have an "action_mask" but {actions} cannot be masked: rename that part or change the actions.']
     if isinstance(mask, Box) and mask.shape == wanted and mask.dtype == "bool":
         return []
     return [f'the space of "action_mask" is {mask}: for {actions} it must be Box(0, 1, {wanted}, "bool").']

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollax import tree
 from rollax.environments.core import Environment, Transition
-from rollax.spaces import Dict, Space
+from rollax.spaces import Box, Dict, Space
 
 COPIES = 4  # environments acted in side by side
 
@@ -26,10 +26,12 @@ class Visit(NamedTuple):
 
 
 def random_action(env: Environment, key: jax.Array, obs: Any) -> Any:
-    """A uniform action, among the legal ones where there is a mask."""
+    """A uniform action, among the legal ones where there is a mask; numbers that a mask leaves out are 0."""
 
     def one(key: jax.Array, obs: Any) -> Any:
         if isinstance(obs, dict) and "action_mask" in obs:
+            if isinstance(env.action_space, Box):
+                return jnp.where(obs["action_mask"], env.action_space.sample(key), 0).astype(env.action_space.dtype)
             logits = jnp.where(obs["action_mask"], 0.0, -jnp.inf)
             return jax.random.categorical(key, logits).astype(jnp.int32)
         return env.action_space.sample(key)

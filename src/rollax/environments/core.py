@@ -63,7 +63,7 @@ class AgentsEnvironment(Environment, Protocol):
     """An environment with agents, which may be of several kinds.
 
     Kinds whose observations or actions are of other sizes share the spaces of the largest: shorter observations end in zeros,
-    and an "action_mask" leaves out the actions that a kind does not have.
+    and an "action_mask" leaves out the actions, or the numbers of an action, that a kind does not have.
     """
 
     @property

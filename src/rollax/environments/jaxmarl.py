@@ -8,8 +8,9 @@ which ends are the task's, and all others are time limits. What is put right on 
   numbers as uint8, which networks take for pixels; shapes are those that observations have, not those that are stated;
 - a unit of SMAX that has fallen stays, as in the suite: it gets its team's reward and can do nothing. With `fallen="leave"`
   its episode ends with its life, and so do its rewards; `info["team_return"]` is the suite's sum in both cases;
-- legal actions are the part "action_mask" (SMAX, Hanabi, kinds with fewer actions). In the switch riddle it leaves prisoners
-  outside of the room nothing to do, as in Foerster et al. 2016 (arXiv:1605.06676); their actions have no effect in any case;
+- legal actions are the part "action_mask" (SMAX, Hanabi, kinds with fewer actions, or shorter ones). In the switch riddle it
+  leaves prisoners outside of the room nothing to do, as in Foerster et al. 2016 (arXiv:1605.06676); their actions have no
+  effect in any case;
 - MPE and SMAX compare their clock before it ticks: episodes have one step more than `max_steps`, 26 and 101 by default. That
   is kept, so that returns compare with those that others report, and `time_limit` says it.
 """
@@ -245,7 +246,8 @@ def _assembled(id: str, dynamics: Any, family: Family, global_state: bool, shapi
         state = jax.tree.map(jnp.asarray, state)
         actions = {agent: dynamics.action_space(agent).sample(jax.random.key(1)) for agent in dynamics.agents}
         after = dynamics.step_env(key, state, actions)[1]
-        is_masked = isinstance(action_space, Discrete) and (len(set(sizes)) > 1 or family.legal(dynamics, state) is not None)
+        has_rules = isinstance(action_space, Discrete) and family.legal(dynamics, state) is not None
+        is_masked = len(set(sizes)) > 1 or has_rules
         parts = _parts(family, dynamics, raw, state, sizes, is_masked)
         shared = _global_state(family, dynamics, raw, state) if global_state else None
         return after, raw, parts, shared

@@ -81,11 +81,11 @@ class NetworkConfig:
 def policy_head(environment: Environment, config: NetworkConfig, inputs: int, key: jax.Array) -> Any:
     """The head that the action space asks for. Raises ValueError for an action space without one."""
     space, observation = environment.action_space, environment.observation_space
+    is_masked = isinstance(observation, Dict) and "action_mask" in observation.spaces
     if isinstance(space, Discrete | MultiDiscrete):
-        is_masked = isinstance(observation, Dict) and "action_mask" in observation.spaces
         return layers.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
-        return layers.GaussianHead(inputs, space, config.squash, config.initial_std, key=key)
+        return layers.GaussianHead(inputs, space, config.squash, config.initial_std, is_masked, key=key)
     if isinstance(space, Ball):
         return layers.BallHead(inputs, space, config.initial_std, key=key)
     raise ValueError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete, Ball or a Box of floats")

@@ -62,12 +62,12 @@ class Adapted(eqx.Module):
 
     def _distribution(self, policy: jax.Array, obs: Any) -> Any:
         space = self.action_space
+        mask = obs["action_mask"] if isinstance(obs, dict) and "action_mask" in obs else None
         if isinstance(space, Box):
-            return layers.gaussian(policy, self.log_std, space, self.squash)
+            return layers.gaussian(policy, self.log_std, space, self.squash, mask)
         if isinstance(space, Ball):
             return distributions.RadialSquash(policy.reshape(space.shape), self.log_std, space)
-        is_masked = isinstance(obs, dict) and "action_mask" in obs
-        return layers.categorical(policy, space, obs["action_mask"] if is_masked else None)
+        return layers.categorical(policy, space, mask)
 
 
 def from_function(

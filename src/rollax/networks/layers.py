@@ -237,10 +237,11 @@ def categorical(logits: jax.Array, space: Discrete | MultiDiscrete, action_mask:
 
 
 def gaussian(
-    mean: jax.Array, log_std: jax.Array, space: Box, squash: bool
+    mean: jax.Array, log_std: jax.Array, space: Box, squash: bool, action_mask: jax.Array | None = None
 ) -> distributions.Gaussian | distributions.SquashedGaussian:
-    """The distribution over a box, with the spread kept where densities are finite."""
-    plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space)
+    """The distribution over a box, or over those of its dimensions that the mask leaves."""
+    legal = None if action_mask is None else jnp.asarray(action_mask, bool)
+    plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
     return distributions.SquashedGaussian(plain) if squash else plain
 
 
@@ -271,22 +272,29 @@ class CategoricalHead(eqx.Module):
 
 
 class GaussianHead(eqx.Module):
-    """Features to independent normals over a `Box`, with one learned spread a dimension that does not depend on the state."""
+    """Features to independent normals over a `Box`, with one learned spread a dimension that does not depend on the state.
+
+    An observation's "action_mask" says which dimensions there are.
+    """
 
     layer: eqx.nn.Linear
     log_std: jax.Array
     space: Box = eqx.field(static=True)
     squash: bool = eqx.field(static=True)
+    is_masked: bool = eqx.field(static=True)
 
-    def __init__(self, inputs: int, space: Box, squash: bool, initial_std: float, *, key: jax.Array) -> None:
+    def __init__(
+        self, inputs: int, space: Box, squash: bool, initial_std: float, is_masked: bool = False, *, key: jax.Array
+    ) -> None:
         if squash and not space.is_bounded:
             raise ValueError(f"network.squash needs an action space with finite bounds, but it is {space}: leave squash off")
         self.layer = linear(inputs, math.prod(space.shape), key, 0.01)
         self.log_std = jnp.full(space.shape, np.log(initial_std), jnp.float32)
-        self.space, self.squash = space, squash
+        self.space, self.squash, self.is_masked = space, squash, is_masked
 
     def __call__(self, features: jax.Array, obs: Any) -> distributions.Gaussian | distributions.SquashedGaussian:
-        return gaussian(self.layer(features), self.log_std, self.space, self.squash)
+        mask = obs["action_mask"] if self.is_masked else None
+        return gaussian(self.layer(features), self.log_std, self.space, self.squash, mask)
 
 
 class BallHead(eqx.Module):
