@@ -1,15 +1,19 @@
-"""No dead settings: every setting that is data changes what is learnt."""
+"""No dead settings: every setting that is data changes what is learnt. Presets are settings that a run accepts."""
 
 import dataclasses
+import importlib.resources
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+import yaml
 
 from laws.programs import differs, fresh, plain
 from laws.table import BY_NAME
-from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
+from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, batch, tree
 from rollax.algorithm import population
+from rollax.train.settings import RunOptions, make_spec
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
 SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
@@ -65,6 +69,28 @@ LIVE = {
         {},
     ),
 }
+
+
+PRESETS = [
+    (path.stem, environment)
+    for path in sorted(Path(str(importlib.resources.files("rollax.presets"))).glob("*.yaml"))
+    for environment in yaml.safe_load(path.read_text())
+]
+
+
+@pytest.mark.parametrize(("algorithm", "environment"), PRESETS)
+def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
+    """Its settings are known, within their ranges, go together and divide."""
+    config = make_spec(algorithm, environment, {}, None, None, RunOptions(), {}).config
+    if hasattr(config, "num_minibatches"):
+        batch.layout(config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches)
+
+
+def test_a_memory_for_the_riddle() -> None:
+    """What is known of the days before must be remembered, and which prisoner one is must be seen."""
+    spec = make_spec("ppo", "jaxmarl/switch_riddle", {}, None, None, RunOptions(), {})
+    assert spec.network.core == "gru" and spec.network.agent_id and spec.config.sequence_length >= 6
+    assert spec.options.total_steps == 1_500_000
 
 
 def test_every_kind_is_here() -> None:
