@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 import rollax
-from laws.programs import begun, compilation, fresh
+from laws.programs import assert_close, begun, compilation, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
+from rollax import moments
 from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.exploration import next_noise, random_action
-from rollax.algorithms.off_policy import cycle
+from rollax.algorithms.off_policy import Learner, seeing
+from rollax.algorithms.replay_config import cycle
+from rollax.networks.critics import to_space
+from rollax.replay import Batch
 from rollax.spaces import Box, Discrete
 from train.fixtures import compile_once, quick_compilation  # noqa: F401
 from train.runs import Script, check_same
@@ -27,7 +31,11 @@ SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "repl
 @pytest.mark.usefixtures("compile_once")
 @pytest.mark.parametrize(
     ("name", "probe", "settings"),
-    [("dqn", "action-observation", {"prioritised": True, "n_step": 2}), ("sac", "continuous", {}), ("td3", "continuous", {})],
+    [
+        ("dqn", "action-observation", {"prioritised": True, "n_step": 2}),
+        ("sac", "continuous", {}),
+        ("td3", "continuous", {"normalize_observations": True}),
+    ],
 )
 def test_resumed_is_never_stopped(name: str, probe: str, settings: dict[str, Any], tmp_path: Path) -> None:
     """Bit for bit, with the replay, once before anything was learnt and once after the ring has wrapped."""
@@ -136,6 +144,40 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
     algorithm = BY_NAME["sac"].make(Walk(continuous=True))
     _, action = algorithm.act(begun("sac"), (), jnp.ones(3), jax.random.key(0), False)
     assert bool(Walk(continuous=True).action_space.contains(action))
+
+
+def test_observations_are_normalised() -> None:
+    """By the moments of all that was collected before the update, in exploring, learning and playing alike."""
+    row = BY_NAME["td3"]
+    algorithm = row.make(row.environment)
+    settings = {"normalize_observations": True, "warmup": 0.0, "exploration_noise": 0.0}
+    state = jax.jit(algorithm.init)(jax.random.key(0), dataclasses.replace(row.config, **settings))
+    step = jax.jit(algorithm.step)
+    for update in range(3):
+        before, after = state, step(fresh(state))[0]
+        seen = after.replay.data.obs[:, : 8 * (update + 1)]
+        np.testing.assert_allclose(after.observations.mean, jnp.mean(seen, (0, 1)), atol=1e-5)
+        np.testing.assert_allclose(after.observations.variance, jnp.var(seen, (0, 1)), atol=1e-5)
+        last = after.replay.data.obs[:, 8 * update]  # the first step of this update, before anything is learnt
+        own = jax.vmap(lambda obs, state=before: state.network.actor(moments.normalise(state.observations, obs)))(last)
+        np.testing.assert_allclose(after.replay.data.action[:, 8 * update], own, atol=1e-5)
+        state = after
+    obs = jnp.array([0.3, -1.0, 2.0])
+    _, played = algorithm.act(state, (), obs, jax.random.key(0), True)
+    expected = state.network.actor(moments.normalise(state.observations, obs))
+    np.testing.assert_allclose(played, to_space(row.environment.action_space, expected), atol=1e-5)
+
+
+def test_a_learner_that_sees_normalised_observations() -> None:
+    """Its update is that of the plain learner from a batch that was normalised before; the rest of the batch is the same."""
+    row = BY_NAME["td3"]
+    shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
+    sample = moments.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
+    ones = jnp.ones(2)
+    batch = Batch(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)), ones)
+    _, (given, _) = seeing(shown, sample).update((), row.config, batch, jax.random.key(0))
+    assert_close(given, batch._replace(obs=jnp.ones((2, 1)), next_obs=-jnp.ones((2, 1))))
+    assert seeing(shown, ()) is shown
 
 
 @pytest.mark.parametrize("is_prioritised", [False, True])

@@ -107,7 +107,8 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        return carry, jnp.max(legal(state.network(obs), obs))
+        seen = obs if state.observations == () else moments.normalise(state.observations, obs)
+        return carry, jnp.max(legal(state.network(seen), obs))
 
     rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
     return Row(name, make, config, Walk(), VALUED, telling, value, **rest)
@@ -196,7 +197,7 @@ ROWS = (
     )._replace(spreads=False),
     ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
     dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
-    dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2),
+    dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2, normalize_observations=True),
     pqn_row("pqn", ("two-steps", "action-observation", "two-agents")),
     pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
     pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),

@@ -15,7 +15,8 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, ReplayConfig, off_policy
+from rollax.algorithms.off_policy import Learner, off_policy
+from rollax.algorithms.replay_config import ReplayConfig
 from rollax.environments.core import Environment
 from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
 from rollax.replay import Batch, uniform

@@ -9,59 +9,18 @@ algorithm learns.
 import dataclasses
 import functools
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rollax import optimise, tree
+from rollax import moments, optimise, tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.exploration import Actor, act_once, given_action, kept_action, start
+from rollax.algorithms.replay_config import ReplayConfig, cycle
 from rollax.environments.core import Environment, Streams
-from rollax.errors import UsageError
 from rollax.networks.critics import values
 from rollax.replay import Batch, Memory, Step
-
-# Ratios are taken for the nearest fraction with at most so many steps in a cycle; longer ones are for ratios that are smaller.
-USUAL_CYCLE = 64
-
-
-@tree.settings
-class ReplayConfig:
-    """The settings of all that learn from replay."""
-
-    num_envs: int = tree.static(1)
-    """(static) Environments run side by side."""
-    num_steps: int = tree.static(50)
-    """(static) Steps of each environment between two lines of metrics."""
-    capacity: int = tree.static(1_000_000)
-    """(static) Steps that are remembered, of all environments together."""
-    batch_size: int = tree.static(256)
-    """(static) Samples a gradient step."""
-    replay_ratio: float = tree.static(1.0, low=0)
-    """(static) Gradient steps per environment step."""
-    warmup: float = tree.number(1000.0, low=0)
-    """Frames of random actions before anything is learnt."""
-    learning_starts: float = tree.number(0.0, low=0)
-    """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
-    learning_rate: float = tree.number(3e-4, low=0)
-    """Adam's step size."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
-    """Discount."""
-    max_grad_norm: float = tree.number(float("inf"), low=0)
-    """Global norm to which gradients are clipped, of each optimiser apart."""
-    adam_epsilon: float = tree.number(1e-8, low=0)
-    """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
-    """Updates until the schedules end. The run sets it from its total steps."""
-
-    @property
-    def frames_per_update(self) -> int:
-        """Environment frames in one update."""
-        return self.num_envs * self.num_steps
 
 
 class Learner(NamedTuple):
@@ -73,12 +32,30 @@ class Learner(NamedTuple):
     update: Callable[..., tuple[Any, Any]]  # (agent, config, batch, key) -> (agent, metrics with "error" [B])
 
 
+def seeing(learner: Learner, observations: Any) -> Learner:
+    """The learner, seeing observations normalised by their moments, or as they are when there are none (`()`)."""
+    if observations == ():
+        return learner
+    see = functools.partial(moments.normalise, observations)
+
+    def update(agent: Any, config: Any, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
+        obs, next_obs = jax.vmap(see)(batch.obs), jax.vmap(see)(batch.next_obs)
+        return learner.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
+
+    return learner._replace(
+        explore=lambda agent, config, obs, *rest: learner.explore(agent, config, see(obs), *rest),
+        act=lambda agent, config, obs, *rest: learner.act(agent, config, see(obs), *rest),
+        update=update,
+    )
+
+
 class OffPolicyState(NamedTuple):
     """Everything that changes."""
 
     key: jax.Array
     config: Any
     agent: Any
+    observations: Any  # Moments of observations, or ()
     actor: Actor
     replay: Any
     updates: jax.Array  # int32 []
@@ -107,10 +84,11 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         no, nothing = jnp.zeros((), bool), jnp.zeros(())
         example = Step(obs, kept_action(space), nothing, no, no, obs)
         replay = memory(config).init(example, streams(config).num_streams, config)
-        return OffPolicyState(state_key, config, learner.init(agent_key, config), actor, replay, jnp.zeros((), jnp.int32))
+        agent, seen = learner.init(agent_key, config), moments.initial(obs) if config.normalize_observations else ()
+        return OffPolicyState(state_key, config, agent, seen, actor, replay, jnp.zeros((), jnp.int32))
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-        config, remember = state.config, memory(state.config)
+        config, remember, student = state.config, memory(state.config), seeing(learner, state.observations)
         num_steps, num_updates = cycle(config)
         key, run_key = jax.random.split(state.key)
         progress = state.updates / config.total_updates
@@ -119,11 +97,13 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
 
         def collect(agent: Any, key: jax.Array, carry: Any, time: jax.Array) -> tuple[Any, Any]:
             actor, replay = carry
-            explore = lambda *a: learner.explore(agent, config, *a, progress)  # noqa: E731
+            explore = lambda *a: student.explore(agent, config, *a, progress)  # noqa: E731
             is_random = frames_before(state, time) < config.warmup
             actor, kept, keep, happened = act_once(
                 streams(config), actor, explore, jax.random.fold_in(key, time), is_random, config
             )
+            if config.normalize_observations:
+                happened["seen"] = kept.obs, keep
             return (actor, remember.add(replay, kept, keep)), happened
 
         def once(carry: Any, number: jax.Array) -> tuple[Any, Any]:
@@ -134,7 +114,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
             (actor, replay), happened = jax.lax.scan(acting, (actor, replay), times)
             is_warm = frames_before(state, times[-1] + 1) >= jnp.maximum(config.warmup, config.learning_starts)
             learn = functools.partial(
-                learn_once, learner, remember, learning, progress, is_warm & remember.is_ready(replay, config), learn_key
+                learn_once, student, remember, learning, progress, is_warm & remember.is_ready(replay, config), learn_key
             )
             (agent, replay), metrics = jax.lax.scan(learn, (agent, replay), jnp.arange(num_updates))
             return (agent, actor, replay), (happened, metrics)
@@ -142,41 +122,21 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         carry = state.agent, state.actor, state.replay
         carry, (happened, metrics) = jax.lax.scan(once, carry, jnp.arange(config.num_steps // num_steps))
         agent, actor, replay = carry
+        observations = state.observations
+        if config.normalize_observations:
+            obs, counts = happened["seen"]
+            observations = moments.update(observations, obs, axes=3, weight=counts)
         metrics = means(metrics) | summary(happened, agent) | {"learning_rate": rate}
-        return OffPolicyState(key, config, agent, actor, replay, state.updates + 1), metrics
+        return OffPolicyState(key, config, agent, observations, actor, replay, state.updates + 1), metrics
 
     def act(state: OffPolicyState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        one = lambda obs, key: given_action(space, learner.act(state.agent, state.config, obs, key, greedy))  # noqa: E731
+        own = seeing(learner, state.observations)
+        one = lambda obs, key: given_action(space, own.act(state.agent, state.config, obs, key, greedy))  # noqa: E731
         if environment.num_agents is None:
             return carry, one(obs, key)
         return carry, jax.vmap(one)(obs, jax.random.split(key, environment.num_agents))
 
     return Algorithm(init, step, act, lambda state: ())
-
-
-def cycle(config: ReplayConfig) -> tuple[int, int]:
-    """Steps of every environment, and gradient steps, of one cycle. Raises UsageError when the sizes do not fit together."""
-    wanted = Fraction(config.replay_ratio * config.num_envs)
-    ratio = wanted.limit_denominator(USUAL_CYCLE)
-    if abs(ratio - wanted) > wanted / 100:
-        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
-    steps, updates = ratio.denominator, ratio.numerator
-    if updates < 1 or abs(ratio - wanted) > wanted / 100:
-        below = int(wanted * config.num_steps)
-        nearest = [f"{n / config.frames_per_update:.3g}" for n in (below, below + 1) if n > 0]
-        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
-        raise UsageError(
-            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) is no whole number of gradient steps in "
-            f"num_steps ({config.num_steps}): try {' or '.join(nearest)}" + (f", or num_steps {fitting}" if fitting else "")
-        )
-    if config.num_steps % steps:
-        raise UsageError(
-            f"num_steps ({config.num_steps}) must be a multiple of {steps}, the steps between gradient steps that replay_ratio "
-            f"({config.replay_ratio}) and num_envs ({config.num_envs}) ask for: try {-(-config.num_steps // steps) * steps}"
-        )
-    if config.capacity < config.batch_size:
-        raise UsageError(f"capacity ({config.capacity}) must be at least batch_size ({config.batch_size})")
-    return steps, updates
 
 
 def frames_before(state: OffPolicyState, time: jax.Array) -> jax.Array:

@@ -16,7 +16,8 @@ import optax
 
 from rollax import optimise, tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, ReplayConfig, critic_loss, off_policy
+from rollax.algorithms.off_policy import Learner, critic_loss, off_policy
+from rollax.algorithms.replay_config import ReplayConfig
 from rollax.environments.core import Environment
 from rollax.networks.critics import ActorCritics, check_bounded, draw, least, sample
 from rollax.replay import Batch, uniform
