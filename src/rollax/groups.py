@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.core import Environment
+from rollax.environments.core import Environment, agent_types
 
 Sharing = Literal["all", "type", "none"]
 
@@ -42,7 +42,7 @@ def team(environment: Environment, sharing: Sharing) -> Team:
     everyone = tuple(range(environment.num_agents or 1))
     if sharing == "all" or len(everyone) == 1:
         return Team(len(everyone), (Group("", everyone, False),))
-    kinds: tuple[str, ...] = environment.agent_types  # pyright: ignore[reportAttributeAccessIssue]  (see AgentsEnvironment)
+    kinds = agent_types(environment)
     members = {kind: tuple(i for i in everyone if kinds[i] == kind) for kind in dict.fromkeys(kinds)}
     return Team(len(everyone), tuple(Group(kind, agents, sharing == "none") for kind, agents in members.items()))
 

@@ -11,6 +11,8 @@ import pytest
 
 from rollax.environments import Transition, check_environment, make
 from rollax.environments.check import FaultyEnvironmentError
+from rollax.environments.core import agent_types
+from rollax.environments.views import Identified
 from rollax.spaces import Ball, Box, Dict, Discrete
 
 
@@ -156,3 +158,45 @@ def test_a_sound_environment_passes_with_notes() -> None:
     report = check_environment(make("probe/truncation"), steps=4)
     assert any("same start" in note for note in report.notes) and any("no episode ended" in note for note in report.notes)
     assert "probe/truncation keeps the contract" in str(report)
+
+
+class Runners(eqx.Module):
+    """A sound environment with three agents: each one ends a step after the one before, and is paid until its end."""
+
+    once: bool = eqx.field(static=True, default=False)  # an end is reported at its step alone
+    pays: bool = eqx.field(static=True, default=False)  # also after the end
+
+    name = "test/runners"
+    observation_space = Box(0.0, 5.0, (1,))
+    action_space = Discrete(2)
+    num_agents = 3
+    time_limit = 5
+
+    def reset(self, key: jax.Array) -> Any:
+        return jnp.zeros((), jnp.int32), jnp.zeros((3, 1))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        time, end = state + 1, jnp.arange(3) + 2
+        over = (time == end) if self.once else (time >= end)
+        reward = jnp.where(self.pays | (time <= end), 1.0, 0.0)
+        return Transition(time, jnp.full((3, 1), jnp.minimum(time, 5), jnp.float32), reward, over, over & False, {})
+
+
+class Named(Runners):
+    agent_types = ("runner", "runner")
+
+
+def test_agents_report_their_end_until_the_last() -> None:
+    report = check_environment(Runners(), steps=12)
+    assert report.episodes == 12 and not any("own end" in note for note in report.notes)
+    with pytest.raises(FaultyEnvironmentError, match="agent 0 reports its end and then no longer.* keep in the state who"):
+        check_environment(Runners(once=True), steps=4)
+    assert any("rewards after their own end" in note for note in check_environment(Runners(pays=True), steps=12).notes)
+
+
+def test_kinds_of_agents_may_be_left_out() -> None:
+    """All are then of one; but a number of names that is not that of the agents is none."""
+    assert agent_types(Runners()) == ("agent",) * 3 and agent_types(Clock()) == ()
+    assert Identified(Runners()).agent_types == ("agent",) * 3
+    with pytest.raises(FaultyEnvironmentError, match="agent_types is .* a tuple of 3 names, or left out"):
+        check_environment(Named(), steps=4)

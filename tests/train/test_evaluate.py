@@ -1,5 +1,6 @@
 """Evaluations: what the environment tells is added up over an episode and no further, and they may be held elsewhere."""
 
+import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,17 @@ def test_it_is_added_up_until_the_last_agent_ends() -> None:
     assert set(played.length) == set(range(3, LONGEST + 3))
     np.testing.assert_array_equal(played.info["steps"], played.length)
     np.testing.assert_array_equal(played.info["place"], np.arange(8) < played.length[:, None])
+
+
+def test_rewards_of_an_agent_count_until_its_own_end() -> None:
+    """Though it is paid on until the others have ended, as it is not in training."""
+    played = evaluated(Counting(agents=3))
+    np.testing.assert_array_equal(played.returns, 2 * (played.length[:, None] - np.asarray([2, 1, 0])))
+
+
+def test_agents_without_kinds_are_trained(train: Callable) -> None:
+    result = train(environment=Counting(agents=2), config=dataclasses.replace(SMALL, sharing="type"))
+    assert np.shape(result.evaluation["return_agents"]) == (2,)
 
 
 def test_it_is_added_up_until_an_episode_is_given_up() -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments import check_play
-from rollax.environments.core import EXTRACTIONS, Environment, Transition, descriptor_space
+from rollax.environments.core import EXTRACTIONS, Environment, Transition, agent_types, descriptor_space
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -109,7 +109,15 @@ def _members(env: Any) -> list[str]:
             faults.append(f"{name} is missing: add {meant}.")
         elif not is_right(value):
             faults.append(f"{name} is {value!r} ({type(value).__module__}.{type(value).__name__}): it must be {meant}.")
-    return faults
+    return faults or _agent_types(env)
+
+
+def _agent_types(env: Environment) -> list[str]:
+    """Faults in the kinds of agents."""
+    kinds = agent_types(env)
+    if isinstance(kinds, tuple) and len(kinds) == (env.num_agents or 0) and all(isinstance(kind, str) for kind in kinds):
+        return []
+    return [f"agent_types is {kinds!r}: it must be a tuple of {env.num_agents} names, or left out where all are of one kind."]
 
 
 def _is_count_or_none(value: Any) -> bool:

@@ -149,7 +149,27 @@ def ends(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
     lengths = _longest(np.asarray(visits.ended))
     if limit is not None and lengths > limit:
         faults.append(f"an episode lasted {lengths} steps without an end but time_limit is {limit}: end it or raise the limit.")
+    forgetful = [] if env.num_agents is None else np.flatnonzero((_gone(visits) & ~_over(visits)).any(axis=(0, 1))).tolist()
+    if forgetful:
+        faults.append(
+            f"agent {forgetful[0]} reports its end and then no longer, but an episode is over when all report theirs at "
+            "one step: keep in the state who has ended, and report terminated or truncated for them until all have."
+        )
     return faults
+
+
+def _over(visits: Visit) -> np.ndarray:
+    """Who reports an end, `[E, T]` or `[E, T, A]`."""
+    return np.asarray(visits.transition.terminated | visits.transition.truncated)
+
+
+def _gone(visits: Visit) -> np.ndarray:
+    """Which agents had ended at an earlier step of the same episode, `[E, T, A]`."""
+    over, ended = _over(visits), np.asarray(visits.ended)
+    gone = np.zeros_like(over)
+    for step in range(1, over.shape[1]):
+        gone[:, step] = (gone[:, step - 1] | over[:, step - 1]) & ~ended[:, step - 1, None]
+    return gone
 
 
 def _resets_itself(visits: Visit, start_states: Any) -> bool:
@@ -189,4 +209,6 @@ def notes(visits: Visit, starts: tuple[Any, Any], steps: int) -> tuple[str, ...]
         found.append(f"no episode ended within {steps} random steps; the check of ends saw nothing.")
     if np.asarray(visits.transition.terminated & visits.transition.truncated).any():
         found.append("some steps are both terminated and truncated; they count as terminated.")
+    if np.ndim(visits.transition.reward) == 3 and np.asarray(visits.transition.reward)[_gone(visits)].any():
+        found.append("agents get rewards after their own end; these do not count.")
     return tuple(found)

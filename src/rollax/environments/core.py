@@ -31,7 +31,7 @@ class Environment(Protocol):
 
     `num_agents` is None for an environment without an agent axis. With an integer A, observations, actions, rewards and both
     ends lead with an axis `[A]`, the spaces describe one agent, and the episode is over when every agent's has
-    ended: an agent that ended early goes on reporting its end until then.
+    ended: an agent that ended early goes on reporting its end until then. Rewards after its own end do not count.
 
     `time_limit` is the most steps an episode can have, or None when that is not known: evaluation bounds its episodes by it.
 
@@ -70,6 +70,12 @@ class AgentsEnvironment(Environment, Protocol):
     def agent_types(self) -> tuple[str, ...]:
         """The kind of each agent, `num_agents` names: ("prey", "predator")."""
         ...
+
+
+def agent_types(environment: Any) -> tuple[str, ...]:
+    """The kind of each agent, "agent" where the environment names none; `()` where there is no axis of agents."""
+    number = environment.num_agents
+    return () if number is None else getattr(environment, "agent_types", ("agent",) * number)
 
 
 class TaskEnvironment(Environment, Protocol):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Transition, descriptor_space
+from rollax.environments.core import Transition, agent_types, descriptor_space
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
 
@@ -37,7 +37,7 @@ class View(eqx.Module):
 
     @property
     def agent_types(self) -> tuple[str, ...]:
-        return self.env.agent_types
+        return agent_types(self.env)
 
     @property
     def time_limit(self) -> int | None:
@@ -144,7 +144,7 @@ class Against(View):
     functions: tuple[tuple[str, Any, tuple[int, ...]], ...] = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        kinds = () if self.env.num_agents is None else self.env.agent_types
+        kinds = agent_types(self.env)
         for kind in self.opponents:
             if kind not in kinds:
                 raise UnknownNameError("type of agents to play against", kind, dict.fromkeys(kinds))
@@ -154,7 +154,7 @@ class Against(View):
     @property
     def learners(self) -> tuple[int, ...]:
         """The agents beneath that are agents here."""
-        return tuple(i for i, kind in enumerate(self.env.agent_types) if kind not in self.opponents)
+        return tuple(i for i, kind in enumerate(agent_types(self.env)) if kind not in self.opponents)
 
     @property
     def num_agents(self) -> int:
@@ -162,7 +162,7 @@ class Against(View):
 
     @property
     def agent_types(self) -> tuple[str, ...]:
-        return tuple(self.env.agent_types[i] for i in self.learners)
+        return tuple(agent_types(self.env)[i] for i in self.learners)
 
     def descriptor(self, state: Any) -> jax.Array:
         return self.env.descriptor(state[0])
@@ -182,7 +182,7 @@ class Against(View):
         for (kind, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
             seen = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
             after_carries[kind], theirs = algorithm.act(self.opponents[kind], carries[kind], seen, act_key, False)
-            own = [i for i, agent in enumerate(agents) if self.env.agent_types[agent] == kind]
+            own = [i for i, agent in enumerate(agents) if agent_types(self.env)[agent] == kind]
             actions = actions.at[np.asarray(agents)[own]].set(theirs[np.asarray(own)])
         after = self.env.step(env_key, inner, actions)
         return Transition(

@@ -12,14 +12,14 @@ import numpy as np
 from rollax import descriptors
 from rollax.algorithm import Algorithm
 from rollax.environments import make
-from rollax.environments.core import Environment
+from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import Against, Identified, identified
 from rollax.errors import UsageError
 from rollax.spaces import Space
 from rollax.train import loop, record, run_dir
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints
-from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, evaluator
+from rollax.train.evaluate import Episodes, Metric, default_metrics, evaluator
 from rollax.train.loop import Result
 from rollax.train.progress import Display, display
 from rollax.train.settings import RunOptions, Spec, evaluated_with, make_spec

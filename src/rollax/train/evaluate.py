@@ -37,8 +37,9 @@ def evaluator(
 ) -> Callable[[Any, jax.Array], Episodes]:
     """`(state, key) -> Episodes`: N environments side by side, each for one episode from its own start.
 
-    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`. `descriptor`: how
-    the descriptor of an episode is extracted, as for `descriptors.describing`; None: as the environment has it.
+    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`. What an agent
+    gets after its own end does not count. `descriptor`: how the descriptor of an episode is extracted, as for
+    `descriptors.describing`; None: as the environment has it.
     """
     agents = environment.num_agents
     describing = descriptors.describing(environment, descriptor, max_steps)
@@ -60,13 +61,14 @@ def evaluator(
             return (time < max_steps) & ~jnp.all(episodes.terminated | episodes.truncated)
 
         def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-            time, carry, env_state, obs, episodes = loop
+            time, carry, env_state, obs, is_gone, episodes = loop
             act_key, env_key = jax.random.split(jax.random.fold_in(run_key, time))
             carry, action = act(carry, obs, jax.random.split(act_key, num_episodes))
             after = jax.vmap(environment.step)(jax.random.split(env_key, num_episodes), env_state, action)
             alive = ~(episodes.terminated | episodes.truncated)
             terminated, truncated = after.terminated, after.truncated
-            reward = tree.where(alive, after.reward, jnp.zeros_like(after.reward))
+            reward = jnp.where(is_gone, 0.0, after.reward)
+            is_gone |= terminated | truncated
             info = tree.where(alive, jax.tree.map(jnp.add, episodes.info, after.info), episodes.info)
             if agents is not None:
                 ended = jnp.all(terminated | truncated, axis=-1)
@@ -80,9 +82,9 @@ def evaluator(
                 info,
                 describing.add(episodes.descriptor, after.state, time, alive),
             )
-            return time + 1, carry, after.state, after.obs, episodes
+            return time + 1, carry, after.state, after.obs, is_gone, episodes
 
-        first = (jnp.zeros((), jnp.int32), carry, env_state, obs, start)
+        first = (jnp.zeros((), jnp.int32), carry, env_state, obs, jnp.zeros(streams, bool), start)
         episodes = jax.lax.while_loop(running, body, first)[-1]
         return episodes._replace(descriptor=describing.finish(episodes.descriptor, episodes.length))
 
@@ -142,8 +144,3 @@ def _returns_of_agents(returns: np.ndarray, agent_types: tuple[str, ...]) -> dic
     kinds = {kind: [i for i, other in enumerate(agent_types) if other == kind] for kind in dict.fromkeys(agent_types)}
     by_type = {f"return_{kind}": float(means[agents].mean()) for kind, agents in kinds.items()} if len(kinds) > 1 else {}
     return {"return_agents": means.tolist(), "return_team": float(means.sum()), **by_type}
-
-
-def agent_types(environment: Environment) -> tuple[str, ...]:
-    """The type of each agent; none where there is no axis of agents."""
-    return () if environment.num_agents is None else environment.agent_types  # pyright: ignore[reportAttributeAccessIssue]

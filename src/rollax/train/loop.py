@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError
 from rollax.train import lineage, record
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints, SaveFailed
-from rollax.train.evaluate import Episodes, Metric, agent_types, default_metrics, further, info_shapes
+from rollax.train.evaluate import Episodes, Metric, default_metrics, further, info_shapes
 from rollax.train.logging import missing, read_metrics
 from rollax.train.progress import Display, duration, size
 from rollax.train.run_dir import METRICS, installed
