@@ -22,6 +22,8 @@ class Algorithm(NamedTuple):
     # the carry, the observation and the action lead with [A].
     act: Callable[..., Any]
     initial_carry: Callable[[State], Any]  # the memory that an episode of one environment begins with
+    # The state without what only learning needs, such as a replay: what `act` and `initial_carry` read is left as it is.
+    acting_state: Callable[[State], State] = lambda state: state
 
 
 def population(algorithm: Algorithm) -> Algorithm:
@@ -35,6 +37,7 @@ def population(algorithm: Algorithm) -> Algorithm:
         step=jax.vmap(algorithm.step),
         act=jax.vmap(algorithm.act, in_axes=(0, 0, 0, 0, None)),
         initial_carry=jax.vmap(algorithm.initial_carry),
+        acting_state=jax.vmap(algorithm.acting_state),
     )
 
 

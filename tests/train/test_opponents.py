@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rollax
 from rollax import RunOptions, UsageError, load, resume, train
 from rollax.environments import make
 from rollax.environments.views import Against
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
+NETWORK = rollax.NetworkConfig(hidden=(8,))
 HUNT = {"arguments": {"time_limit": 5}, "network": {"hidden": (8,)}, "config": SMALL, "quiet": True}
 
 
@@ -73,6 +75,39 @@ def test_a_run_keeps_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> No
     finally:
         for name in ("both", "prey"):
             shutil.move(tmp_path / name, hunts[name])
+
+
+def test_an_opponent_may_come_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:
+    """By "RUN@CHECKPOINT"; the run keeps that one, without what the opponent learnt from."""
+    for chosen, updates in (("0", 0), ("last", 3)):
+        prey = hunted(tmp_path / chosen, opponents={"predator": f"{hunts['both']}@{chosen}"})
+        opponent = load(prey).environment.opponents["predator"]
+        assert int(opponent.updates) == updates and opponent.actor == ()
+        assert [path.name for path in (prey / "opponents/predator/checkpoints").iterdir()] == [f"step_{updates * 32:012d}"]
+    odd = shutil.copytree(hunts["both"], tmp_path / "odd@0")
+    assert int(load(hunted(tmp_path / "prey", opponents={"predator": odd})).environment.opponents["predator"].updates) == 3
+    with pytest.raises(UsageError, match="must be last, best or the number of a step"):
+        hunted(tmp_path / "wrong", opponents={"predator": f"{hunts['both']}@worst"})
+
+
+def test_opponents_with_objects_of_their_own(tmp_path: Path) -> None:
+    """They have those of the run that they play in, also when it goes on."""
+    env = make("hunting/2-players", time_limit=5)
+    own = {"environment": env, "network": lambda key: rollax.actor_critic(env, NETWORK, key)}
+
+    def trained(name: str, **given: Any) -> Path:
+        options = RunOptions(total_steps=32, run_dir=tmp_path / name, eval_episodes=4, eval_count=1, tensorboard=False)
+        return train("ppo", config=SMALL | {"sharing": "all"}, options=options, quiet=True, **given).folder
+
+    both = trained("both", **own)
+    prey = trained("prey", **own, opponents={"predator": both})
+    shutil.rmtree(both)
+    assert resume(prey, total_steps=2 * 32, quiet=True, **own).status == "done"
+    assert load(prey, **own).environment.agent_types == ("prey",)
+    with pytest.raises(UsageError, match="used a network of its own, which this run needs too: pass it as network="):
+        trained("other", environment=env, opponents={"prey": prey})
+    with pytest.raises(UsageError, match="was trained with the name hunting/2-players: here it is another"):
+        trained("other", **own | {"environment": make("hunting/3-players")}, opponents={"predator": prey})
 
 
 def test_mistakes(hunts: dict[str, Path], tmp_path: Path) -> None:

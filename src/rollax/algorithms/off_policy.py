@@ -136,7 +136,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
             return carry, one(obs, key)
         return carry, jax.vmap(one)(obs, jax.random.split(key, environment.num_agents))
 
-    return Algorithm(init, step, act, lambda state: ())
+    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(actor=(), replay=()))
 
 
 def frames_before(state: OffPolicyState, time: jax.Array) -> jax.Array:

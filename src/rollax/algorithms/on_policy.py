@@ -126,7 +126,10 @@ def on_policy(
         last = policy(state, jnp.ones(()))  # as it will act when it has learnt: what explores less and less, explores least
         return rollout.act_together(environment, team(state.config), last, carry, obs, key, jnp.asarray(greedy))
 
-    return Algorithm(init, step, act, lambda state: rollout.first_carry(environment, team(state.config), state.network))
+    def initial_carry(state: State) -> Any:
+        return rollout.first_carry(environment, team(state.config), state.network)
+
+    return Algorithm(init, step, act, initial_carry, lambda state: state._replace(actor=()))
 
 
 def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:

@@ -54,8 +54,10 @@ def train(
     dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
     traced settings to values; `evolve` maps such names to ranges `(low, high)` or `(low, high, "log" or "linear")` within which
     population-based training moves them, over as many members as `seeds`; `opponents` maps types of agents to runs whose
-    policies they follow without learning (the run keeps copies); `metrics` is a function from `Episodes` to further numbers
-    of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come before those in it.
+    policies they follow without learning (the run keeps copies): "RUN" at its last checkpoint, "RUN@best" or "RUN@40960" at
+    another. Where those had an environment or a network object of their own, it is that of this run. `metrics` is a function
+    from `Episodes` to further numbers of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come
+    before those in it.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
@@ -77,12 +79,13 @@ def train(
         spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
     if own_network is not None:
         spec = dataclasses.replace(spec, network=run_dir.CUSTOM)
-    played = _with_opponents(spec, own_environment)
+    policies = _opponents(spec, own_environment, own_network)
+    played = _with_opponents(spec, own_environment, policies)
     programs.check(spec, played, own_network)
     loop.check(spec, metrics, played)
     folder = run_dir.create(spec)
     with run_dir.alone(folder):
-        spec = opponents_of_its_own(folder, spec)
+        spec = opponents_of_its_own(folder, spec, policies)
         show = show or display(quiet)
         if lost:
             show.message(_not_held_elsewhere(name, lost))
@@ -122,7 +125,7 @@ def resume(
     end = spec.total_updates * spec.config.frames_per_update
     if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
         raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
-    environment = _with_opponents(spec, environment, folder)
+    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
     with run_dir.alone(folder):
@@ -149,7 +152,7 @@ def _run(spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metr
 class Policy(NamedTuple):
     """A trained policy: `carry = policy.initial_carry()`, then `action, carry = policy.act(obs, carry, key)`.
 
-    `environment` is that of its evaluations.
+    `environment` is that of its evaluations; `state` is that of the algorithm without what learning alone needs, as a replay.
     """
 
     spec: Spec
@@ -208,7 +211,8 @@ def load(
         if environment is not None or spec.own_environment:
             raise UsageError(_NOT_BY_ID)
         spec = evaluated_with(spec, eval_arguments)
-    algorithm, trained_in = programs.assemble(spec, _with_opponents(spec, environment, folder), network)
+    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
+    algorithm, trained_in = programs.assemble(spec, environment, network)
     like = programs.abstract(spec, algorithm)
     environment = programs.evaluation_environment(spec, trained_in)
     count = len(spec.members())
@@ -226,25 +230,56 @@ def load(
     step, state, warnings = checkpoints.restore(which, like)
     checkpoints.close()
     if count == 1:
-        return Policy(spec, environment, step, state, algorithm, warnings)
+        return Policy(spec, environment, step, algorithm.acting_state(state), algorithm, warnings)
     chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
     members = state.members if spec.evolve else state
-    state = jax.tree.map(lambda x: x[chosen], members)
+    state = algorithm.acting_state(jax.tree.map(lambda x: x[chosen], members))
     return Policy(spec, environment, step, state, algorithm, warnings, chosen)
 
 
-def _with_opponents(spec: Spec, environment: Environment | None, folder: Path | None = None) -> Environment | None:
-    """The environment with the run's opponents in it; as it is given where there are none. `folder`: of a run that is begun.
+def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None = None) -> dict[str, Policy]:
+    """By type of agents, the policies of the run's opponents. `folder`: of a run that is begun.
+
+    Opponents that were trained with objects of their own have the environment and the network of this run.
+
+    Raises UsageError when there is no such run or checkpoint, or when its objects cannot be those of this run.
+    """
+    policies = {}
+    for kind, run in spec.opponents.items():
+        path, checkpoint = _checkpoint_of(run) if folder is None else (folder / run, "last")
+        theirs, objects = run_dir.read_spec(path), {}
+        if theirs.own_environment:
+            objects["environment"] = make(spec.environment, **spec.arguments) if environment is None else environment
+            if theirs.environment != objects["environment"].name:
+                raise UsageError(f"the opponent {run} was trained with the name {theirs.environment}: here it is another")
+        if theirs.network == run_dir.CUSTOM:
+            if network is None:
+                raise UsageError(
+                    f"the opponent {run} used a network of its own, which this run needs too: pass it as network=..."
+                )
+            objects["network"] = network
+        policies[kind] = load(path, checkpoint=checkpoint, **objects)
+    return policies
+
+
+def _checkpoint_of(run: str) -> tuple[Path, str]:
+    """The folder and the checkpoint of "RUN@CHECKPOINT", of "RUN" the last."""
+    folder, at, checkpoint = run.rpartition("@")
+    return (Path(folder), checkpoint) if at and not Path(run).exists() else (Path(run), "last")
+
+
+def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[str, Policy]) -> Environment | None:
+    """The environment with the run's opponents in it; as it is given where there are none.
 
     Raises UsageError for opponents that do not fit: other spaces, or agents that they never were.
     """
-    if not spec.opponents:
+    if not policies:
         return environment
     if environment is None:
         environment = make(spec.environment, **spec.arguments)
     states, functions = {}, []
-    for kind, run in spec.opponents.items():
-        policy = load(run if folder is None else folder / run)
+    for kind, policy in policies.items():
+        run = spec.opponents[kind]
         theirs, algorithm, agents = policy.environment, policy.algorithm, tuple(range(environment.num_agents or 0))
         if isinstance(theirs, Identified):
             theirs = theirs.env
@@ -271,21 +306,21 @@ def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
     return algorithm._replace(act=act)
 
 
-def opponents_of_its_own(folder: Path, spec: Spec) -> Spec:
+def opponents_of_its_own(folder: Path, spec: Spec, policies: dict[str, Policy]) -> Spec:
     """The specification with copies of its opponents' policies in the run's folder, so that it needs no other run."""
     kept = {}
-    for kind, run in spec.opponents.items():
+    for kind, policy in policies.items():
         kept[kind] = f"opponents/{kind}"
-        target = folder / kept[kind]
-        newest = max((Path(run) / "checkpoints").glob("step_*"))
+        run, target = _checkpoint_of(spec.opponents[kind])[0], folder / kept[kind]
+        checkpoint = f"checkpoints/step_{policy.step:012d}"
         target.mkdir(parents=True)
-        shutil.copy(Path(run) / run_dir.CONFIG, target)
-        shutil.copytree(newest, target / "checkpoints" / newest.name)
+        shutil.copy(run / run_dir.CONFIG, target)
+        shutil.copytree(run / checkpoint, target / checkpoint)
         for name in ("opponents", run_dir.EVALUATIONS):
-            if (Path(run) / name).is_dir():
-                shutil.copytree(Path(run) / name, target / name)
-            elif (Path(run) / name).exists():
-                shutil.copy(Path(run) / name, target)
+            if (run / name).is_dir():
+                shutil.copytree(run / name, target / name)
+            elif (run / name).exists():
+                shutil.copy(run / name, target)
     spec = dataclasses.replace(spec, opponents=kept)
     run_dir.write_spec(folder, spec)
     return spec
