@@ -67,9 +67,23 @@ def test_act_is_pure(policy: rollax.Policy) -> None:
     assert has_memory == (policy.spec.network.core == "gru")
 
 
+def test_memory_is_begun_anew_where_episodes_begin(policy: rollax.Policy) -> None:
+    """Of a single environment, of some of many, and of some agents of each."""
+    first = policy.initial_carry()
+    no, yes = False, True
+    for begins in (jnp.asarray(yes), jnp.asarray([yes, no, yes]), jnp.asarray([[yes, no], [no, no], [yes, yes]])):
+        used = jax.tree.map(lambda x, begins=begins: jnp.full((*begins.shape, *jnp.shape(x)), 7.0), first)
+        reset = jax.jit(policy.reset_memory)(used, begins)
+        for x, start in zip(jax.tree.leaves(reset), jax.tree.leaves(first), strict=True):
+            for place in np.ndindex(begins.shape):
+                np.testing.assert_array_equal(x[place], start if begins[place] else jnp.full_like(start, 7.0))
+
+
 def test_evaluate_repeats_what_the_run_saw(policy: rollax.Policy) -> None:
     """The same key gives the same episodes; the key of the run's evaluations gives those that the run recorded."""
     numbers, episodes = policy.evaluate(8, jax.random.key(1))
+    further, _ = policy.evaluate(8, jax.random.key(1), metrics=lambda played: {"longest": played.length.max()})
+    assert further == numbers | {"longest": 4}
     again = policy.evaluate(8, jax.random.key(1))
     assert numbers == again[0]
     np.testing.assert_array_equal(episodes.returns, again[1].returns)

@@ -267,6 +267,8 @@ def test_a_metric_of_ones_own(train: Callable) -> None:
     assert -least[1] in kept
     with pytest.raises(rollax.UsageError, match="did you mean lost"):
         train("other", metrics=lost, best_metric="lots")
+    with pytest.raises(rollax.UsageError, match="unknown best_metric 'lost'.* from Python with metrics="):
+        rollax.resume(result.folder, total_steps=13 * FRAMES)
 
 
 def test_numbers_that_are_not_finite_are_null(train: Callable) -> None:

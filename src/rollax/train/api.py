@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rollax import descriptors
+from rollax import descriptors, tree
 from rollax.algorithm import Algorithm
 from rollax.environments import make
 from rollax.environments.core import Environment, agent_types
@@ -19,7 +20,7 @@ from rollax.spaces import Space
 from rollax.train import loop, record, run_dir
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints
-from rollax.train.evaluate import Episodes, Metric, default_metrics, evaluator
+from rollax.train.evaluate import Episodes, Metric, default_metrics, evaluator, measured
 from rollax.train.loop import Result
 from rollax.train.progress import Display, display
 from rollax.train.settings import RunOptions, Spec, evaluated_with, make_spec
@@ -167,6 +168,15 @@ class Policy(NamedTuple):
         """The memory that an episode begins with."""
         return self.algorithm.initial_carry(self.state)
 
+    def reset_memory(self, carry: Any, begins: jax.Array) -> Any:
+        """The memory, begun anew where an episode begins.
+
+        `begins`: bool `[]`, or with the leading axes of the memories of many environments: `[E]`, or `[E, A]` for single agents
+        of each.
+        """
+        first = jax.tree.map(lambda x, like: jnp.broadcast_to(x, jnp.shape(like)), self.initial_carry(), carry)
+        return tree.where(begins, first, carry)
+
     def act(self, obs: Any, carry: Any, key: jax.Array, greedy: bool = True) -> tuple[Any, Any]:
         """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
         vmap it."""
@@ -174,19 +184,25 @@ class Policy(NamedTuple):
         return action, carry
 
     def evaluate(
-        self, episodes: int, key: jax.Array, greedy: bool = True, descriptor: descriptors.Choice = None
+        self,
+        episodes: int,
+        key: jax.Array,
+        greedy: bool = True,
+        descriptor: descriptors.Choice = None,
+        metrics: Metric | None = None,
     ) -> tuple[dict[str, Any], Episodes]:
         """Plays whole episodes: their numbers, and each one's return, length and end.
 
         With an environment that describes behaviour also each one's descriptor: "final", "mean", a function
-        `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None).
+        `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None). `metrics` adds numbers, as it
+        does in `train`.
 
         Raises UsageError for a descriptor where the environment describes none.
         """
         steps = programs.eval_steps(self.environment, self.spec)
         run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy, descriptor))
         played = jax.device_get(run(self.state, key))
-        return default_metrics(played, agent_types(self.environment)), played
+        return default_metrics(played, agent_types(self.environment)) | measured(metrics, played), played
 
 
 def load(

@@ -103,6 +103,11 @@ def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
 Metric = Callable[[Episodes], dict[str, float]]
 
 
+def measured(metric: Metric | None, episodes: Episodes) -> dict[str, Any]:
+    """The numbers of a user's own, as plain values."""
+    return {} if metric is None else {name: np.asarray(value).tolist() for name, value in metric(episodes).items()}
+
+
 def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> dict[str, Any]:
     """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, the means of `info` and descriptors.
 

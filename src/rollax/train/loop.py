@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments.core import agent_types
-from rollax.errors import UnknownNameError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.train import lineage, record
 from rollax.train import program as programs
 from rollax.train.checkpoint import Checkpoints, SaveFailed
-from rollax.train.evaluate import Episodes, Metric, default_metrics, further, info_shapes
+from rollax.train.evaluate import Episodes, Metric, default_metrics, further, info_shapes, measured
 from rollax.train.logging import missing, read_metrics
 from rollax.train.progress import Display, duration, size
 from rollax.train.run_dir import METRICS, installed
@@ -156,7 +156,7 @@ def _evaluate_if_due(session: Session) -> bool:
         values["return_members"] = returns.reshape(returns.shape[0], -1).mean(axis=1).tolist()
     values["episodes"] = int(np.size(episodes.length))
     if session.metric is not None:
-        values |= {name: np.asarray(value).tolist() for name, value in session.metric(episodes).items()}
+        values |= measured(session.metric, episodes)
         _check_best_metric(session.spec, values)
     session.evaluation = {**values, "updates": updates, "wall_time": session.wall_time}
     kinds = agent_types(session.program.environment)
@@ -213,7 +213,10 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
         shown = programs.evaluation_environment(spec, environment)
         one, yes, kinds = jnp.ones(1), jnp.ones(1, bool), agent_types(shown)
         episodes = Episodes(jnp.ones((1, len(kinds))) if kinds else one, one, yes, yes)
-        _check_best_metric(spec, {**default_metrics(episodes, kinds), **info_shapes(shown), "episodes": 1})
+        try:
+            _check_best_metric(spec, {**default_metrics(episodes, kinds), **info_shapes(shown), "episodes": 1})
+        except UsageError as error:
+            raise UsageError(f"{error} If it is a number of your own, train and resume from Python with metrics=...") from None
 
 
 def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:
