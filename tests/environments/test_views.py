@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.environments import Streams, Transition, check_environment, make
-from rollax.environments.views import Recalling, Trials
+from rollax.environments.views import ActionRepeat, Recalling, TimeLimit, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete
 
@@ -221,5 +221,68 @@ def test_what_cannot_be_viewed() -> None:
     for id in ("probe/continuous", "probe/multi-discrete", "probe/two-agents"):
         with pytest.raises(UsageError, match=f"{id}: .*one agent with discrete actions"):
             Recalling(make(id))
-    with pytest.raises(UsageError, match=r"episodes \(0\) must be at least 1"):
-        Trials(Levers(), 0)
+    for view, name in ((Trials, "episodes"), (TimeLimit, "max_steps"), (ActionRepeat, "times")):
+        with pytest.raises(UsageError, match=rf"{name} \(0\) must be at least 1"):
+            view(Levers(), 0)
+
+
+class Steps(eqx.Module):
+    """The time, seen and paid. The only agent ends after 5 steps; of several the first does, each other one a step later."""
+
+    num_agents: int | None = eqx.field(static=True, default=None)
+
+    name = "test/steps"
+    observation_space = Box(0.0, 10.0, (1,))
+    action_space = Discrete(2)
+    time_limit = 10
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        return jnp.zeros((), jnp.int32), self._each(jnp.zeros(1))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        time = state + 1
+        ends = self._each(time) >= 5 + (0 if self.num_agents is None else jnp.arange(self.num_agents))
+        obs = self._each(jnp.minimum(time, 10).astype(jnp.float32)[None])
+        return Transition(time, obs, self._each(time.astype(jnp.float32)), ends, ends & False, {"odd": time % 2 == 1})
+
+    def _each(self, x: jax.Array) -> jax.Array:
+        return x if self.num_agents is None else jnp.broadcast_to(x, (self.num_agents, *x.shape))
+
+
+def walked(env: Any, steps: int) -> list[Transition]:
+    state, _ = env.reset(jax.random.key(0))
+    action, after = jnp.zeros(() if env.num_agents is None else env.num_agents, jnp.int32), []
+    for key in jax.random.split(jax.random.key(1), steps):
+        after.append(env.step(key, state, action))
+        state = after[-1].state
+    return after
+
+
+def test_a_time_limit_cuts_off() -> None:
+    """With the true last observation; the end of a task stays one, and a limit beneath that is shorter stays as it is."""
+    steps = walked(TimeLimit(Steps(), 3), 3)
+    assert [bool(step.truncated) for step in steps] == [False, False, True]
+    assert not any(step.terminated for step in steps) and steps[-1].obs.tolist() == [3.0]
+    (*_, last) = walked(TimeLimit(Steps(), 5), 5)
+    assert last.terminated and not last.truncated
+    (*_, last) = walked(TimeLimit(Steps(2), 5), 5)
+    assert (last.terminated.tolist(), last.truncated.tolist()) == ([True, False], [False, True])
+    assert (TimeLimit(Steps(), 3).time_limit, TimeLimit(Steps(), 30).time_limit) == (3, 10)
+
+
+def test_an_action_is_repeated_until_the_first_end() -> None:
+    """Rewards and what is told add up to the same; an agent that has ended gets nothing more until the others have."""
+    steps = walked(ActionRepeat(Steps(), 3), 2)
+    assert [float(step.reward) for step in steps] == [1 + 2 + 3, 4 + 5]
+    assert [float(step.info["odd"]) for step in steps] == [2, 1]
+    assert [bool(step.terminated) for step in steps] == [False, True] and steps[-1].obs.tolist() == [5.0]
+    (_, last) = walked(ActionRepeat(Steps(2), 4), 2)
+    assert last.reward.tolist() == [5, 5 + 6] and last.obs.tolist() == [[6.0], [6.0]]
+    assert ActionRepeat(Steps(), 3).time_limit == 4
+
+
+@pytest.mark.parametrize("env", [Levers(), Levers(parts=True), Steps(), Steps(2)], ids=["levers", "parts", "steps", "agents"])
+def test_limits_and_repeats_keep_the_contract(env: Any) -> None:
+    for view in (TimeLimit(env, 3), ActionRepeat(env, 2), TimeLimit(ActionRepeat(env, 2), 2)):
+        report = check_environment(view, steps=12)
+        assert report.episodes >= 12 and not any("own end" in note for note in report.notes)

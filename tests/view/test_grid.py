@@ -13,6 +13,7 @@ from rich.text import Text
 import rollax
 from rollax.cli import main
 from rollax.environments import rulesets
+from rollax.environments.views import ActionRepeat, TimeLimit, Trials
 from rollax.view import draw, grid
 from rollax.view import render as renders
 from rollax.view import text as texts
@@ -44,6 +45,17 @@ def played(policy):
 def states(policy, played):
     """The states of the grid beneath, one a frame."""
     return [unwrapped(policy.environment, frame.state, frame.obs)[1] for frame in played.frames]
+
+
+def test_limits_and_repeats_are_looked_through():
+    """The environment beneath, its state and its observation, and which episode of a trial it is."""
+    beneath = rollax.make("probe/two-steps")
+    env = TimeLimit(ActionRepeat(beneath, 2), 5)
+    state, obs = env.reset(jax.random.key(0))
+    found, inner, seen = unwrapped(env, state, obs)
+    assert found is beneath and seen is obs
+    assert jax.tree.leaves(inner) == jax.tree.leaves(state[0])
+    assert trial(TimeLimit(Trials(beneath, 3), 5), ((inner, (), np.asarray(1)), 0)) == (2, 3)
 
 
 def state_of(cells, position, direction=0, **more):

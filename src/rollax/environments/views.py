@@ -1,4 +1,4 @@
-"""Environments seen otherwise: with the last action and reward, or the agent, in the observation; or as trials of episodes."""
+"""Environments seen otherwise: with more in the observation, against others, as trials, cut off, or at a slower rhythm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -257,6 +257,79 @@ class Trials(View):
 
     def _extended(self, obs: Any, begins: jax.Array) -> dict[str, Any]:
         return {**_parts(self.env.observation_space, obs), "begins": begins.astype(jnp.int32)}
+
+
+class TimeLimit(View):
+    """An environment whose episodes are cut off after `max_steps` steps, with the true last observation.
+
+    A task that ends with that very step has terminated. The environment's own limit stays where it is shorter.
+    """
+
+    max_steps: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.max_steps < 1:
+            raise UsageError(f"{self.env.name}: max_steps ({self.max_steps}) must be at least 1.")
+
+    @property
+    def time_limit(self) -> int:
+        return self.max_steps if self.env.time_limit is None else min(self.max_steps, self.env.time_limit)
+
+    def descriptor(self, state: Any) -> jax.Array:
+        return self.env.descriptor(state[0])
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        return self._begun(*self.env.reset(key))
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        return self._begun(*self.env.reset_task(key, task))
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        inner, time = state
+        after = self.env.step(key, inner, action)
+        cut = (time + 1 >= self.max_steps) & ~after.terminated
+        return after._replace(state=(after.state, time + 1), truncated=after.truncated | cut)
+
+    def _begun(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        return (state, jnp.zeros((), jnp.int32)), obs
+
+
+class ActionRepeat(View):
+    """An environment in which every action is taken `times` times, or until the episode ends.
+
+    Rewards, and what `info` tells, are summed. The action stays the same whatever an "action_mask" says in between.
+    """
+
+    times: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        if self.times < 1:
+            raise UsageError(f"{self.env.name}: times ({self.times}) must be at least 1.")
+
+    @property
+    def time_limit(self) -> int | None:
+        return None if self.env.time_limit is None else -(-self.env.time_limit // self.times)
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        return self.env.reset(key)
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        return self.env.reset_task(key, task)
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        def once(key: jax.Array, state: Any) -> Transition:
+            after = self.env.step(key, state, action)
+            # Truths and whole numbers are counted, as an evaluation does.
+            return after._replace(info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), after.info))
+
+        def again(before: Transition, key: jax.Array) -> tuple[Transition, None]:
+            after, is_over = once(key, before.state), before.terminated | before.truncated
+            reward = before.reward + jnp.where(is_over, 0.0, after.reward)
+            after = after._replace(reward=reward, info=jax.tree.map(jnp.add, before.info, after.info))
+            return tree.where(jnp.all(is_over), before, after), None
+
+        keys = jax.random.split(key, self.times)
+        return jax.lax.scan(again, once(keys[0], state), keys[1:])[0]
 
 
 def _spaces(space: Space) -> dict[str, Space]:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from rollax.environments.native.memory import Partial
-from rollax.environments.views import Against, Identified, Recalling, Trials
+from rollax.environments.views import ActionRepeat, Against, Identified, Recalling, TimeLimit, Trials
 from rollax.spaces import Dict
 
-WRAPPERS = (Recalling, Trials, Partial, Identified, Against)
+WRAPPERS = (Recalling, Trials, Partial, Identified, Against, TimeLimit, ActionRepeat)
 
 
 def innermost(environment: Any) -> Any:
@@ -22,8 +22,9 @@ def unwrapped(environment: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
         if isinstance(environment, Against):  # whose state has what all agents see
             state, obs, environment = state[0], state[1], environment.env
             continue
-        is_part = not isinstance(environment, Partial) and not isinstance(environment.env.observation_space, Dict)
-        state = state[0] if isinstance(environment, Trials) else state
+        has_more = isinstance(environment, Recalling | Trials | Identified)
+        is_part = has_more and not isinstance(environment.env.observation_space, Dict)
+        state = state[0] if isinstance(environment, Trials | TimeLimit) else state
         obs = obs["observation"] if is_part else obs
         environment = environment.env
     return environment, state, obs
@@ -34,6 +35,7 @@ def trial(environment: Any, state: Any) -> tuple[int, int] | None:
     while isinstance(environment, WRAPPERS):
         if isinstance(environment, Trials):
             return int(state[2]) + 1, environment.episodes
+        state = state[0] if isinstance(environment, TimeLimit) else state
         environment = environment.env
     return None
 
