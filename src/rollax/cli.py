@@ -220,8 +220,10 @@ def evaluate(arguments: list[str]) -> int:
 
 def _words(given: Evaluate, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
     """An evaluation as a person reads it."""
+    from rollax.environments.core import agent_types
     from rollax.train.evaluate import further
 
+    by_agents = ["return_agents", "return_team", *(f"return_{kind}" for kind in dict.fromkeys(agent_types(policy.environment)))]
     low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
     member = "" if policy.member is None else f", member {policy.member}"
     elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
@@ -232,7 +234,7 @@ def _words(given: Evaluate, policy: Any, numbers: dict[str, Any], episodes: Any)
         f"  return   {figures}",
         f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
         f"  length   mean {numbers['length_mean']:.1f}; {ends}",
-        *(f"  {words}" for words in further(episodes, numbers, MOST_NUMBERS)),
+        *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
     ]
     if "descriptor_mean" in numbers:
         lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")

@@ -110,6 +110,17 @@ def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
     assert rollax("eval", "run", "--episodes", 4).object["descriptor_mean"] == means["final"]
 
 
+def test_eval_shows_what_agents_and_the_environment_tell(rollax: Rollax) -> None:
+    """Returns by agent, team and type, and what is told of an episode, as the object has them."""
+    assert rollax("train", "ppo", "hunting/2-players", "--env.time-limit", 5, *TINY).code == 0
+    outcome = rollax("eval", "run", "--episodes", 4)
+    found = outcome.object
+    first, second = found["return_agents"]
+    assert f"  return_agents {first:.2f} {second:.2f}" in outcome.lines
+    for name in ("return_team", "return_prey", "return_predator", "caught", "survived"):
+        assert f"  {name} {found[name]:.2f}" in outcome.lines
+
+
 def test_the_lines_of_train(rollax: Rollax) -> None:
     """The settings given on the command line are those of the run."""
     settings = [

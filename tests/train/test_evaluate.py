@@ -332,7 +332,7 @@ def test_trials_are_evaluated_over_more_episodes(train: Callable, lenient: None)
     assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
     numbers, played = policy.evaluate(3, jax.random.key(0))
     assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
-    (words,) = further(played, numbers)
+    (words,) = further(played.info, numbers)
     assert words == "episode_returns " + " ".join(f"{x:.2f}" for x in numbers["episode_returns"])
     every = make_spec("ppo", TRIALS, {"split": "all"}, None, None, RunOptions(), {}, {"split": "all"})
     with pytest.raises(rollax.UsageError, match="evaluations on held-out tasks say nothing"):
@@ -343,8 +343,8 @@ def test_words_of_what_is_told() -> None:
     """One number each, or a curve, of which no more is shown than asked for, and that there is more."""
     played = evaluated(Counting())._replace(info={"steps": np.ones(3), "place": np.ones((3, 12))})
     numbers = {"steps": 3.0, "place": list(range(12))}
-    assert further(played, numbers, 3) == ["steps 3.00", "place 0.00 1.00 2.00 ..."]
-    assert further(played, numbers, 12)[1].endswith("10.00 11.00")
+    assert further(played.info, numbers, 3) == ["steps 3.00", "place 0.00 1.00 2.00 ..."]
+    assert further(played.info, numbers, 12)[1].endswith("10.00 11.00")
 
 
 def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Evaluation on whole episodes: every episode counts, long or short, and none is cut but by its own limit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -136,11 +136,11 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> di
     }
 
 
-def further(episodes: Episodes, values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:
-    """The means of what the environment tells besides returns, in words: one number each, or a curve of `most` at most."""
-    shown = {name: np.atleast_1d(values[name]).ravel() for name in episodes.info}
-    numbers = {name: " ".join(f"{x:.2f}" for x in curve[:most]) for name, curve in shown.items()}
-    return [f"{name} {numbers[name]}{' ...' if curve.size > most else ''}" for name, curve in shown.items()]
+def further(names: Iterable[str], values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:
+    """Those values of an evaluation in words, as far as there are any: one number each, or a curve of `most` at most."""
+    curves = {name: np.ravel(values[name]) for name in names if name in values}
+    numbers = {name: " ".join(f"{x:.2f}" for x in curve[:most]) for name, curve in curves.items()}
+    return [f"{name} {numbers[name]}{' ...' if curve.size > most else ''}" for name, curve in curves.items()]
 
 
 def _returns_of_agents(returns: np.ndarray, agent_types: tuple[str, ...]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def _evaluate_if_due(session: Session) -> bool:
     session.show.message(
         f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
         f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
-        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in further(episodes, values))}"
+        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in further(episodes.info, values))}"
     )
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
