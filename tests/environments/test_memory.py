@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rollax.environments import arguments, check_environment, make
+from rollax.environments import arguments, check_environment, list_environments, make
 from rollax.environments.native.memory import Partial, RepeatPrevious
 from rollax.environments.native.probes import TwoAgents
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box
+from rollax.train import program
+from rollax.train.settings import RunOptions, make_spec
 
 POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1], "MountainCarContinuous-v0": [0]}
 
@@ -163,6 +165,14 @@ def test_facts_are_those_of_the_gymnax_environment(name: str) -> None:
     low, high = (np.broadcast_to(bound, space.shape)[POSITIONS[name]] for bound in (space.low, space.high))
     np.testing.assert_array_equal(part.observation_space.low, low)
     np.testing.assert_array_equal(part.observation_space.high, high)
+
+
+@pytest.mark.parametrize("id", list_environments("memory"))
+def test_presets_have_a_memory(id: str) -> None:
+    """And sequences of more than one step, which the sizes of a run can be cut into."""
+    spec = make_spec("ppo", id, {}, None, None, RunOptions(), {})
+    assert spec.network.core != "none" and spec.config.sequence_length > 1
+    program.check(spec)
 
 
 def test_physics_stay_leaves() -> None:
