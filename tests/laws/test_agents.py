@@ -103,6 +103,42 @@ def test_the_order_of_agents_does_not_matter() -> None:
     assert differs(state.network, one[0].network)
 
 
+def test_the_order_of_agents_apart_does_not_matter() -> None:
+    """Agents that share with none, in another order with their parameters: each learns the same, within rounding."""
+    state, actor, trajectory = trajectory_of("ppo-apart")
+    row = BY_NAME["ppo-apart"]
+    team = groups.team(row.environment, "none")
+    (runners,) = (group for group in team.groups if len(group.agents) > 1)
+    order = np.arange(team.num_agents)
+    order[list(runners.agents)] = runners.agents[::-1]
+    streams = (np.arange(row.config.num_envs)[:, None] * team.num_agents + order).reshape(-1)
+    own = state.network, state.optimiser, state.observations, state.returns
+    config = dataclasses.replace(state.config, num_minibatches=1, num_epochs=1)
+
+    def teach(*parts: Any) -> tuple[Any, ...]:
+        *learner, trajectory, (carry, discounted) = parts
+        return learn(config, jnp.zeros(()), Learner(*learner), Happened(trajectory, carry, discounted), jax.random.key(1))
+
+    @jax.jit
+    def taught_apart(own: Any, trajectory: Any, left: Any) -> Any:
+        parts = groups.split(team, trajectory, 1), groups.split(team, left, 0)
+        learners, discounted, _ = groups.each(team, teach, *own, *parts)
+        return {name: learner.network for name, learner in learners.items()}, groups.join(team, discounted, 0)
+
+    def turned(parts: Any) -> Any:
+        """The same with the parameters of that kind in the other order."""
+        return parts | {runners.name: jax.tree.map(lambda x: x[::-1], parts[runners.name])}
+
+    left = actor.carry, actor.discounted_return
+    one, sums = taught_apart(own, trajectory, left)
+    swapped = jax.tree.map(lambda x: x[:, streams], trajectory), jax.tree.map(lambda x: x[streams], left)
+    other, other_sums = taught_apart(tuple(turned(part) for part in own), *swapped)
+    assert_close(turned(one), other, 1e-5)
+    assert_close(sums[streams], other_sums, 1e-5)
+    unturned, _ = taught_apart(own, *swapped)
+    assert differs(state.network, one) and differs(turned(one), unturned), "to whom the parameters belong matters"
+
+
 def early_row() -> tuple[Any, Any, Any]:
     """A trajectory of agents that leave early, with the parameters of one group."""
     row = BY_NAME["ppo-agents"]
