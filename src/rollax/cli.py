@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rollax.cli_words import number, single, take
+from rollax.cli_words import number, of_evaluation, single, take
 from rollax.errors import UnknownNameError, UsageError
 
-MOST_NUMBERS = 50  # of a curve in a line
 OVERVIEW = """\
 rollax: reinforcement learning trained end to end in JAX
 
@@ -203,7 +202,7 @@ def evaluate(arguments: list[str]) -> int:
     wall_time = time.monotonic() - started
     frames = int(episodes.length.sum())
     if not given.json:
-        print(_words(given, policy, numbers, episodes))
+        print(of_evaluation(given, policy, numbers, episodes))
     summary = {
         "run": str(given.run),
         "steps": policy.step,
@@ -216,29 +215,6 @@ def evaluate(arguments: list[str]) -> int:
     }
     _closing_object(summary, given.json)
     return 0
-
-
-def _words(given: Evaluate, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
-    """An evaluation as a person reads it."""
-    from rollax.environments.core import agent_types
-    from rollax.train.evaluate import further
-
-    by_agents = ["return_agents", "return_team", *(f"return_{kind}" for kind in dict.fromkeys(agent_types(policy.environment)))]
-    low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
-    member = "" if policy.member is None else f", member {policy.member}"
-    elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
-    figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "p20", "median", "max"))
-    ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
-    lines = [
-        f"{given.run} at step {policy.step:,}{member}: {given.episodes} episodes{f' (with {elsewhere})' if elsewhere else ''}",
-        f"  return   {figures}",
-        f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
-        f"  length   mean {numbers['length_mean']:.1f}; {ends}",
-        *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
-    ]
-    if "descriptor_mean" in numbers:
-        lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
-    return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
