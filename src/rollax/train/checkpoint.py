@@ -269,7 +269,7 @@ class Checkpoints:
         stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
         arrays: list[np.ndarray | None] = []
         for name, leaf in zip(names, summary.leaves, strict=True):
-            if name in large:
+            if name is not None and name in large:
                 arrays.append(np.memmap(path / "large" / name, jnp.dtype(leaf.dtype), "r", shape=leaf.shape))
                 continue
             arrays.append(None if name is None else np.asarray(stored[name]))

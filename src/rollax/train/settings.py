@@ -245,12 +245,13 @@ def make_spec(
 
 def _check_learns(spec: Spec) -> None:
     """Raises UsageError for a run that ends before a member of it begins to learn."""
+    total = spec.options.total_steps or 0
     for name in ("warmup", "learning_starts"):
         longest = max(spec.sweep.get(name, (getattr(spec.config, name, 0.0),)))
-        if longest >= spec.options.total_steps and longest > 0:
+        if longest >= total and longest > 0:
             raise UsageError(
-                f"nothing would be learnt: {name} ({longest:g} frames) is no less than total_steps "
-                f"({spec.options.total_steps}): try more steps, or config.{name} {spec.options.total_steps // 10}"
+                f"nothing would be learnt: {name} ({longest:g} frames) is no less than total_steps ({total}): try more "
+                f"steps, or config.{name} {total // 10}"
             )
 
 
