@@ -90,7 +90,7 @@ def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.A
 
 def act(agent: DQNAgent, config: DQNConfig, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
     """The best action or, not greedily, with the chance that is left at the end of training any."""
-    policy = EpsilonGreedy(legal(agent.network(obs), obs), config.epsilon_end)
+    policy = EpsilonGreedy(legal(agent.network(obs), obs), jnp.asarray(config.epsilon_end))
     return jnp.where(jnp.asarray(greedy), policy.mode(), policy.sample(key))
 
 
