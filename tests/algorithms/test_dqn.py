@@ -131,16 +131,20 @@ def test_what_is_remembered_is_what_happened() -> None:
 
 
 def test_no_step_of_an_agent_that_has_left() -> None:
-    """With agents that end before their environment's episode, every kept step is one that the agent lived through."""
+    """With agents that end before their environment's episode, every step that is kept was lived through, and no other
+    counts in the lengths of its episodes."""
     environment = Walk(agents=3, early=True)
     row = BY_NAME["dqn"]
     algorithm = row.make(environment)
     state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
     step = jax.jit(algorithm.step)
+    lived = 0.0
     for _ in range(2):
-        state, _ = step(state)
+        state, metrics = step(state)
+        lived += float(metrics["episodes/total_length"])
+    running = int(jnp.sum(state.actor.episode_length))
     size, steps = np.asarray(state.replay.size).reshape(-1, 3), state.replay.data
-    assert size.max() == 16
+    assert size.max() == 16 and size.sum() == lived + running
     assert size[:, 0].min() == 16, "the first agent is there to the end"
     assert (size[:, 0] > size[:, 1]).all() and (size[:, 1] > size[:, 2]).all(), "each leaves before the one in front of it"
     ended = np.asarray(steps.terminated | steps.truncated)

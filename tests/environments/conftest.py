@@ -2,22 +2,19 @@
 
 from collections.abc import Iterator
 
-import jax
 import pytest
+
+from configuration import configured
 
 
 @pytest.fixture(autouse=True, scope="package")
 def _quick_compilation() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    with configured(jax_disable_most_optimizations=True):
+        yield
 
 
 @pytest.fixture(scope="module")
 def as_strict_as_the_suite() -> Iterator[None]:
     """Other suites promote ranks, which our own programs may not."""
-    before = jax.config.values["jax_numpy_rank_promotion"]
-    jax.config.update("jax_numpy_rank_promotion", "allow")
-    yield
-    jax.config.update("jax_numpy_rank_promotion", before)
+    with configured(jax_numpy_rank_promotion="allow"):
+        yield

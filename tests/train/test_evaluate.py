@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import rollax
+from configuration import configured
 from rollax.algorithm import Algorithm
 from rollax.environments import Transition, ruleset_files, rulesets
 from rollax.environments.suites import SUITES
@@ -311,26 +312,15 @@ def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
             rollax.load(folder, eval_arguments={"delay": 6}, **objects)
 
 
-@pytest.fixture
-def lenient() -> Iterator[None]:
-    """In all threads, for programs are compiled in some of their own: suites are less strict than we are."""
-    settings = {"jax_numpy_rank_promotion": "allow", "jax_debug_key_reuse": False}
-    before = {name: jax.config.values[name] for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-def test_trials_are_evaluated_over_more_episodes(train: Callable, lenient: None) -> None:
+def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
     """Of a finished run, on the tasks that it holds out; training on all tasks leaves none to hold out."""
     small = {"num_rulesets": 20, "max_steps": 4, "episodes": 2}
     network = NetworkConfig(hidden=(8,), filters=())
-    folder = train(environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network).folder
-    policy = rollax.load(folder, eval_arguments={"episodes": "5"})
+    with configured(jax_numpy_rank_promotion="allow", jax_debug_key_reuse=False):  # the suite is less strict than we are
+        folder = train(environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network).folder
+        policy = rollax.load(folder, eval_arguments={"episodes": "5"})
+        numbers, played = policy.evaluate(3, jax.random.key(0))
     assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
-    numbers, played = policy.evaluate(3, jax.random.key(0))
     assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
     (words,) = further(played.info, numbers)
     assert words == "episode_returns " + " ".join(f"{x:.2f}" for x in numbers["episode_returns"])

@@ -1,24 +1,11 @@
 """One tiny run of each kind, shared by the tests of pictures."""
 
-import contextlib
-
-import jax
 import pytest
 
 import rollax
+from configuration import configured
 
 SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
-
-
-@contextlib.contextmanager
-def configured(**values):
-    """Other settings of jax, in all threads: programs are compiled in some of their own."""
-    before = {name: jax.config.values[name] for name in values}
-    for name, value in values.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.fixture(autouse=True, scope="package")

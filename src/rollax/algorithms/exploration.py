@@ -51,7 +51,8 @@ def act_once(
     action = jax.vmap(choose)(obs, noise, jax.random.split(explore_key, streams.num_streams))
     given = jax.vmap(lambda a: given_action(space, a))(action)
     state, after = streams.step(jax.random.split(env_key, streams.num_envs), actor.streams, given)
-    total, length = actor.episode_return + after.reward, actor.episode_length + 1
+    reward = jnp.where(actor.is_over, 0.0, after.reward)  # nothing is paid to those who only wait for the others
+    total, length = actor.episode_return + reward, actor.episode_length + ~actor.is_over
     ended = streams.spread(state.reset)
     happened = {
         "episodes": Episodes(jnp.sum(ended), jnp.sum(jnp.where(ended, total, 0.0)), jnp.sum(jnp.where(ended, length, 0))),
