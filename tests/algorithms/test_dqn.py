@@ -161,7 +161,7 @@ def test_no_step_of_an_agent_that_has_left() -> None:
         ({"replay_ratio": 0.0}, "replay_ratio .0.0. .*: try 0.0156$"),
         ({"num_envs": 1, "replay_ratio": 0.2, "num_steps": 64}, "num_steps .64. must be a multiple of 5.* try 65"),
         ({"capacity": 16}, "capacity .16. must be at least batch_size .32."),
-        ({"num_envs": 600, "replay_ratio": 1.0}, "capacity .500. must be at least the number of streams"),
+        ({"num_envs": 600, "replay_ratio": 1.0}, "capacity .500. holds too little .* from 600 streams: try 600 or more$"),
     ],
 )
 def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
