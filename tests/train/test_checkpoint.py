@@ -352,6 +352,8 @@ def test_mistakes_are_errors_that_say_so(tmp_path):
     assert not (tmp_path / "none").exists()
     with pytest.raises(UsageError, match=r"\['activation'\].*function"):
         checkpoints.save(1, {"activation": test_mistakes_are_errors_that_say_so}, {})
+    with pytest.raises(UsageError, match="nothing to save"):
+        checkpoints.save(1, {"nothing": jnp.zeros((0, 4))}, {})
     checkpoints.save(1, small_state(0), {})
     with pytest.raises(UsageError, match="step 2"):
         checkpoints.restore(2, small_state(0))

@@ -320,6 +320,8 @@ def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarr
             _write_large(folder / "large" / _name(index, records[-1]), data)
             data = None
         leaves.append(data)
+    if all(0 in record.shape for record in records):
+        raise UsageError("the state holds no data: there is nothing to save")
     # `device_get` starts all transfers together; on a CPU it gives views of buffers that the caller may donate, hence a copy.
     return records, [None if array is None else np.array(array) for array in jax.device_get(leaves)]
 
