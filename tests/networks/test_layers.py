@@ -279,6 +279,56 @@ def test_which_parts_are_embedded_and_convolved() -> None:
     np.testing.assert_array_equal(see(encoder, jnp.zeros(3, bool)), see(encoder, jnp.ones(3, bool)))
 
 
+def attentive(heads: int, space: Space = GRID) -> Any:
+    """Attention before a head that shows what it is given."""
+    shown = lambda size, key: lambda features, obs: features  # noqa: E731
+    return layers.Attentive(space, INPUTS, heads, 3, shown, key=jax.random.key(0))
+
+
+def test_attention_finds_the_cell_that_the_features_ask_for() -> None:
+    """Its symbols' embeddings and its place, beside the features, where the query leaves no doubt."""
+    attention, cells, features, asked = attentive(1), sample(GRID), normal((INPUTS,)), 1e3 * normal((9,))
+    embedded = np.asarray(attention.embeddings[""](cells)).reshape(4 * 5, -1)
+    sharp = eqx.tree_at(lambda m: (m.queries[""].weight, m.queries[""].bias), attention, (np.zeros((9, INPUTS)), asked))
+    chosen = np.argmax(embedded @ asked)
+    expected = np.concatenate([features, embedded[chosen], attention.places[""][chosen]])
+    np.testing.assert_allclose(sharp(features, cells), expected, rtol=1e-5)
+
+
+def test_heads_of_attention_by_hand() -> None:
+    """Softmax of scaled products, head by head, of every grid there is."""
+    space = Dict({"board": Grid((2, 3), (4,)), "speed": Box(-1.0, 1.0, (2,)), "view": GRID})
+    attention, obs, features = attentive(2, space), sample(space), normal((INPUTS,))
+    expected = [features]
+    for name in ("board", "view"):
+        cells = np.asarray(attention.embeddings[name](obs[name]))
+        cells = cells.reshape(-1, cells.shape[-1])
+        query = np.asarray(attention.queries[name](features)).reshape(2, -1)
+        for head in query:
+            score = np.exp(cells @ head / np.sqrt(cells.shape[-1]))
+            expected.append(score / score.sum() @ np.concatenate([cells, attention.places[name]], axis=1))
+    np.testing.assert_allclose(attention(features, obs), np.concatenate(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_needs_cells() -> None:
+    with pytest.raises(ValueError, match=r"network.attention \(2\) looks among the cells of grids, and observations have none"):
+        attentive(2, Box(-1.0, 1.0, (2,)))
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "mingru"])
+def test_the_span_of_a_memory_is_how_long_it_keeps(kind: str) -> None:
+    """Units forget one part in 2 ... span of what they have at each step, each as likely as the others."""
+    for span in (2, 32, 500):
+        core = cores.memory(kind, 1, 400, 1, "last", jax.random.key(0), span)
+        if kind == "mingru":
+            keep = 1 / (1 + np.exp(core.gate.bias))
+        else:
+            keep = 1 / (1 + np.exp(-core.cell.bias[400:800]))
+        steps = 1 / (1 - keep)
+        assert 2 - 1e-4 <= steps.min() <= steps.max() <= span + 0.1
+        assert np.median(steps) == pytest.approx((2 + span) / 2, rel=0.15)
+
+
 class Nowhere:
     """Spaces, of which networks are made; nothing can be done there."""
 
@@ -299,7 +349,7 @@ class Nowhere:
 ACTIONS = {"choices": MultiDiscrete((2, 3)), "box": Box(-1.0, 1.0, (2,))}
 # Half precision has eight bits of fraction; measured are less than 0.01.
 LOOSE = 0.02
-CASES = [("lstm", "choices", {"shared": True}), ("mingru", "box", {"core_output": "sum"})]
+CASES = [("lstm", "choices", {"shared": True, "attention": 2}), ("mingru", "box", {"core_output": "sum"})]
 
 
 def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any, Any]:

@@ -59,6 +59,10 @@ class NetworkConfig:
     """Memories one upon the other."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    core_span: int = 32
+    """Steps that the longest units of a new memory remember; the shortest ones two."""
+    attention: int = 0
+    """Heads of attention by which policy and value look among the cells of grids for what memory asks for; 0 for none."""
     head_hidden: tuple[int, ...] = ()
     """Sizes of dense layers between memory and heads, for each head its own."""
     shared: bool = False
@@ -110,7 +114,10 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
         encoder = layers.Encoder(observation, *shape, unseen, key=encoder_key)
         features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
         core, features = cores.of_config(config, features, core_key)
-        return Tower(encoder, core, head(features, head_key), config.precision)
+        if not config.attention:
+            return Tower(encoder, core, head(features, head_key), config.precision)
+        attentive = layers.Attentive(encoder.space, features, config.attention, config.embedding, head, key=head_key)
+        return Tower(encoder, core, attentive, config.precision)
 
     def deep(make: Any, inputs: int, key: jax.Array) -> Any:
         if not config.head_hidden:
@@ -140,5 +147,7 @@ def _check_sizes(config: NetworkConfig) -> None:
     for name, size in (lists | {"embedding": config.embedding}).items():
         if size < 1:
             raise ValueError(f"network.{name} ({getattr(config, name)}) must be at least 1")
+    if config.attention < 0:
+        raise ValueError(f"network.attention ({config.attention}) must be at least 0")
     if not config.initial_std > 0:
         raise ValueError(f"network.initial_std ({config.initial_std}) must be more than 0")

@@ -255,6 +255,51 @@ class Deep(eqx.Module):
         return self.head(self.dense(features), obs)
 
 
+class Attentive(eqx.Module):
+    """A head that sees, beside the features, what they look for among the cells of the observation's grids.
+
+    Attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) whose queries are linear in the features and whose keys are the
+    embeddings of the cells' symbols; what is found are these embeddings and codes of the places, `[heads * (k + 1) * size]` for
+    a grid of k numbers a cell. So what is remembered and what is there meet in a product, which dense layers have to learn by
+    heart for every place.
+    """
+
+    embeddings: dict[str, Embedding]
+    places: dict[str, jax.Array]  # [cells, size]
+    queries: dict[str, eqx.nn.Linear]
+    head: Any
+    num_heads: int = eqx.field(static=True)
+
+    def __init__(
+        self, space: Space, inputs: int, heads: int, size: int, head: Callable[[int, jax.Array], Any], *, key: jax.Array
+    ) -> None:
+        grids = {name: part for name, part in _parts(space).items() if isinstance(part, Grid)}
+        if not grids:
+            raise ValueError(
+                f"network.attention ({heads}) looks among the cells of grids, and observations have none: leave it off"
+            )
+        head_key, *keys = jax.random.split(key, 1 + len(grids))
+        self.embeddings, self.places, self.queries, self.num_heads = {}, {}, {}, heads
+        for (name, part), grid_key in zip(grids.items(), keys, strict=True):
+            embedding_key, place_key, query_key = jax.random.split(grid_key, 3)
+            width = len(part.sizes) * size
+            self.embeddings[name] = Embedding(part, size, key=embedding_key)
+            self.places[name] = jax.random.normal(place_key, (math.prod(part.cells), size))
+            self.queries[name] = linear(inputs, heads * width, query_key, 1.0)
+        found = sum(heads * (len(part.sizes) + 1) * size for part in grids.values())
+        self.head = head(inputs + found, head_key)
+
+    def __call__(self, features: jax.Array, obs: Any) -> Any:
+        found = [features]
+        for name, embedding in self.embeddings.items():
+            cells = embedding(obs[name] if name else obs)
+            cells = cells.reshape(-1, cells.shape[-1])
+            query = self.queries[name](features).reshape(self.num_heads, -1)
+            weights = jax.nn.softmax(query @ cells.T / math.sqrt(cells.shape[-1]), axis=-1)
+            found.append((weights @ jnp.concatenate([cells, self.places[name]], axis=-1)).reshape(-1))
+        return self.head(jnp.concatenate(found), obs)
+
+
 class CategoricalHead(eqx.Module):
     """Features to a choice of a `Discrete` or `MultiDiscrete` space; an observation's "action_mask" is respected."""
 
