@@ -310,9 +310,8 @@ def test_heads_of_attention_by_hand() -> None:
     np.testing.assert_allclose(attention(features, obs), np.concatenate(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_attention_needs_cells() -> None:
-    with pytest.raises(ValueError, match=r"network.attention \(2\) looks among the cells of grids, and observations have none"):
-        attentive(2, Box(-1.0, 1.0, (2,)))
+def test_without_cells_there_is_nothing_to_find() -> None:
+    np.testing.assert_array_equal(attentive(2, Box(-1.0, 1.0, (2,)))(inputs(), normal((2,))), inputs())
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm", "mingru"])

@@ -62,7 +62,8 @@ class NetworkConfig:
     core_span: int = 32
     """Steps that the longest units of a new memory remember; the shortest ones two."""
     attention: int = 0
-    """Heads of attention by which policy and value look among the cells of grids for what memory asks for; 0 for none."""
+    """Heads of attention by which policy and value look among the cells of grids, if there are any, for what memory asks for;
+    0: none."""
     head_hidden: tuple[int, ...] = ()
     """Sizes of dense layers between memory and heads, for each head its own."""
     shared: bool = False

@@ -256,7 +256,7 @@ class Deep(eqx.Module):
 
 
 class Attentive(eqx.Module):
-    """A head that sees, beside the features, what they look for among the cells of the observation's grids.
+    """A head that sees, beside the features, what they look for among the cells of the observation's grids, if there are any.
 
     Attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) whose queries are linear in the features and whose keys are the
     embeddings of the cells' symbols; what is found are these embeddings and codes of the places, `[heads * (k + 1) * size]` for
@@ -274,10 +274,6 @@ class Attentive(eqx.Module):
         self, space: Space, inputs: int, heads: int, size: int, head: Callable[[int, jax.Array], Any], *, key: jax.Array
     ) -> None:
         grids = {name: part for name, part in _parts(space).items() if isinstance(part, Grid)}
-        if not grids:
-            raise ValueError(
-                f"network.attention ({heads}) looks among the cells of grids, and observations have none: leave it off"
-            )
         head_key, *keys = jax.random.split(key, 1 + len(grids))
         self.embeddings, self.places, self.queries, self.num_heads = {}, {}, {}, heads
         for (name, part), grid_key in zip(grids.items(), keys, strict=True):
