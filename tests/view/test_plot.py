@@ -209,6 +209,14 @@ def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
     assert plots._earlier(21) == [0, 5, 10, 14, 19] and len(plots._earlier(1000)) == plots.EARLIER
 
 
+def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):
+    with_trials(copy, np.zeros((3, 4, 5)))
+    with np.load(copy / "evaluations.npz") as file:
+        arrays = dict(file)
+    np.savez(copy / "evaluations.npz", **arrays | {"step": np.array([0, 19_988_480, 20_004_864])})
+    assert [line.get_label() for line in adaptation(copy).lines] == ["0", "20M"]
+
+
 def test_adaptation_of_a_sweep_has_a_line_for_each_value(sweep, tmp_path):
     folder = shutil.copytree(sweep, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
     within = np.arange(3 * 4 * 4 * 2, dtype=float).reshape(3, 4, 4, 2)

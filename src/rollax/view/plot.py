@@ -183,7 +183,8 @@ def _adaptation(axis: Any, curves: list[Curve], is_wide: bool) -> None:
         if not trials.size:
             continue
         episodes, labels = np.arange(1, trials.shape[1] + 1), [frames(float(f"{step:.3g}")) for step in curve.run.eval_step]
-        for index in _earlier(len(trials)) if is_single else []:
+        # An evaluation right before the one at the end would have the same label and the same line.
+        for index in (i for i in _earlier(len(trials)) if is_single and labels[i] != labels[-1]):
             faint = curve._replace(colour=_faint(curve.colour, 0.25 + 0.45 * (index + 1) / len(trials)))
             _draw(axis, faint, episodes, trials[index], _middle, "", labels[index])
         _draw(axis, curve, episodes, trials[-1], _interval, "o", labels[-1])
