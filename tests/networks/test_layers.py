@@ -314,20 +314,6 @@ def test_without_cells_there_is_nothing_to_find() -> None:
     np.testing.assert_array_equal(attentive(2, Box(-1.0, 1.0, (2,)))(inputs(), normal((2,))), inputs())
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm", "mingru"])
-def test_the_span_of_a_memory_is_how_long_it_keeps(kind: str) -> None:
-    """Units forget one part in 2 ... span of what they have at each step, each as likely as the others."""
-    for span in (2, 32, 500):
-        core = cores.memory(kind, 1, 400, 1, "last", jax.random.key(0), span)
-        if kind == "mingru":
-            keep = 1 / (1 + np.exp(core.gate.bias))
-        else:
-            keep = 1 / (1 + np.exp(-core.cell.bias[400:800]))
-        steps = 1 / (1 - keep)
-        assert 2 - 1e-4 <= steps.min() <= steps.max() <= span + 0.1
-        assert np.median(steps) == pytest.approx((2 + span) / 2, rel=0.15)
-
-
 class Nowhere:
     """Spaces, of which networks are made; nothing can be done there."""
 

@@ -59,8 +59,6 @@ class NetworkConfig:
     """Memories one upon the other."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
-    core_span: int = 32
-    """Steps that the longest units of a new memory remember; the shortest ones two."""
     attention: int = 0
     """Heads of attention by which policy and value look among the cells of grids, if there are any, for what memory asks for;
     0: none."""

@@ -12,6 +12,8 @@ from rollax import tree
 from rollax.errors import UsageError
 from rollax.networks.layers import linear
 
+LONGEST_MEMORY = 32  # steps, of the units of a new memory
+
 
 class Core(Protocol):
     """Memory: `(carry, [n]) -> (carry, [m])`, and the same over sequences `[L, B, n]` with resets `[L, B]`.
@@ -40,17 +42,17 @@ class Memoryless(eqx.Module):
 class GRU(eqx.Module):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
 
-    Its units begin with memories of 2 to `span` steps, by the bias of the update gate (chrono initialisation, Tallec
+    Its units begin with memories of 2 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialisation, Tallec
     and Ollivier 2018, arXiv:1804.11188, eq. 16): with a bias of 0 all would have halved after one step.
     """
 
     cell: eqx.nn.GRUCell
 
-    def __init__(self, inputs: int, size: int, span: int = 32, *, key: jax.Array) -> None:
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
         cell_key, weight_key, bias_key = jax.random.split(key, 3)
         cell = _orthogonal_cell(eqx.nn.GRUCell(inputs, size, key=cell_key), weight_key)
         # equinox orders the gates reset, update, new value.
-        bias = jnp.zeros(3 * size).at[size : 2 * size].set(_chrono(bias_key, size, span))
+        bias = jnp.zeros(3 * size).at[size : 2 * size].set(_chrono(bias_key, size))
         self.cell = eqx.tree_at(lambda m: (m.bias, m.bias_n), cell, (bias, jnp.zeros(size)))
 
     def initial_carry(self) -> jax.Array:
@@ -82,11 +84,11 @@ class LSTM(eqx.Module):
 
     cell: eqx.nn.LSTMCell
 
-    def __init__(self, inputs: int, size: int, span: int = 32, *, key: jax.Array) -> None:
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
         cell_key, weight_key, bias_key = jax.random.split(key, 3)
         cell = _orthogonal_cell(eqx.nn.LSTMCell(inputs, size, key=cell_key), weight_key)
         # equinox orders the gates input, forget, cell, output.
-        chrono = _chrono(bias_key, size, span)
+        chrono = _chrono(bias_key, size)
         bias = jnp.zeros(4 * size).at[: 2 * size].set(jnp.concatenate([-chrono, chrono]))
         self.cell = eqx.tree_at(lambda m: m.bias, cell, bias)
 
@@ -122,10 +124,10 @@ class MinGRU(eqx.Module):
     gate: eqx.nn.Linear
     new: eqx.nn.Linear
 
-    def __init__(self, inputs: int, size: int, span: int = 32, *, key: jax.Array) -> None:
+    def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
         gate_key, new_key, bias_key = jax.random.split(key, 3)
         gate = linear(inputs, size, gate_key, 1.0)
-        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size, span))  # as in `GRU`
+        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size))  # as in `GRU`
         self.new = linear(inputs, size, new_key, 1.0)
 
     def initial_carry(self) -> jax.Array:
@@ -243,9 +245,9 @@ def _bias(cell: Any, name: str = "bias") -> jax.Array:
     return getattr(cell, name)
 
 
-def _chrono(key: jax.Array, size: int, span: int) -> jax.Array:
-    """Biases `[size]` of a gate that keeps, sigmoid(log(t - 1)) = 1 - 1 / t, for memories of t = 2 ... span steps."""
-    return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=span - 1))
+def _chrono(key: jax.Array, size: int) -> jax.Array:
+    """Biases `[size]` of a gate that keeps, sigmoid(log(t - 1)) = 1 - 1 / t, for memories of t = 2 ... steps."""
+    return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=LONGEST_MEMORY - 1))
 
 
 def _orthogonal_cell(cell: Any, key: jax.Array) -> Any:
@@ -262,29 +264,27 @@ Kind = Literal["none", "gru", "lstm", "mingru"]
 Output = Literal["last", "sum", "residual"]
 
 
-def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, key: jax.Array, span: int = 32) -> Any:
+def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, key: jax.Array) -> Any:
     """A memory of one or several layers of that kind."""
     if output == "residual":
         layer_key, *keys = jax.random.split(key, 1 + 2 * num_layers)
         pairs = zip(keys[::2], keys[1::2], strict=True)
-        blocks = tuple(Block(CORES[kind](size, size, span, key=k), size, key=dense_key) for k, dense_key in pairs)
+        blocks = tuple(Block(CORES[kind](size, size, key=k), size, key=dense_key) for k, dense_key in pairs)
         return Projected(linear(inputs, size, layer_key, 1.0), Stack(blocks, False))
     if num_layers == 1:
-        return CORES[kind](inputs, size, span, key=key)
+        return CORES[kind](inputs, size, key=key)
     keys = jax.random.split(key, num_layers)
-    layers = tuple(CORES[kind](inputs if i == 0 else size, size, span, key=k) for i, k in enumerate(keys))
-    return Stack(layers, output == "sum")
+    return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), output == "sum")
 
 
 def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
-    """The memory that the settings `core` and `core_...` describe, and how many features it gives.
+    """The memory that `core`, `core_size`, `core_layers` and `core_output` describe, and how many features it gives.
 
-    Raises: UsageError for a size or a number of layers below 1, and for a span below 2.
+    Raises: UsageError for a size or a number of layers below 1.
     """
-    for name, least in (("core_size", 1), ("core_layers", 1), ("core_span", 2)):
-        if getattr(config, name) < least:
-            raise UsageError(f"network.{name} ({getattr(config, name)}) must be at least {least}")
+    for name in ("core_size", "core_layers"):
+        if getattr(config, name) < 1:
+            raise UsageError(f"network.{name} ({getattr(config, name)}) must be at least 1")
     if config.core == "none":
         return Memoryless(), inputs
-    size, span = config.core_size, config.core_span
-    return memory(config.core, inputs, size, config.core_layers, config.core_output, key, span), size
+    return memory(config.core, inputs, config.core_size, config.core_layers, config.core_output, key), config.core_size

@@ -199,8 +199,6 @@ class MemoryQNetworkConfig(QNetworkConfig):
     """Memories one upon the other."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
-    core_span: int = 32
-    """Steps that the longest units of a new memory remember; the shortest ones two."""
     agent_id: bool = False
     """Agents see which one they are (where there are agents)."""
 
