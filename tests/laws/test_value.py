@@ -11,17 +11,21 @@ from laws.learning import trained, values
 from laws.table import BY_NAME, NAMES, first
 
 UPDATES = 150
+# A value that is its own target comes near 10 step by step. At this rate it does so in time, but for normalised residual blocks
+# (they overshoot, and need hundreds of updates to come back) and for a critic with a smaller rate of its own (still on its way).
+RATES = {"learning_rate": 5e-2}
+OTHER_RATES = {"ppo-blocks": {"learning_rate": 1e-2}, "ppo-separate-epochs": RATES | {"critic_learning_rate": 5e-2}}
 ROWS = first("ppo", "ppo-gru", "dqn", "pqn", among=[name for name in NAMES if "two-steps" in BY_NAME[name].probes])
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_truncation(name: str) -> None:
-    state = trained(name, "truncation", UPDATES, learning_rate=5e-2)
+    state = trained(name, "truncation", UPDATES, **OTHER_RATES.get(name, RATES))
     assert values(BY_NAME[name], state, [jnp.zeros(1)] * 8) == pytest.approx([10.0] * 8, rel=0.03)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_termination(name: str) -> None:
-    state = trained(name, "truncation", UPDATES, (("terminate", True),), learning_rate=5e-2)
+    state = trained(name, "truncation", UPDATES, (("terminate", True),), **OTHER_RATES.get(name, RATES))
     expected = [(1 - 0.9 ** (8 - t)) / 0.1 for t in range(8)]
     assert values(BY_NAME[name], state, list(jnp.eye(8))) == pytest.approx(expected, rel=0.03)
