@@ -12,7 +12,7 @@ from laws.table import BY_NAME, NAMES, first
 
 UPDATES = 150
 # A value that is its own target comes near 10 step by step. At this rate it does so in time, but for normalised residual blocks
-# (they overshoot, and need hundreds of updates to come back) and for a critic with a smaller rate of its own (still on its way).
+# (they overshoot, and need hundreds of updates to come back) and for a critic with a smaller rate of its own (not there yet).
 RATES = {"learning_rate": 5e-2}
 OTHER_RATES = {"ppo-blocks": {"learning_rate": 1e-2}, "ppo-separate-epochs": RATES | {"critic_learning_rate": 5e-2}}
 ROWS = first("ppo", "ppo-gru", "dqn", "pqn", among=[name for name in NAMES if "two-steps" in BY_NAME[name].probes])
