@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax import replay, sum_tree
-from rollax.replay import Memory, Step
+from rollax.replay import prioritized, ring
+from rollax.replay.ring import Memory, Step
 
 FOLDER = Path(__file__).resolve().parent
 REPEATS, STEPS, BATCH = 5, 2000, 256
@@ -48,9 +48,9 @@ def main() -> None:
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
     for size in arguments.sizes:
-        memories = replay.uniform(), replay.uniform(3), sum_tree.prioritised()
+        memories = ring.uniform(), ring.uniform(3), prioritized.prioritised()
         times = [microseconds(memory, size, arguments.observation) for memory in memories]
-        needed = replay.size_in_bytes(example(arguments.observation), 1, size)
+        needed = ring.size_in_bytes(example(arguments.observation), 1, size)
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))
     for width in arguments.widths:
         for name in WORK:
@@ -77,9 +77,9 @@ def microseconds(memory: Memory, size: int, numbers: int) -> float:
 
     run = jax.jit(lambda *carry: jax.lax.fori_loop(0, STEPS, body, carry), donate_argnums=0)
     carry = memory.init(example(numbers), 1, config), jnp.zeros(()), jax.random.key(0)
-    full = jax.tree.map(jnp.copy, replay.Replay(*carry[0][:3]) if isinstance(carry[0], replay.Replay) else carry[0].replay)
+    full = jax.tree.map(jnp.copy, ring.Replay(*carry[0][:3]) if isinstance(carry[0], ring.Replay) else carry[0].replay)
     full = full._replace(size=full.size + size)
-    carry = (full if isinstance(carry[0], replay.Replay) else carry[0]._replace(replay=full), *carry[1:])
+    carry = (full if isinstance(carry[0], ring.Replay) else carry[0]._replace(replay=full), *carry[1:])
     carry = jax.block_until_ready(run(*carry))
     times = []
     for _ in range(REPEATS):

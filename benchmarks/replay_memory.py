@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 import rollax
-from rollax import replay
 from rollax.algorithms import ALGORITHMS
-from rollax.replay import Step
-from rollax.train.checkpoint import Checkpoints
+from rollax.host.checkpoint import Checkpoints
+from rollax.replay import ring
+from rollax.replay.ring import Step
 
 KINDS = ALGORITHMS["dqn"]
 
@@ -45,7 +45,7 @@ def measure(capacity: int, prioritised: bool) -> tuple[int, int]:
     step = jax.jit(algorithm.step, donate_argnums=0).lower(abstract).compile()
     _, obs = environment.reset(jax.random.key(0))
     no, nothing = jnp.zeros((), bool), jnp.zeros(())
-    said = replay.size_in_bytes(Step(obs, jnp.zeros((), jnp.int32), nothing, no, no, obs), config.num_envs, capacity)
+    said = ring.size_in_bytes(Step(obs, jnp.zeros((), jnp.int32), nothing, no, no, obs), config.num_envs, capacity)
 
     folder = tempfile.mkdtemp()
     checkpoints = Checkpoints(folder)

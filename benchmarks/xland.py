@@ -20,7 +20,7 @@ import xminigrid
 from xminigrid.wrappers import GymAutoResetWrapper
 
 import rollax
-from rollax import groups, rollout
+from rollax.acting import agents, rollout
 from rollax.algorithms.on_policy import Happened, Learner
 from rollax.algorithms.ppo import learn
 from rollax.environments.core import Streams
@@ -149,7 +149,7 @@ def sequences(arguments: argparse.Namespace) -> None:
 def acting(env: Any, state: Any) -> tuple[Any, Any]:
     """The rollout of an update, alone."""
     config = state.config
-    team, streams = groups.team(env, config.sharing), Streams(env, config.num_envs)
+    team, streams = agents.team(env, config.sharing), Streams(env, config.num_envs)
     actor, trajectory, _ = rollout.rollout(streams, team, state.network, state.actor, state.key, config.num_steps)
     return actor, trajectory
 

@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 
 from rollax import tree
+from rollax.config import check_settings, number, settings, static, traced_fields
 from rollax.errors import UsageError
 
 
-@tree.settings
+@settings
 class Settings:
-    size: int = tree.static(4, low=2)
-    kind: Literal["a", "b"] = tree.static("a")
-    rate: float = tree.number(0.5, 0, 1)
-    free: float = tree.number(1.0)
+    size: int = static(4, low=2)
+    kind: Literal["a", "b"] = static("a")
+    rate: float = number(0.5, 0, 1)
+    free: float = number(1.0)
 
 
 def test_static_settings_are_structure_and_others_leaves() -> None:
     assert jax.tree.leaves(Settings(rate=0.25, free=3.0)) == [0.25, 3.0]
     assert jax.tree.structure(Settings(rate=0.1)) == jax.tree.structure(Settings(rate=0.2))
     assert jax.tree.structure(Settings(size=2)) != jax.tree.structure(Settings(size=3))
-    assert tree.traced_fields(Settings) == ["rate", "free"]
+    assert traced_fields(Settings) == ["rate", "free"]
 
 
 @pytest.mark.parametrize(
@@ -37,9 +38,9 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
     ],
 )
 def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:
-    tree.check_settings(Settings())
+    check_settings(Settings())
     with pytest.raises(UsageError, match=message):
-        tree.check_settings(Settings(**change))
+        check_settings(Settings(**change))
 
 
 def test_leaves_have_definite_types() -> None:

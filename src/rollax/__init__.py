@@ -9,10 +9,10 @@ from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
 from rollax.environments import Environment, Transition, check_environment, list_environments, make, register
 from rollax.errors import UsageError
-from rollax.evolution import evolve, evolving
+from rollax.host.api import Policy, Result, load, resume, train
+from rollax.host.settings import RunOptions
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.train.api import Policy, Result, load, resume, train
-from rollax.train.settings import RunOptions
+from rollax.population.evolution import evolve, evolving
 from rollax.version import __version__
 
 __all__ = [

@@ -2,6 +2,6 @@
 
 import sys
 
-from rollax.cli import main
+from rollax.cli.main import main
 
 sys.exit(main())

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments import Transition
-from rollax.replay import Batch
+from rollax.replay.ring import Batch
 from rollax.spaces import Box
 
 Layers = list[tuple[np.ndarray, np.ndarray]]  # (weight [n, m], bias [n]) of each dense layer; ReLU between them

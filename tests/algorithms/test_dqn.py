@@ -17,7 +17,7 @@ from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init, 
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks.critics import QNetworkConfig, q_network
-from rollax.replay import Batch
+from rollax.replay.ring import Batch
 
 
 class Table(eqx.Module):

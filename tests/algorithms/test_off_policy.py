@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import rollax
+from host.fixtures import compile_once, quick_compilation  # noqa: F401
+from host.runs import Script, check_same, whole_state
 from laws.programs import assert_close, begun, compilation, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax import moments
+from rollax.acting.exploration import next_noise, random_action
 from rollax.algorithms import ALGORITHMS
-from rollax.algorithms.exploration import next_noise, random_action
 from rollax.algorithms.off_policy import Learner, seeing
 from rollax.algorithms.replay_config import cycle
+from rollax.learning import normalization
 from rollax.networks.critics import to_space
-from rollax.replay import Batch
+from rollax.replay.ring import Batch
 from rollax.spaces import Box, Discrete
-from train.fixtures import compile_once, quick_compilation  # noqa: F401
-from train.runs import Script, check_same, whole_state
 
 SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "replay_ratio": 0.25, "warmup": 60.0}
 
@@ -160,12 +160,12 @@ def test_observations_are_normalised() -> None:
         np.testing.assert_allclose(after.observations.mean, jnp.mean(seen, (0, 1)), atol=1e-5)
         np.testing.assert_allclose(after.observations.variance, jnp.var(seen, (0, 1)), atol=1e-5)
         last = after.replay.data.obs[:, 8 * update]  # the first step of this update, before anything is learnt
-        own = jax.vmap(lambda obs, state=before: state.network.actor(moments.normalise(state.observations, obs)))(last)
+        own = jax.vmap(lambda obs, state=before: state.network.actor(normalization.normalise(state.observations, obs)))(last)
         np.testing.assert_allclose(after.replay.data.action[:, 8 * update], own, atol=1e-5)
         state = after
     obs = jnp.array([0.3, -1.0, 2.0])
     _, played = algorithm.act(state, (), obs, jax.random.key(0), True)
-    expected = state.network.actor(moments.normalise(state.observations, obs))
+    expected = state.network.actor(normalization.normalise(state.observations, obs))
     np.testing.assert_allclose(played, to_space(row.environment.action_space, expected), atol=1e-5)
 
 
@@ -173,7 +173,7 @@ def test_a_learner_that_sees_normalised_observations() -> None:
     """Its update is that of the plain learner from a batch that was normalised before; the rest of the batch is the same."""
     row = BY_NAME["td3"]
     shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
-    sample = moments.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
+    sample = normalization.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
     ones = jnp.ones(2)
     batch = Batch(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)), ones)
     _, (given, _) = seeing(shown, sample).update((), row.config, batch, jax.random.key(0))

@@ -12,8 +12,8 @@ from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.algorithms.ppo import Batch, PPOConfig, loss
-from rollax.distributions import Categorical
 from rollax.networks import ActorCriticOutput, Stepwise
+from rollax.networks.distributions import Categorical
 
 
 class Constant:

@@ -13,9 +13,9 @@ from laws.walk import Walk
 from rollax.algorithms.pqn import PQNConfig, Samples, loss, pqn
 from rollax.environments import make
 from rollax.errors import UsageError
+from rollax.learning.returns import gae
 from rollax.networks import Stepwise
 from rollax.networks.critics import Acting, EpsilonGreedy, MemoryQNetworkConfig, q_tower
-from rollax.returns import gae
 
 
 def test_returns_are_those_of_the_paper() -> None:

@@ -14,7 +14,7 @@ from laws.walk import Walk
 from rollax import tree
 from rollax.algorithms.sac import SACConfig, init, sac, update
 from rollax.networks.critics import ActorCriticsConfig, sample, stochastic
-from rollax.replay import Batch
+from rollax.replay.ring import Batch
 
 SHAPE = ActorCriticsConfig(hidden=(8, 8))
 CONFIG = SACConfig(learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rollax.cli import main
-from train.fixtures import compile_once, quick_compilation
-from train.runs import FRAMES, SMALL_WORDS
+from host.fixtures import compile_once, quick_compilation
+from host.runs import FRAMES, SMALL_WORDS
+from rollax.cli.main import main
 
 __all__ = ["compile_once", "quick_compilation"]
 

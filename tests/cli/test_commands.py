@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import rollax as library
+from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations
+from host.test_evaluate import Counting
 from rollax.environments import registry
 from rollax.version import __version__
-from train.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations
-from train.test_evaluate import Counting
 
 Rollax = Callable[..., Any]
 NUMBERS = {"return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high"}

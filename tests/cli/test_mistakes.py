@@ -9,10 +9,10 @@ import jax
 import pytest
 
 import rollax as library
+from host.runs import FRAMES, SMALL_WORDS, Bad, Command
 from rollax.algorithms import ALGORITHMS
 from rollax.environments import registry
 from rollax.spaces import Box, Dict
-from train.runs import FRAMES, SMALL_WORDS, Bad, Command
 
 Rollax = Callable[..., Any]
 TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 2 * FRAMES, *SMALL_WORDS]
@@ -157,7 +157,7 @@ def test_a_suite_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("package", ["wandb", "trackio"])
 def test_a_logger_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    from rollax.train import loop
+    from rollax.host import loop
 
     monkeypatch.setattr(loop, "installed", lambda name: None)
     refused(rollax(*TRAIN, f"--{package}", "project"), f'pip install "rollax[{package}]"')
@@ -192,7 +192,7 @@ def test_devices_that_do_not_divide(rollax: Rollax, monkeypatch: pytest.MonkeyPa
 
 def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while starting: 130, one line, nothing left."""
-    from rollax.train import api
+    from rollax.host import api
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -205,7 +205,7 @@ def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPat
 
 def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 and one message that says how to see where; then the traceback."""
-    from rollax.train import api
+    from rollax.host import api
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "metrics.jsonl")

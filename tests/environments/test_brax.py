@@ -19,9 +19,9 @@ from brax import contact, kinematics
 
 from rollax.algorithm import Algorithm
 from rollax.environments import arguments, list_environments, make
-from rollax.environments import brax as adapter
+from rollax.environments.suites import brax as adapter
 from rollax.errors import UnknownNameError, UsageError
-from rollax.train.evaluate import evaluator
+from rollax.host.evaluation import evaluator
 from rollax.view.draw import drawing_of
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
@@ -182,7 +182,7 @@ def test_mistakes_name_the_remedy(name: str, given: dict[str, Any], words: str) 
 def test_nothing_is_printed_or_left_in_the_folder(tmp_path: Path) -> None:
     """MuJoCo prints on import, warns of halfcheetah's file, and keeps such warnings in a file of its own."""
     program = "import rollax; rollax.make('brax/halfcheetah')"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(adapter.__file__).parents[2])}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(Path(adapter.__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not list(tmp_path.iterdir())

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.distributions import Gaussian
 from rollax.environments import make
 from rollax.environments.check_play import random_action
-from rollax.environments.suites import SUITES
+from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks import NetworkConfig, actor_critic
+from rollax.networks.distributions import Gaussian
 from rollax.spaces import Box, Discrete
 from rollax.view.draw import drawing_of
 from rollax.view.scene import BLUE, RED

@@ -17,9 +17,9 @@ from rollax.environments import arguments, check_environment, list_environments,
 from rollax.environments.native.memory import Partial, RepeatPrevious
 from rollax.environments.native.probes import TwoAgents
 from rollax.errors import UnknownNameError, UsageError
+from rollax.host import program
+from rollax.host.settings import RunOptions, make_spec
 from rollax.spaces import Box
-from rollax.train import program
-from rollax.train.settings import RunOptions, make_spec
 
 POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1], "MountainCarContinuous-v0": [0]}
 

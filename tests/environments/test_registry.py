@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rollax import environments
-from rollax.environments import registry, suites
+from rollax.environments import registry
 from rollax.environments.native.probes import Memory
+from rollax.environments.suites import table
 from rollax.errors import UnknownNameError, UsageError, near
 
 
@@ -122,7 +123,7 @@ def test_own_environments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = suites.Suite("package_that_is_not_there.adapter", ("Thing",), "thing")
-    monkeypatch.setitem(suites.SUITES, "thing", suite)
+    suite = table.Suite("package_that_is_not_there.adapter", ("Thing",), "thing")
+    monkeypatch.setitem(table.SUITES, "thing", suite)
     with pytest.raises(UsageError, match=r'pip install "rollax\[thing\]"'):
         environments.make("thing/Thing")

@@ -21,8 +21,8 @@ from xminigrid.benchmarks import save_bz2_pickle
 from xminigrid.core import constants, goals, rules
 from xminigrid.types import RuleSet
 
-from rollax.environments import ruleset_files, rulesets
-from rollax.environments.rulesets import FLOOR, GOALS, OBJECTS, RECIPES, RULES, Recipe, Rulesets
+from rollax.environments.suites.xminigrid import ruleset_files, rulesets
+from rollax.environments.suites.xminigrid.rulesets import FLOOR, GOALS, OBJECTS, RECIPES, RULES, Recipe, Rulesets
 from rollax.errors import UsageError
 
 _SIDES = {"Up": (-1, 0), "Right": (0, 1), "Down": (1, 0), "Left": (0, -1)}

@@ -14,9 +14,10 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 from xminigrid.rendering.rgb_render import render_tile
 from xminigrid.types import StepType, TimeStep
 
-from rollax.environments import Streams, arguments, make, ruleset_files, rulesets
-from rollax.environments.rulesets import FLOOR, Rulesets
-from rollax.environments.xminigrid import XMiniGrid, picture
+from rollax.environments import Streams, arguments, make
+from rollax.environments.suites.xminigrid import ruleset_files, rulesets
+from rollax.environments.suites.xminigrid.adapter import XMiniGrid, picture
+from rollax.environments.suites.xminigrid.rulesets import FLOOR, Rulesets
 from rollax.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 from laws.walk import Walk
-from rollax import moments
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.on_policy import State
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.environments import Environment
+from rollax.learning import normalization
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.critics import ActorCriticsConfig, MemoryQNetworkConfig, QNetworkConfig, legal
 from rollax.spaces import Discrete
@@ -89,7 +89,7 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
 def ppo_value(state: State, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
     scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
-    carry, output = moments.view(state.observations)(state.network)(carry, obs)
+    carry, output = normalization.view(state.observations)(state.network)(carry, obs)
     return carry, output.value * scale
 
 
@@ -107,7 +107,7 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        seen = obs if state.observations == () else moments.normalise(state.observations, obs)
+        seen = obs if state.observations == () else normalization.normalise(state.observations, obs)
         return carry, jnp.max(legal(state.network(seen), obs))
 
     rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
@@ -126,7 +126,7 @@ def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, networ
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
         scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
-        carry, values = moments.view(state.observations)(state.network)(carry, obs)
+        carry, values = normalization.view(state.observations)(state.network)(carry, obs)
         return carry, jnp.max(legal(values, obs)) * scale
 
     environment, memory = environment or Walk(), shape.core != "none"

@@ -11,13 +11,14 @@ import pytest
 from laws.programs import assert_close, assert_equal, begun, compilation, differs, fresh, plain, programs
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax import groups, moments, rollout
+from rollax.acting import agents, rollout
 from rollax.algorithms.on_policy import Happened, Learner
 from rollax.algorithms.ppo import learn
 from rollax.environments import Streams
+from rollax.learning import normalization
 
 EARLY = Walk(agents=4, early=True)
-TEAMS = {sharing: groups.team(EARLY, sharing) for sharing in ("all", "type", "none")}
+TEAMS = {sharing: agents.team(EARLY, sharing) for sharing in ("all", "type", "none")}
 
 
 def test_who_shares_with_whom() -> None:
@@ -26,14 +27,14 @@ def test_who_shares_with_whom() -> None:
     assert not any(group.is_separate for group in TEAMS["type"].groups)
     assert [group.agents for group in TEAMS["none"].groups] == [(0, 3), (1, 2)]
     assert all(group.is_separate for group in TEAMS["none"].groups)
-    assert groups.team(Walk(), "none").is_one, "without agents there is nothing to share"
+    assert agents.team(Walk(), "none").is_one, "without agents there is nothing to share"
 
 
 @pytest.mark.parametrize("sharing", TEAMS)
 def test_streams_come_back_in_their_order(sharing: str) -> None:
     team, values = TEAMS[sharing], {"a": jnp.arange(3 * 8 * 2).reshape(3, 8, 2), "b": jnp.arange(24).reshape(3, 8)}
-    parts = groups.split(team, values, 1)
-    assert_equal(groups.join(team, parts, 1), values)
+    parts = agents.split(team, values, 1)
+    assert_equal(agents.join(team, parts, 1), values)
     if sharing == "type":  # streams of two environments: agents 0 and 3 of each
         assert parts["walker"]["b"][0].tolist() == [0, 3, 4, 7]
     if sharing == "none":  # the runner 2 in two environments
@@ -44,10 +45,10 @@ def test_streams_come_back_in_their_order(sharing: str) -> None:
 def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
     """`each` hands an agent's values to the parameters of its group, or its own."""
     team = TEAMS[sharing]
-    made = groups.make(team, lambda key: jax.random.uniform(key), jax.random.key(0))
+    made = agents.make(team, lambda key: jax.random.uniform(key), jax.random.key(0))
     add = lambda number, x: (jnp.broadcast_to(number, x.shape),)  # noqa: E731
-    (spread,) = groups.each(team, add, made, groups.split(team, jnp.zeros(8), 0))
-    numbers = np.asarray(groups.join(team, spread, 0)).reshape(2, 4)
+    (spread,) = agents.each(team, add, made, agents.split(team, jnp.zeros(8), 0))
+    numbers = np.asarray(agents.join(team, spread, 0)).reshape(2, 4)
     np.testing.assert_array_equal(numbers[0], numbers[1])
     same = {"all": [[0, 1, 2, 3]], "type": [[0, 3], [1, 2]], "none": [[0], [1], [2], [3]]}[sharing]
     assert len(np.unique(numbers[0])) == len(same)
@@ -75,7 +76,7 @@ def test_one_agent_is_no_agents(name: str) -> None:
 def trajectory_of(name: str) -> tuple[Any, Any, Any]:
     """The row's state, and a trajectory with the actor after it."""
     row, state = BY_NAME[name], begun(name)
-    team = groups.team(row.environment, row.config.sharing)
+    team = agents.team(row.environment, row.config.sharing)
     streams = Streams(row.environment, row.config.num_envs)
     run = jax.jit(lambda actor, key: rollout.rollout(streams, team, state.network, actor, key, row.config.num_steps))
     actor, trajectory, _ = run(fresh(state.actor), jax.random.key(5))
@@ -107,7 +108,7 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
     """Agents that share with none, in another order with their parameters: each learns the same, within rounding."""
     state, actor, trajectory = trajectory_of("ppo-apart")
     row = BY_NAME["ppo-apart"]
-    team = groups.team(row.environment, "none")
+    team = agents.team(row.environment, "none")
     (runners,) = (group for group in team.groups if len(group.agents) > 1)
     order = np.arange(team.num_agents)
     order[list(runners.agents)] = runners.agents[::-1]
@@ -121,9 +122,9 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
 
     @jax.jit
     def taught_apart(own: Any, trajectory: Any, left: Any) -> Any:
-        parts = groups.split(team, trajectory, 1), groups.split(team, left, 0)
-        learners, discounted, _ = groups.each(team, teach, *own, *parts)
-        return {name: learner.network for name, learner in learners.items()}, groups.join(team, discounted, 0)
+        parts = agents.split(team, trajectory, 1), agents.split(team, left, 0)
+        learners, discounted, _ = agents.each(team, teach, *own, *parts)
+        return {name: learner.network for name, learner in learners.items()}, agents.join(team, discounted, 0)
 
     def turned(parts: Any) -> Any:
         """The same with the parameters of that kind in the other order."""
@@ -146,7 +147,7 @@ def early_row() -> tuple[Any, Any, Any]:
     algorithm = row.make(environment)
     config = dataclasses.replace(row.config, normalize_observations=True, normalize_rewards=True)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
-    team = groups.team(environment, "all")
+    team = agents.team(environment, "all")
     streams = Streams(environment, config.num_envs)
     run = jax.jit(lambda actor, key: rollout.rollout(streams, team, state.network, actor, key, config.num_steps))
     actor, trajectory, episodes = run(fresh(state.actor), jax.random.key(5))
@@ -180,11 +181,11 @@ def test_what_absent_agents_do_teaches_nothing() -> None:
     )
     clean, dirty = taught(state, actor, trajectory), taught(state, actor, spoilt)
     assert_equal(clean[0], dirty[0])
-    seen = [moments.update(state.observations, t.obs, axes=2, weight=t.present) for t in (trajectory, spoilt)]
+    seen = [normalization.update(state.observations, t.obs, axes=2, weight=t.present) for t in (trajectory, spoilt)]
     assert_equal(*seen)
     everything = spoilt._replace(present=jnp.ones_like(trajectory.present))
     assert differs(clean[0].network, taught(state, actor, everything)[0].network), "the mask is what makes the difference"
-    assert differs(seen[0], moments.update(state.observations, spoilt.obs, axes=2))
+    assert differs(seen[0], normalization.update(state.observations, spoilt.obs, axes=2))
 
 
 @pytest.mark.parametrize("name", ["ppo-types", "ppo-apart"])
@@ -193,7 +194,7 @@ def test_groups_learn_apart(name: str) -> None:
     before = programs(name).init(jax.random.key(0))
     after, metrics = programs(name).step(before)
     row = BY_NAME[name]
-    for group in groups.team(row.environment, row.config.sharing).groups:
+    for group in agents.team(row.environment, row.config.sharing).groups:
         assert differs(before.network[group.name], after.network[group.name])
         labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
         assert all(np.isfinite(metrics[f"{label}/entropy"]) for label in labels)
@@ -228,6 +229,6 @@ def test_one_step_of_one_environment_is_enough(name: str) -> None:
         after, metrics = jax.jit(algorithm.step)(fresh(state))
     assert all(bool(metrics[name]) for name in metrics if name.startswith("finite/"))
     assert np.isfinite(float(metrics["loss"]))
-    for group in groups.team(row.environment, config.sharing).groups:
+    for group in agents.team(row.environment, config.sharing).groups:
         before, now = ((s.network[group.name] if group.name else s.network) for s in (state, after))
         assert differs(before.actor, now.actor) and differs(before.critic, now.critic)

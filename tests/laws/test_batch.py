@@ -10,31 +10,31 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from rollax import batch
+from rollax.learning import minibatches
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[int, int, batch.Layout]:
+def layouts(draw: st.DrawFn) -> tuple[int, int, minibatches.Layout]:
     """Sizes that divide: steps, streams and how they are cut."""
     length, sequences = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     streams = draw(st.sampled_from([1, 2, 3, 8, 24, 128]))
     minibatches = draw(st.integers(1, 16))
     assume((streams * sequences) % minibatches == 0)
-    return length * sequences, streams, batch.layout(length * sequences, streams, length, minibatches)
+    return length * sequences, streams, minibatches.layout(length * sequences, streams, length, minibatches)
 
 
-def epoch(steps: int, streams: int, cut: batch.Layout, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def epoch(steps: int, streams: int, cut: minibatches.Layout, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """All minibatches `[M, L, B]` of an epoch over numbered samples, and over numbered sequences `[M, 1, B]`."""
     samples = jnp.arange(steps * streams).reshape(steps, streams)
-    rows = batch.to_rows({"sample": samples, "sequence": samples[:: cut.length]}, cut)
-    order = batch.shuffle(jax.random.key(seed), cut)
-    taken = jax.vmap(lambda o: batch.take(rows, o))(order)
+    rows = minibatches.to_rows({"sample": samples, "sequence": samples[:: cut.length]}, cut)
+    order = minibatches.shuffle(jax.random.key(seed), cut)
+    taken = jax.vmap(lambda o: minibatches.take(rows, o))(order)
     return np.asarray(taken["sample"]), np.asarray(taken["sequence"])
 
 
 @settings(max_examples=15, deadline=None)
 @given(layouts(), st.integers(0, 99))
-def test_an_epoch(sizes: tuple[int, int, batch.Layout], seed: int) -> None:
+def test_an_epoch(sizes: tuple[int, int, minibatches.Layout], seed: int) -> None:
     steps, streams, cut = sizes
     samples, sequences = epoch(steps, streams, cut, seed)
     size = steps * streams // cut.length // cut.num_minibatches
@@ -48,7 +48,7 @@ def test_an_epoch(sizes: tuple[int, int, batch.Layout], seed: int) -> None:
 
 
 def test_epochs_are_shuffled_anew() -> None:
-    cut = batch.layout(8, 16, 1, 4)
+    cut = minibatches.layout(8, 16, 1, 4)
     first, second = epoch(8, 16, cut, 0)[0], epoch(8, 16, cut, 1)[0]
     assert not np.array_equal(np.sort(first[0], axis=None), np.sort(second[0], axis=None)), "minibatches change"
     streams = np.sort(first[0].reshape(-1) % 16)
@@ -57,8 +57,8 @@ def test_epochs_are_shuffled_anew() -> None:
 
 def test_every_step_reaches_every_minibatch() -> None:
     """Over many epochs a sample falls into each minibatch about equally often: 400 epochs, 4 minibatches, deviation below 9."""
-    cut = batch.layout(8, 4, 1, 4)
-    orders = jax.vmap(lambda key: batch.shuffle(key, cut))(jax.random.split(jax.random.key(0), 400))
+    cut = minibatches.layout(8, 4, 1, 4)
+    orders = jax.vmap(lambda key: minibatches.shuffle(key, cut))(jax.random.split(jax.random.key(0), 400))
     rows = jnp.arange(cut.rows)
     counts = jnp.sum(jnp.any(orders[:, :, :, 0, None] == jnp.expand_dims(rows, (0, 1, 2)), axis=2), axis=0)
     assert np.all(np.abs(counts - 100) < 5 * 9), counts
@@ -66,12 +66,12 @@ def test_every_step_reaches_every_minibatch() -> None:
 
 def test_parts_of_a_sample_stay_together() -> None:
     """Leaves of every shape and type are permuted alike."""
-    cut = batch.layout(6, 8, 3, 4)
+    cut = minibatches.layout(6, 8, 3, 4)
     number = jnp.arange(48.0).reshape(6, 8)
     data = {"vector": number[..., None] * jnp.ones((1, 1, 5)), "flag": number % 2 == 0, "number": number}
-    rows = batch.to_rows(data, cut)
-    for order in batch.shuffle(jax.random.key(0), cut):
-        taken = batch.take(rows, order)
+    rows = minibatches.to_rows(data, cut)
+    for order in minibatches.shuffle(jax.random.key(0), cut):
+        taken = minibatches.take(rows, order)
         assert taken["vector"].shape == (3, 4, 5)
         assert np.array_equal(taken["vector"][..., 2], taken["number"])
         assert np.array_equal(taken["flag"], taken["number"] % 2 == 0)
@@ -79,13 +79,13 @@ def test_parts_of_a_sample_stay_together() -> None:
 
 def test_a_pool_has_every_sequence_of_every_stream() -> None:
     """One that has all the priority is all that is drawn: one stream, one segment of it, whole and in order."""
-    cut = batch.layout(8, 32, 4, 2, pooled=True)
+    cut = minibatches.layout(8, 32, 4, 2, pooled=True)
     assert cut.rows == 64 and cut.groups == cut.block == 1
-    rows = batch.to_rows(jnp.arange(256).reshape(8, 32), cut)
+    rows = minibatches.to_rows(jnp.arange(256).reshape(8, 32), cut)
     for stream, segment in ((0, 0), (5, 1), (31, 1)):
         wanted = stream + 32 * jnp.arange(4 * segment, 4 * segment + 4)
         priority = jnp.any(rows.reshape(64, -1) == wanted[0], axis=1).astype(jnp.float32)
-        taken = jax.vmap(lambda o: batch.take(rows, o))(batch.prioritise(priority, 0.8, jax.random.key(0), cut))
+        taken = jax.vmap(lambda o: minibatches.take(rows, o))(minibatches.prioritise(priority, 0.8, jax.random.key(0), cut))
         assert taken.shape == (2, 4, 32)
         np.testing.assert_array_equal(taken, np.broadcast_to(wanted[:, None], taken.shape))
 
@@ -103,11 +103,11 @@ def test_importance_weights_undo_the_preference(priorities: list[float], exponen
     absent = len(size) // 2
     size[absent] = 0
     priority = jnp.where(jnp.arange(len(size)) == absent, 0.0, jnp.asarray(priorities, jnp.float32))
-    chance = np.exp(np.asarray(batch.log_probability(priority, exponent), np.float64))
+    chance = np.exp(np.asarray(minibatches.log_probability(priority, exponent), np.float64))
     drawn = np.sum(chance * size)
 
     def expected(beta: float, loss: np.ndarray) -> float:
-        weight = np.asarray(batch.importance(priority, exponent, beta, jnp.asarray(size)), np.float64)
+        weight = np.asarray(minibatches.importance(priority, exponent, beta, jnp.asarray(size)), np.float64)
         assert weight[absent] == chance[absent] == 0, "an absent row is not drawn, and changes no other"
         return float(np.sum(chance * weight * size * loss) / drawn)
 
@@ -118,11 +118,11 @@ def test_importance_weights_undo_the_preference(priorities: list[float], exponen
 def test_importance_by_hand() -> None:
     """P = 3/4 and 1/4. Without beta there is no weight; with all of it weights are as 1 to 3, and of mean 1."""
     priority, size = jnp.array([3.0, 1.0, 0.0]), jnp.array([1.0, 1.0, 0.0])
-    assert batch.importance(priority, 1.0, 0.0, size).tolist() == pytest.approx([1, 1, 0])
-    assert batch.importance(priority, 1.0, 1.0, size).tolist() == pytest.approx([2 / 3, 2, 0])
-    nothing = batch.importance(jnp.zeros(3), 1.0, 1.0, jnp.zeros(3))
+    assert minibatches.importance(priority, 1.0, 0.0, size).tolist() == pytest.approx([1, 1, 0])
+    assert minibatches.importance(priority, 1.0, 1.0, size).tolist() == pytest.approx([2 / 3, 2, 0])
+    nothing = minibatches.importance(jnp.zeros(3), 1.0, 1.0, jnp.zeros(3))
     assert nothing.tolist() == [0, 0, 0], "where nobody is present nothing counts, and all is finite"
-    assert jnp.all(jnp.isfinite(batch.log_probability(jnp.zeros(3), 1.0)))
+    assert jnp.all(jnp.isfinite(minibatches.log_probability(jnp.zeros(3), 1.0)))
 
 
 def suggestions(message: str, name: str) -> list[int]:
@@ -138,11 +138,11 @@ def test_bad_sequence_length(steps: int, length: int) -> None:
     """The error recommends values that work."""
     assume(steps % length)
     with pytest.raises(ValueError, match=rf"num_steps \({steps}\).*sequence_length \({length}\)") as error:
-        batch.layout(steps, 8, length, 1)
+        minibatches.layout(steps, 8, length, 1)
     for value in suggestions(str(error.value), "sequence_length"):
-        assert batch.layout(steps, 8, value, 1).length == value
+        assert minibatches.layout(steps, 8, value, 1).length == value
     for value in suggestions(str(error.value), "num_steps"):
-        assert batch.layout(value, 8, length, 1).length == length
+        assert minibatches.layout(value, 8, length, 1).length == length
 
 
 @settings(max_examples=40, deadline=None)
@@ -151,20 +151,20 @@ def test_bad_minibatches(sequences: int, streams: int, minibatches: int) -> None
     """The error recommends values that work."""
     assume((streams * sequences) % minibatches)
     with pytest.raises(ValueError, match=rf"num_minibatches \({minibatches}\)") as error:
-        batch.layout(sequences, streams, 1, minibatches)
+        minibatches.layout(sequences, streams, 1, minibatches)
     for value in suggestions(str(error.value), "num_minibatches"):
-        assert batch.layout(sequences, streams, 1, value).num_minibatches == value
+        assert minibatches.layout(sequences, streams, 1, value).num_minibatches == value
     for value in suggestions(str(error.value), "num_envs"):
-        cut = batch.layout(sequences, value, 1, minibatches)
+        cut = minibatches.layout(sequences, value, 1, minibatches)
         assert cut.groups * cut.parts * cut.block == value
 
 
 @settings(max_examples=40, deadline=None)
 @given(layouts())
-def test_streams_are_never_refused_needlessly(sizes: tuple[int, int, batch.Layout]) -> None:
+def test_streams_are_never_refused_needlessly(sizes: tuple[int, int, minibatches.Layout]) -> None:
     """Whatever divides is accepted, and the layout covers all of it."""
     steps, streams, cut = sizes
     assert cut.groups * cut.parts * cut.block == streams
     assert cut.sequences * cut.length == steps
     assert cut.rows % cut.num_minibatches == 0
-    assert math.gcd(cut.block, batch.LARGEST_BLOCK) == cut.block
+    assert math.gcd(cut.block, minibatches.LARGEST_BLOCK) == cut.block

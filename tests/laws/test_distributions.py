@@ -9,8 +9,8 @@ import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 
-from rollax import distributions
-from rollax.distributions import Gaussian, RadialSquash
+from rollax.networks import distributions
+from rollax.networks.distributions import Gaussian, RadialSquash
 from rollax.spaces import Ball, Box, MultiDiscrete
 
 few = settings(max_examples=20, deadline=None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rollax import losses, moments
+from rollax.learning import losses, normalization
 
 few = settings(max_examples=30, deadline=None)
 small = st.floats(-3.0, 3.0, width=32)
@@ -83,10 +83,10 @@ def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
         {"a": offset + scale * numbers.normal(size=(4, 2, 3)).astype(np.float32), "b": numbers.normal(size=(4, 2))}
         for _ in range(3)
     ]
-    running = moments.initial({"a": jnp.zeros(3), "b": jnp.zeros(())})
-    assert moments.normalise(running, {"a": jnp.full(3, 0.3), "b": jnp.float32(0.2)})["a"] == pytest.approx(0.3)
+    running = normalization.initial({"a": jnp.zeros(3), "b": jnp.zeros(())})
+    assert normalization.normalise(running, {"a": jnp.full(3, 0.3), "b": jnp.float32(0.2)})["a"] == pytest.approx(0.3)
     for batch in batches:
-        running = moments.update(running, jax.tree.map(jnp.asarray, batch), axes=2)
+        running = normalization.update(running, jax.tree.map(jnp.asarray, batch), axes=2)
     for name in ("a", "b"):
         everything = np.concatenate([b[name] for b in batches]).reshape(24, *batches[0][name].shape[2:]).astype(np.float64)
         np.testing.assert_allclose(running.mean[name], everything.mean(0), rtol=1e-4, atol=1e-4)
@@ -97,22 +97,22 @@ def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
 def test_normalised_is_standard() -> None:
     """Mean 0 and variance 1; far outliers are clipped; masks and whole numbers pass untouched."""
     data = {"x": 5 + 3 * jax.random.normal(jax.random.key(0), (500, 2)), "mask": jnp.ones((500, 2), bool)}
-    running = moments.update(moments.initial(jax.tree.map(lambda x: x[0], data)), data, axes=1)
-    seen = jax.vmap(lambda sample: moments.normalise(running, sample))(data)
+    running = normalization.update(normalization.initial(jax.tree.map(lambda x: x[0], data)), data, axes=1)
+    seen = jax.vmap(lambda sample: normalization.normalise(running, sample))(data)
     np.testing.assert_allclose(jnp.mean(seen["x"], 0), 0, atol=1e-5)
     np.testing.assert_allclose(jnp.std(seen["x"], 0), 1, atol=1e-4)
     assert seen["mask"].dtype == bool
-    far = moments.normalise(running, {"x": jnp.array([1e9, -1e9]), "mask": jnp.ones(2, bool)})
+    far = normalization.normalise(running, {"x": jnp.array([1e9, -1e9]), "mask": jnp.ones(2, bool)})
     assert far["x"].tolist() == [10.0, -10.0]
 
 
 def test_standardise() -> None:
-    x = moments.standardise(jnp.arange(12.0).reshape(3, 4))
+    x = normalization.standardise(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
-    assert jnp.all(jnp.isfinite(moments.standardise(jnp.ones((3, 4))))), "a single value has no deviation"
-    assert moments.standardise(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
-    alone = moments.standardise(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
+    assert jnp.all(jnp.isfinite(normalization.standardise(jnp.ones((3, 4))))), "a single value has no deviation"
+    assert normalization.standardise(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
+    alone = normalization.standardise(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
     assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
-    two = moments.standardise(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
+    two = normalization.standardise(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
     assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])

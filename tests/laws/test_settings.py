@@ -11,9 +11,11 @@ import yaml
 
 from laws.programs import differs, fresh, plain
 from laws.table import BY_NAME
-from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, batch, tree
+from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
 from rollax.algorithm import population
-from rollax.train.settings import RunOptions, make_spec
+from rollax.config import traced_fields
+from rollax.host.settings import RunOptions, make_spec
+from rollax.learning import minibatches
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
 SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
@@ -83,7 +85,7 @@ def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
     """Its settings are known, within their ranges, go together and divide."""
     config = make_spec(algorithm, environment, {}, None, None, RunOptions(), {}).config
     if hasattr(config, "num_minibatches"):
-        batch.layout(config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches)
+        minibatches.layout(config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches)
 
 
 def test_a_memory_for_the_riddle() -> None:
@@ -102,7 +104,7 @@ def test_every_number_changes_the_result(kind: type) -> None:
     """One member for each setting that is data: after three updates its parameters differ from the unchanged member's."""
     name, settings, changes = LIVE[kind]
     config = tree.as_leaves(dataclasses.replace(BY_NAME[name].config, **settings))
-    fields = tree.traced_fields(kind)
+    fields = traced_fields(kind)
     members = [config] + [
         dataclasses.replace(config, **{field: jnp.asarray(changes.get(field, getattr(config, field) / 2))}) for field in fields
     ]

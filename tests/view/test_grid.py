@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 import rollax
-from rollax.cli import main
-from rollax.environments import rulesets
+from rollax.cli.main import main
+from rollax.environments.suites.xminigrid import rulesets
 from rollax.environments.views import ActionRepeat, TimeLimit, Trials
 from rollax.view import draw, grid
 from rollax.view import render as renders

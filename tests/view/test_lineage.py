@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import rollax
-from rollax.evolution import Range
-from rollax.train.lineage import read
+from rollax.host.lineage import read
+from rollax.population.evolution import Range
 from rollax.view import lineage
 from rollax.view.plot import plot
 

@@ -11,8 +11,8 @@ import rollax
 from rollax.environments.native.memory import RepeatPreviousState
 from rollax.environments.views import Recalling
 from rollax.errors import UsageError
-from rollax.train.program import assemble
-from rollax.train.settings import make_spec
+from rollax.host.program import assemble
+from rollax.host.settings import make_spec
 from rollax.view import draw, scene
 from rollax.view import render as renders
 from rollax.view.render import render

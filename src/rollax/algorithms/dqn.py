@@ -13,57 +13,58 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import optimise, tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.off_policy import Learner, off_policy
 from rollax.algorithms.replay_config import ReplayConfig
+from rollax.config import number, settings, static
 from rollax.environments.core import Environment
+from rollax.learning import optimizers
 from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
-from rollax.replay import Batch, uniform
-from rollax.sum_tree import prioritised
+from rollax.replay.prioritized import prioritised
+from rollax.replay.ring import Batch, uniform
 
 
-@tree.settings
+@settings
 class DQNConfig(ReplayConfig):
     """Settings of DQN. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    num_envs: int = tree.static(8)
+    num_envs: int = static(8)
     """(static) Environments run side by side."""
-    num_steps: int = tree.static(64)
+    num_steps: int = static(64)
     """(static) Steps of each environment between two lines of metrics."""
-    capacity: int = tree.static(100_000)
+    capacity: int = static(100_000)
     """(static) Steps that are remembered, of all environments together."""
-    batch_size: int = tree.static(64)
+    batch_size: int = static(64)
     """(static) Samples a gradient step."""
-    replay_ratio: float = tree.static(0.25, low=0)
+    replay_ratio: float = static(0.25, low=0)
     """(static) Gradient steps per environment step."""
-    n_step: int = tree.static(1)
+    n_step: int = static(1)
     """(static) Steps of reward in a target before the value."""
-    double: bool = tree.static(True)
+    double: bool = static(True)
     """(static) The network chooses the action of the target, the target network says what it is worth."""
-    prioritised: bool = tree.static(False)
+    prioritised: bool = static(False)
     """(static) Draw steps in proportion to their errors."""
-    priority_exponent: float = tree.number(0.6, low=0)
+    priority_exponent: float = number(0.6, low=0)
     """How much priorities matter when drawing (alpha); 0: not at all."""
-    priority_correction: float = tree.number(0.4, 0, 1)
+    priority_correction: float = number(0.4, 0, 1)
     """How much of that bias the loss takes back at the start (beta); all of it at the end."""
-    priority_floor: float = tree.number(1e-3, low=0)
+    priority_floor: float = number(1e-3, low=0)
     """What is added to errors, so that none is never drawn again."""
-    epsilon: float = tree.number(1.0, 0, 1)
+    epsilon: float = number(1.0, 0, 1)
     """Chance of a random action at the start."""
-    epsilon_end: float = tree.number(0.05, 0, 1)
+    epsilon_end: float = number(0.05, 0, 1)
     """Chance of a random action once epsilon_share of training is over, reached linearly."""
-    epsilon_share: float = tree.number(0.2, 0, 1)
+    epsilon_share: float = number(0.2, 0, 1)
     """Share of training over which that chance falls."""
-    learning_rate: float = tree.number(5e-4, low=0)
+    learning_rate: float = number(5e-4, low=0)
     """Adam's step size."""
-    target_every: float = tree.number(1.0, low=1)
+    target_every: float = number(1.0, low=1)
     """Gradient steps between two moves of the target network."""
-    tau: float = tree.number(0.01, 0, 1)
+    tau: float = number(0.01, 0, 1)
     """How far it moves towards the network each time; 1: a copy."""
-    largest_error: float = tree.number(1.0, low=0)
+    largest_error: float = number(1.0, low=0)
     """Error from which on the loss grows linearly (Huber's delta); inf: nowhere."""
-    max_grad_norm: float = tree.number(10.0, low=0)
+    max_grad_norm: float = number(10.0, low=0)
     """Global norm to which gradients are clipped."""
 
 
@@ -99,7 +100,7 @@ def init(network: Any, config: DQNConfig) -> DQNAgent:
 
 
 def optimiser(config: DQNConfig) -> optax.GradientTransformation:
-    return optimise.adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
+    return optimizers.adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
 
 
 def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> tuple[DQNAgent, dict[str, jax.Array]]:
@@ -108,10 +109,10 @@ def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> 
     chosen = jax.vmap(best, (None, 0))(chooser, batch.next_obs)
     target = batch.reward + batch.discount * of_action(jax.vmap(agent.target)(batch.next_obs), chosen)
     slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.largest_error)
-    network, state = optimise.descend(optimiser(config), agent.optimiser, agent.network, slope)
+    network, state = optimizers.descend(optimiser(config), agent.optimiser, agent.network, slope)
     steps = agent.steps + 1
     share = jnp.where(steps % jnp.round(config.target_every).astype(jnp.int32) == 0, config.tau, 0.0)
-    return DQNAgent(network, optimise.blend(agent.target, network, share), state, steps), metrics
+    return DQNAgent(network, optimizers.blend(agent.target, network, share), state, steps), metrics
 
 
 def loss(network: Any, batch: Batch, target: jax.Array, largest: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -17,77 +17,80 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import batch, groups, moments, optimise, rollout, tree
+from rollax import tree
+from rollax.acting import agents, rollout
 from rollax.algorithm import Algorithm
 from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
+from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.epochs import epochs
-from rollax.losses import kl_estimate, policy_objective, value_error
+from rollax.learning import minibatches, normalization, optimizers
+from rollax.learning.epochs import epochs
+from rollax.learning.losses import kl_estimate, policy_objective, value_error
+from rollax.learning.returns import over_streams, vtrace
 from rollax.networks.core import Network
-from rollax.returns import over_streams, vtrace
 
 
-@tree.settings
+@settings
 class ImpalaConfig:
     """Settings of IMPALA. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    num_envs: int = tree.static(32)
+    num_envs: int = static(32)
     """(static) Environments run side by side."""
-    num_steps: int = tree.static(32)
+    num_steps: int = static(32)
     """(static) Steps of each environment per update."""
-    sequence_length: int = tree.static(32)
+    sequence_length: int = static(32)
     """(static) Steps in a trajectory that credit flows through (a divisor of num_steps)."""
-    num_minibatches: int = tree.static(1)
+    num_minibatches: int = static(1)
     """(static) Gradient steps per pass over the rollout."""
-    num_epochs: int = tree.static(4)
+    num_epochs: int = static(4)
     """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
-    critic_epochs: int = tree.static(0, low=0)
+    critic_epochs: int = static(0, low=0)
     """(static) Passes by a separate critic; 0: as many as the policy."""
-    objective: Literal["gradient", "clipped"] = tree.static("gradient")
+    objective: Literal["gradient", "clipped"] = static("gradient")
     """(static) The policy's loss: the policy gradient weighted by clipped ratios, or PPO's clipped surrogate."""
-    normalize_advantages: bool = tree.static(False)
+    normalize_advantages: bool = static(False)
     """(static) Advantages of a minibatch get mean 0 and deviation 1."""
-    normalize_observations: bool = tree.static(False)
+    normalize_observations: bool = static(False)
     """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = tree.static(True)
+    normalize_rewards: bool = static(True)
     """(static) Scale rewards by the running deviation of discounted returns."""
-    prioritize: bool = tree.static(False)
+    prioritize: bool = static(False)
     """(static) Draw trajectories by the size of their advantages instead of each once."""
-    sharing: groups.Sharing = tree.static("all")
+    sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    learning_rate: float = tree.number(1e-3, low=0)
+    learning_rate: float = number(1e-3, low=0)
     """Adam's step size (of the policy, where the critic is separate)."""
-    critic_learning_rate: float = tree.number(0.0, low=0)
+    critic_learning_rate: float = number(0.0, low=0)
     """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_end: float = tree.number(0.0, 0, 1)
+    learning_rate_end: float = number(0.0, 0, 1)
     """Share of the learning rates left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
+    gamma: float = number(0.99, 0, 1)
     """Discount."""
-    vtrace_lambda: float = tree.number(0.95, 0, 1)
+    vtrace_lambda: float = number(0.95, 0, 1)
     """Decay of the trace."""
-    rho_clip: float = tree.number(1.0, low=0)
+    rho_clip: float = number(1.0, low=0)
     """Largest weight of a temporal difference (rho-bar): which policy's value is learnt."""
-    c_clip: float = tree.number(1.0, low=0)
+    c_clip: float = number(1.0, low=0)
     """Largest weight of a trace (c-bar): how far later differences reach back. More than rho_clip counts as rho_clip."""
-    clip: float = tree.number(0.2, low=0)
+    clip: float = number(0.2, low=0)
     """How far the ratio may go from 1, for the clipped objective."""
-    value_coefficient: float = tree.number(0.5, low=0)
+    value_coefficient: float = number(0.5, low=0)
     """Weight of the value loss."""
-    entropy_coefficient: float = tree.number(0.01)
+    entropy_coefficient: float = number(0.01)
     """Weight of the entropy bonus."""
-    entropy_end: float = tree.number(1.0, 0)
+    entropy_end: float = number(1.0, 0)
     """Share of the entropy bonus left at the end of training, reached linearly."""
-    priority_exponent: float = tree.number(0.8, low=0)
+    priority_exponent: float = number(0.8, low=0)
     """How much priorities count, if prioritize is set; 0: not at all."""
-    priority_beta: float = tree.number(0.4, 0, 1)
+    priority_beta: float = number(0.4, 0, 1)
     """How much of that the importance weights undo at the start; all of it at the end of training."""
-    target_kl: float = tree.number(float("inf"), low=0)
+    target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = tree.number(0.5, low=0)
+    max_grad_norm: float = number(0.5, low=0)
     """Global norm to which gradients are clipped, per optimiser."""
-    adam_epsilon: float = tree.number(1e-5, low=0)
+    adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
+    total_updates: float = number(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
@@ -137,7 +140,7 @@ def loss(
     _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
     density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
     log_prob, entropy = density(output.policy, data.draw)
-    advantage = moments.standardise(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
+    advantage = normalization.standardise(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
     ratio = jnp.exp(fixed.log_ratio)
     if config.objective == "clipped":
         objective = policy_objective(jnp.clip(log_prob - data.log_prob, -20.0, 20.0), advantage, config.clip)
@@ -151,7 +154,7 @@ def loss(
         "approx_kl": kl_estimate(fixed.log_ratio),
         "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
     }
-    metrics = moments.means(terms, data.present)
+    metrics = normalization.means(terms, data.present)
     total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
     return total, {"loss": total, **metrics}
 
@@ -164,22 +167,22 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
     return on_policy(environment, network, actor_and_critic, cut, learn)
 
 
-def cut(config: ImpalaConfig, num_streams: int) -> batch.Layout:
+def cut(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one group are cut."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    return batch.layout(*sizes, pooled=config.prioritize)
+    return minibatches.layout(*sizes, pooled=config.prioritize)
 
 
 def preference(
-    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, present: Any, layout: batch.Layout
+    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, present: Any, layout: minibatches.Layout
 ) -> tuple[jax.Array, jax.Array]:
     """Priority and importance weight `[rows]` of trajectories by the size of their advantages `[T, S]`, where present."""
     counts = jnp.ones_like(advantage, bool) if isinstance(present, tuple) else present
-    by_row = lambda x: jnp.sum(batch.to_rows(x, layout), axis=(1, 2, 3))  # noqa: E731
+    by_row = lambda x: jnp.sum(minibatches.to_rows(x, layout), axis=(1, 2, 3))  # noqa: E731
     size = by_row(counts.astype(jnp.float32))
     priority = jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0)
     beta = config.priority_beta + (1 - config.priority_beta) * jnp.clip(progress, 0.0, 1.0)
-    return priority, batch.importance(priority, config.priority_exponent, beta, size)
+    return priority, minibatches.importance(priority, config.priority_exponent, beta, size)
 
 
 def learn(
@@ -187,30 +190,30 @@ def learn(
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
     """One update of one set of parameters: minibatches of trajectories, each with credit of its own."""
     trajectory, carry, discounted = happened
-    see = moments.view(learner.observations)
+    see = normalization.view(learner.observations)
     reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
     trajectory = trajectory._replace(reward=reward)
     layout = cut(config, reward.shape[1])
-    entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
+    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_end, progress)
     transformations = actor_and_critic(config, progress)
 
     # Credit of the policy that acted, for priorities and metrics.
     next_value = rollout.next_values(see(learner.network), trajectory, carry)
     ends = trajectory.terminated, trajectory.truncated
     target, advantage = correct(config, reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends)
-    shuffle, weights = batch.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
+    shuffle, weights = minibatches.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
     if config.prioritize:
         priority, weight = preference(config, progress, advantage, trajectory.present, layout)
-        shuffle = functools.partial(batch.prioritise, priority, config.priority_exponent)
+        shuffle = functools.partial(minibatches.prioritise, priority, config.priority_exponent)
         weights = jnp.expand_dims(weight, (1, 2, 3))
-    rows = batch.to_rows(trajectory, layout)
+    rows = minibatches.to_rows(trajectory, layout)
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
-        data, weight = batch.take((rows, weights), order)
+        data, weight = minibatches.take((rows, weights), order)
         gradient, metrics = jax.grad(loss, has_aux=True)(network, see, data, weight, config, entropy_weight)
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimise.update(transformations, network, states, gradient, active), metrics
+        return optimizers.update(transformations, network, states, gradient, active), metrics
 
     start, counts = (learner.network, learner.optimiser), passes(config, learner)
     (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl, shuffle)

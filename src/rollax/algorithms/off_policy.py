@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax import moments, optimise, tree
+from rollax import tree
+from rollax.acting.exploration import Actor, act_once, given_action, kept_action, start
 from rollax.algorithm import Algorithm
-from rollax.algorithms.exploration import Actor, act_once, given_action, kept_action, start
 from rollax.algorithms.replay_config import ReplayConfig, cycle
 from rollax.environments.core import Environment, Streams
+from rollax.learning import normalization, optimizers
 from rollax.networks.critics import values
-from rollax.replay import Batch, Memory, Step
+from rollax.replay.ring import Batch, Memory, Step
 
 
 class Learner(NamedTuple):
@@ -36,7 +37,7 @@ def seeing(learner: Learner, observations: Any) -> Learner:
     """The learner, seeing observations normalised by their moments, or as they are when there are none (`()`)."""
     if observations == ():
         return learner
-    see = functools.partial(moments.normalise, observations)
+    see = functools.partial(normalization.normalise, observations)
 
     def update(agent: Any, config: Any, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
         obs, next_obs = jax.vmap(see)(batch.obs), jax.vmap(see)(batch.next_obs)
@@ -84,7 +85,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         no, nothing = jnp.zeros((), bool), jnp.zeros(())
         example = Step(obs, kept_action(space), nothing, no, no, obs)
         replay = memory(config).init(example, streams(config).num_streams, config)
-        agent, seen = learner.init(agent_key, config), moments.initial(obs) if config.normalize_observations else ()
+        agent, seen = learner.init(agent_key, config), normalization.initial(obs) if config.normalize_observations else ()
         return OffPolicyState(state_key, config, agent, seen, actor, replay, jnp.zeros((), jnp.int32))
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
@@ -92,7 +93,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         num_steps, num_updates = cycle(config)
         key, run_key = jax.random.split(state.key)
         progress = state.updates / config.total_updates
-        rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+        rate = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
         learning = dataclasses.replace(config, learning_rate=rate)
 
         def collect(agent: Any, key: jax.Array, carry: Any, time: jax.Array) -> tuple[Any, Any]:
@@ -125,7 +126,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         observations = state.observations
         if config.normalize_observations:
             obs, counts = happened["seen"]
-            observations = moments.update(observations, obs, axes=3, weight=counts)
+            observations = normalization.update(observations, obs, axes=3, weight=counts)
         metrics = means(metrics) | summary(happened, agent) | {"learning_rate": rate}
         return OffPolicyState(key, config, agent, observations, actor, replay, state.updates + 1), metrics
 

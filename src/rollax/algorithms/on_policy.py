@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import groups, moments, optimise, rollout, tree
+from rollax import tree
+from rollax.acting import agents, rollout
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment, Streams
+from rollax.learning import normalization, optimizers
 from rollax.networks.core import Network
 
 
@@ -75,32 +77,32 @@ def on_policy(
     def streams(config: Any) -> Streams:
         return Streams(environment, config.num_envs)
 
-    def team(config: Any) -> groups.Team:
-        return groups.team(environment, config.sharing)
+    def team(config: Any) -> agents.Team:
+        return agents.team(environment, config.sharing)
 
     def policy(state: State, progress: jax.Array) -> Any:
         def one(network: Network, observations: Any) -> tuple[Network]:
-            return (moments.view(observations)(acting(network, state.config, progress)),)
+            return (normalization.view(observations)(acting(network, state.config, progress)),)
 
-        return groups.each(team(state.config), one, state.network, state.observations)[0]
+        return agents.each(team(state.config), one, state.network, state.observations)[0]
 
     def init(key: jax.Array, config: Any) -> State:
         config = tree.as_leaves(config)
         everyone = team(config)
         state_key, network_key, actor_key = jax.random.split(key, 3)
-        model = groups.make(everyone, network, network_key)
+        model = agents.make(everyone, network, network_key)
         carry = rollout.initial_carry(everyone, model, config.num_envs)
         actor = rollout.start(streams(config), carry, actor_key)
 
         def begin(model: Any, obs: Any) -> tuple[Any, Any, Any]:
             cut(config, jax.tree.leaves(obs)[0].shape[0])
             one_obs = jax.tree.map(lambda x: x[0], obs)
-            observations = moments.initial(one_obs) if config.normalize_observations else ()
-            returns = moments.initial(0.0) if config.normalize_rewards else ()
-            return optimise.init(optimisers(config, 0.0), model), observations, returns
+            observations = normalization.initial(one_obs) if config.normalize_observations else ()
+            returns = normalization.initial(0.0) if config.normalize_rewards else ()
+            return optimizers.init(optimisers(config, 0.0), model), observations, returns
 
-        obs = groups.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
-        learner = Learner(model, *groups.each(everyone, begin, model, obs))
+        obs = agents.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
+        learner = Learner(model, *agents.each(everyone, begin, model, obs))
         return State(state_key, config, *learner, actor, jnp.zeros((), jnp.int32))
 
     def step(state: State) -> tuple[State, dict[str, jax.Array]]:
@@ -112,13 +114,13 @@ def on_policy(
 
         # Every group learns from its own streams.
         learner = Learner(state.network, state.optimiser, state.observations, state.returns)
-        left = groups.split(everyone, (actor.carry, actor.discounted_return), 0)
-        keys = groups.keys(everyone, learn_key)
+        left = agents.split(everyone, (actor.carry, actor.discounted_return), 0)
+        keys = agents.keys(everyone, learn_key)
         teach = functools.partial(_teach, learn, config, progress)
-        *parts, discounted, metrics = groups.each(everyone, teach, *learner, groups.split(everyone, trajectory, 1), left, keys)
+        *parts, discounted, metrics = agents.each(everyone, teach, *learner, agents.split(everyone, trajectory, 1), left, keys)
 
-        actor = actor._replace(discounted_return=groups.join(everyone, discounted, 0))
-        metrics = groups.metrics(everyone, metrics)
+        actor = actor._replace(discounted_return=agents.join(everyone, discounted, 0))
+        metrics = agents.metrics(everyone, metrics)
         metrics |= {f"episodes/{name}": value for name, value in episodes._asdict().items()}
         return State(key, config, *Learner(*parts), actor, state.updates + 1), metrics
 
@@ -134,10 +136,10 @@ def on_policy(
 
 def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
     """The optimiser of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
-    decay = optimise.anneal(config.learning_rate_end, progress)
+    decay = optimizers.anneal(config.learning_rate_end, progress)
     critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
     rates = {"actor": config.learning_rate, "critic": critic_rate}
-    return {name: optimise.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+    return {name: optimizers.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
 
 
 def passes(config: Any, learner: Learner) -> tuple[int, int]:
@@ -146,12 +148,12 @@ def passes(config: Any, learner: Learner) -> tuple[int, int]:
 
 
 def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple[Any, ...]:
-    """`learn` with a tuple of parts, for `groups.each`; statistics of observations take in the rollout after it."""
+    """`learn` with a tuple of parts, for `agents.each`; statistics of observations take in the rollout after it."""
     *learner, trajectory, (carry, discounted), key = parts
     learner, discounted, metrics = learn(config, progress, Learner(*learner), Happened(trajectory, carry, discounted), key)
     if config.normalize_observations:
-        seen = moments.update(learner.observations, trajectory.obs, axes=2, weight=trajectory.present)
+        seen = normalization.update(learner.observations, trajectory.obs, axes=2, weight=trajectory.present)
         learner = learner._replace(observations=seen)
-    metrics["learning_rate"] = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
+    metrics["learning_rate"] = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
     metrics |= rollout.summary(trajectory, metrics["loss"], learner.network)
     return *learner, discounted, metrics

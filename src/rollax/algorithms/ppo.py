@@ -15,69 +15,72 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import batch, groups, moments, optimise, rollout, tree
+from rollax import tree
+from rollax.acting import agents, rollout
 from rollax.algorithm import Algorithm
 from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
+from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.epochs import epochs
-from rollax.losses import kl_estimate, policy_objective, value_error
+from rollax.learning import minibatches, normalization, optimizers
+from rollax.learning.epochs import epochs
+from rollax.learning.losses import kl_estimate, policy_objective, value_error
+from rollax.learning.returns import gae, over_streams
 from rollax.networks.core import Network
-from rollax.returns import gae, over_streams
 
 
-@tree.settings
+@settings
 class PPOConfig:
     """Settings of PPO. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    num_envs: int = tree.static(64)
+    num_envs: int = static(64)
     """(static) Environments run side by side."""
-    num_steps: int = tree.static(64)
+    num_steps: int = static(64)
     """(static) Steps of each environment per update."""
-    sequence_length: int = tree.static(1)
+    sequence_length: int = static(1)
     """(static) Steps that are learnt from in a row: 1 without memory, more (a divisor of num_steps) with one."""
-    num_minibatches: int = tree.static(8)
+    num_minibatches: int = static(8)
     """(static) Gradient steps per epoch."""
-    num_epochs: int = tree.static(4)
+    num_epochs: int = static(4)
     """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
-    critic_epochs: int = tree.static(0, low=0)
+    critic_epochs: int = static(0, low=0)
     """(static) Passes by a separate critic; 0: as many as the policy."""
-    normalize_advantages: Literal["minibatch", "batch", "off"] = tree.static("minibatch")
+    normalize_advantages: Literal["minibatch", "batch", "off"] = static("minibatch")
     """(static) Over which samples advantages get mean 0 and deviation 1."""
-    clip_values: bool = tree.static(False)
+    clip_values: bool = static(False)
     """(static) Clip the change of the value as well, by value_clip."""
-    normalize_observations: bool = tree.static(False)
+    normalize_observations: bool = static(False)
     """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = tree.static(False)
+    normalize_rewards: bool = static(False)
     """(static) Scale rewards by the running deviation of discounted returns."""
-    sharing: groups.Sharing = tree.static("all")
+    sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    learning_rate: float = tree.number(5e-4, low=0)
+    learning_rate: float = number(5e-4, low=0)
     """Adam's step size (of the policy, where the critic is separate)."""
-    critic_learning_rate: float = tree.number(0.0, low=0)
+    critic_learning_rate: float = number(0.0, low=0)
     """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
+    learning_rate_end: float = number(1.0, 0, 1)
     """Share of the learning rates left at the end of training, reached linearly: 1 is constant, 0 anneals to zero."""
-    gamma: float = tree.number(0.99, 0, 1)
+    gamma: float = number(0.99, 0, 1)
     """Discount."""
-    gae_lambda: float = tree.number(0.95, 0, 1)
+    gae_lambda: float = number(0.95, 0, 1)
     """Trace decay of the advantage."""
-    clip: float = tree.number(0.2, low=0)
+    clip: float = number(0.2, low=0)
     """How far the importance ratio may go from 1 before its gradient stops (epsilon of eq. 7)."""
-    value_clip: float = tree.number(0.2, low=0)
+    value_clip: float = number(0.2, low=0)
     """How far a value may move per update when clip_values is set, in units of (normalised) return."""
-    value_coefficient: float = tree.number(0.5, low=0)
+    value_coefficient: float = number(0.5, low=0)
     """Weight of the value loss (c1 of eq. 9)."""
-    entropy_coefficient: float = tree.number(0.01)
+    entropy_coefficient: float = number(0.01)
     """Weight of the entropy bonus (c2 of eq. 9)."""
-    entropy_end: float = tree.number(1.0, 0)
+    entropy_end: float = number(1.0, 0)
     """Share of the entropy bonus left at the end of training, reached linearly."""
-    target_kl: float = tree.number(float("inf"), low=0)
+    target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = tree.number(0.5, low=0)
+    max_grad_norm: float = number(0.5, low=0)
     """Global norm to which gradients are clipped, per optimiser."""
-    adam_epsilon: float = tree.number(1e-5, low=0)
+    adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
+    total_updates: float = number(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
@@ -107,7 +110,7 @@ def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOCo
     log_prob, entropy = density(output.policy, data.draw)
 
     by_minibatch = config.normalize_advantages == "minibatch"
-    advantage = moments.standardise(data.advantage, data.present) if by_minibatch else data.advantage
+    advantage = normalization.standardise(data.advantage, data.present) if by_minibatch else data.advantage
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
     value_clip = config.value_clip if config.clip_values else None
     terms = {
@@ -117,7 +120,7 @@ def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOCo
         "approx_kl": jax.lax.stop_gradient(kl_estimate(log_ratio)),
         "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
     }
-    metrics = moments.means(terms, data.present)
+    metrics = normalization.means(terms, data.present)
     total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
     return total, {"loss": total, **metrics}
 
@@ -130,9 +133,9 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     return on_policy(environment, network, actor_and_critic, cut, learn)
 
 
-def cut(config: PPOConfig, num_streams: int) -> batch.Layout:
+def cut(config: PPOConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one group are cut."""
-    return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+    return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
 def learn(
@@ -140,7 +143,7 @@ def learn(
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
     """One update of one set of parameters: credit, then epochs of minibatches."""
     trajectory, carry, discounted = happened
-    see, present = moments.view(learner.observations), trajectory.present
+    see, present = normalization.view(learner.observations), trajectory.present
 
     # Credit
     reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
@@ -150,19 +153,19 @@ def learn(
     target = advantage + trajectory.value
 
     # Learn
-    scaled = moments.standardise(advantage, present) if config.normalize_advantages == "batch" else advantage
+    scaled = normalization.standardise(advantage, present) if config.normalize_advantages == "batch" else advantage
     starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
     kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
     layout = cut(config, reward.shape[1])
-    rows = batch.to_rows(Batch(starts, *kept, scaled, target, present), layout)
-    entropy_weight = config.entropy_coefficient * optimise.anneal(config.entropy_end, progress)
+    rows = minibatches.to_rows(Batch(starts, *kept, scaled, target, present), layout)
+    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_end, progress)
     transformations = actor_and_critic(config, progress)
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
-        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, batch.take(rows, order), config, entropy_weight)
+        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, minibatches.take(rows, order), config, entropy_weight)
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimise.update(transformations, network, states, gradient, active), metrics
+        return optimizers.update(transformations, network, states, gradient, active), metrics
 
     start = learner.network, learner.optimiser
     (network, optimiser), metrics = epochs(minibatch, start, layout, key, *passes(config, learner), config.target_kl)

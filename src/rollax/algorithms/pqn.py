@@ -14,54 +14,56 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import batch, groups, moments, optimise, rollout, tree
+from rollax.acting import agents, rollout
 from rollax.algorithm import Algorithm
 from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax.config import number, settings, static
 from rollax.environments.core import Environment
+from rollax.learning import minibatches, normalization, optimizers
+from rollax.learning.returns import gae, over_streams
 from rollax.networks.core import Network
 from rollax.networks.critics import Acting, check_discrete, falling, of_action
-from rollax.returns import gae, over_streams
 
 
-@tree.settings
+@settings
 class PQNConfig:
     """Settings of PQN. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    num_envs: int = tree.static(64)
+    num_envs: int = static(64)
     """(static) Environments run side by side."""
-    num_steps: int = tree.static(32)
+    num_steps: int = static(32)
     """(static) Steps of each environment per update."""
-    sequence_length: int = tree.static(1)
+    sequence_length: int = static(1)
     """(static) Steps that are learnt from in a row: 1 without memory, more (a divisor of num_steps) with one."""
-    num_minibatches: int = tree.static(8)
+    num_minibatches: int = static(8)
     """(static) Gradient steps per epoch."""
-    num_epochs: int = tree.static(2)
+    num_epochs: int = static(2)
     """(static) Passes over each rollout."""
-    normalize_observations: bool = tree.static(False)
+    normalize_observations: bool = static(False)
     """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = tree.static(False)
+    normalize_rewards: bool = static(False)
     """(static) Scale rewards by the running deviation of discounted returns."""
-    sharing: groups.Sharing = tree.static("all")
+    sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    epsilon: float = tree.number(1.0, 0, 1)
+    epsilon: float = number(1.0, 0, 1)
     """Chance of a random action at the start."""
-    epsilon_end: float = tree.number(0.05, 0, 1)
+    epsilon_end: float = number(0.05, 0, 1)
     """Chance of a random action once epsilon_share of training is over, reached linearly."""
-    epsilon_share: float = tree.number(0.2, 0, 1)
+    epsilon_share: float = number(0.2, 0, 1)
     """Share of training over which that chance falls."""
-    learning_rate: float = tree.number(5e-4, low=0)
+    learning_rate: float = number(5e-4, low=0)
     """Adam's step size."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
+    learning_rate_end: float = number(1.0, 0, 1)
     """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
+    gamma: float = number(0.99, 0, 1)
     """Discount."""
-    q_lambda: float = tree.number(0.65, 0, 1)
+    q_lambda: float = number(0.65, 0, 1)
     """Trace decay of the returns; 0: one step, 1: until the end of the rollout."""
-    max_grad_norm: float = tree.number(10.0, low=0)
+    max_grad_norm: float = number(10.0, low=0)
     """Global norm to which gradients are clipped."""
-    adam_epsilon: float = tree.number(1e-8, low=0)
+    adam_epsilon: float = number(1e-8, low=0)
     """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
+    total_updates: float = number(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
@@ -95,15 +97,15 @@ def acting(network: Network, config: PQNConfig, progress: jax.Array) -> Acting:
     return Acting(network, falling(config, progress))
 
 
-def cut(config: PQNConfig, num_streams: int) -> batch.Layout:
+def cut(config: PQNConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one group are cut."""
-    return batch.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+    return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
 def optimisers(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
     """The optimiser, by the name that everything has which is no critic apart; `progress` goes from 0 to 1 over the run."""
-    rate = config.learning_rate * optimise.anneal(config.learning_rate_end, progress)
-    return {"actor": optimise.adam(rate, config.adam_epsilon, config.max_grad_norm)}
+    rate = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
+    return {"actor": optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm)}
 
 
 def learn(
@@ -111,7 +113,7 @@ def learn(
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
     """One update of one set of parameters: targets, then epochs of minibatches. Metrics are means over them all."""
     trajectory, carry, discounted = happened
-    see = moments.view(learner.observations)
+    see = normalization.view(learner.observations)
 
     # Credit: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
     reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
@@ -123,16 +125,18 @@ def learn(
     # Learn
     starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
     layout = cut(config, reward.shape[1])
-    rows = batch.to_rows(Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present), layout)
+    rows = minibatches.to_rows(
+        Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present), layout
+    )
     transformations, active = optimisers(config, progress), {"actor": jnp.ones((), bool)}
 
     def minibatch(learner: Any, order: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
-        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, batch.take(rows, order))
+        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, minibatches.take(rows, order))
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimise.update(transformations, network, states, gradient, active), metrics
+        return optimizers.update(transformations, network, states, gradient, active), metrics
 
-    orders = jax.vmap(lambda key: batch.shuffle(key, layout))(jax.random.split(key, config.num_epochs))
+    orders = jax.vmap(lambda key: minibatches.shuffle(key, layout))(jax.random.split(key, config.num_epochs))
     start = learner.network, learner.optimiser
     (network, optimiser), metrics = jax.lax.scan(minibatch, start, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics) | rollout.fit(trajectory, lead, target)
@@ -145,5 +149,5 @@ def loss(network: Any, see: Callable[[Any], Network], samples: Samples) -> tuple
     _, values = see(network).unroll(jax.tree.map(lambda x: x[0], samples.carry), samples.obs, samples.reset)
     chosen = jax.vmap(of_action)(values, samples.action)
     error = chosen - samples.target
-    metrics = moments.means({"loss": 0.5 * error**2, "error": jnp.abs(error), "chosen_value": chosen}, samples.present)
+    metrics = normalization.means({"loss": 0.5 * error**2, "error": jnp.abs(error), "chosen_value": chosen}, samples.present)
     return metrics["loss"], metrics

@@ -2,44 +2,44 @@
 
 from fractions import Fraction
 
-from rollax import tree
+from rollax.config import number, settings, static
 from rollax.errors import UsageError
 
 # Ratios are taken for the nearest fraction with at most so many steps in a cycle; longer ones are for ratios that are smaller.
 USUAL_CYCLE = 64
 
 
-@tree.settings
+@settings
 class ReplayConfig:
     """The settings of all that learn from replay."""
 
-    num_envs: int = tree.static(1)
+    num_envs: int = static(1)
     """(static) Environments run side by side."""
-    num_steps: int = tree.static(50)
+    num_steps: int = static(50)
     """(static) Steps of each environment between two lines of metrics."""
-    capacity: int = tree.static(1_000_000)
+    capacity: int = static(1_000_000)
     """(static) Steps that are remembered, of all environments together."""
-    batch_size: int = tree.static(256)
+    batch_size: int = static(256)
     """(static) Samples a gradient step."""
-    replay_ratio: float = tree.static(1.0, low=0)
+    replay_ratio: float = static(1.0, low=0)
     """(static) Gradient steps per environment step."""
-    normalize_observations: bool = tree.static(False)
+    normalize_observations: bool = static(False)
     """(static) Shift and scale observations by running statistics."""
-    warmup: float = tree.number(1000.0, low=0)
+    warmup: float = number(1000.0, low=0)
     """Frames of random actions before anything is learnt."""
-    learning_starts: float = tree.number(0.0, low=0)
+    learning_starts: float = number(0.0, low=0)
     """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
-    learning_rate: float = tree.number(3e-4, low=0)
+    learning_rate: float = number(3e-4, low=0)
     """Adam's step size."""
-    learning_rate_end: float = tree.number(1.0, 0, 1)
+    learning_rate_end: float = number(1.0, 0, 1)
     """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = tree.number(0.99, 0, 1)
+    gamma: float = number(0.99, 0, 1)
     """Discount."""
-    max_grad_norm: float = tree.number(float("inf"), low=0)
+    max_grad_norm: float = number(float("inf"), low=0)
     """Global norm to which gradients are clipped, of each optimiser apart."""
-    adam_epsilon: float = tree.number(1e-8, low=0)
+    adam_epsilon: float = number(1e-8, low=0)
     """Adam's epsilon."""
-    total_updates: float = tree.number(float("inf"), low=1)
+    total_updates: float = number(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property

@@ -14,34 +14,36 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import optimise, tree
+from rollax import tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.off_policy import Learner, critic_loss, off_policy
 from rollax.algorithms.replay_config import ReplayConfig
+from rollax.config import number, settings, static
 from rollax.environments.core import Environment
+from rollax.learning import optimizers
 from rollax.networks.critics import ActorCritics, check_bounded, draw, least, sample
-from rollax.replay import Batch, uniform
+from rollax.replay.ring import Batch, uniform
 
 
-@tree.settings
+@settings
 class SACConfig(ReplayConfig):
     """Settings of SAC. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    policy_delay: int = tree.static(1)
+    policy_delay: int = static(1)
     """(static) Gradient steps of the critics for each of the policy and the temperature."""
-    critic_rate: float = tree.number(1.0, low=0)
+    critic_rate: float = number(1.0, low=0)
     """Step size of the critics, as a multiple of learning_rate."""
-    temperature_rate: float = tree.number(1.0, low=0)
+    temperature_rate: float = number(1.0, low=0)
     """Step size of the temperature, as a multiple of learning_rate; 0: it stays as it is."""
-    tau: float = tree.number(0.005, 0, 1)
+    tau: float = number(0.005, 0, 1)
     """How far the target critics move towards the critics each gradient step."""
-    initial_temperature: float = tree.number(1.0, low=0)
+    initial_temperature: float = number(1.0, low=0)
     """Weight of the entropy at the start (alpha)."""
-    target_entropy: float = tree.number(-1.0)
+    target_entropy: float = number(-1.0)
     """Entropy to hold, for each dimension of the action, in nats of an action within -1 ... 1."""
-    reward_scale: float = tree.number(1.0)
+    reward_scale: float = number(1.0)
     """What rewards are multiplied by."""
-    noise_correlation: float = tree.number(0.0, 0, 1)
+    noise_correlation: float = number(0.0, 0, 1)
     """Correlation of the noise of neighbouring steps while exploring; 0: white noise."""
 
 
@@ -72,7 +74,7 @@ def init(network: ActorCritics, config: SACConfig) -> SACAgent:
 
 def optimisers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
     rates = {"actor": 1.0, "critic": config.critic_rate, "temperature": config.temperature_rate}
-    adam = lambda rate: optimise.adam(config.learning_rate * rate, config.adam_epsilon, config.max_grad_norm)  # noqa: E731
+    adam = lambda rate: optimizers.adam(config.learning_rate * rate, config.adam_epsilon, config.max_grad_norm)  # noqa: E731
     return {name: adam(rate) for name, rate in rates.items()}
 
 
@@ -85,15 +87,15 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     next_value = least(agent.target, batch.next_obs, action) - temperature * log_prob
     target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = optimise.descend(adam["critic"], states["critic"], agent.network.critic, slope)
+    critic, critic_state = optimizers.descend(adam["critic"], states["critic"], agent.network.critic, slope)
 
     def improve(learnt: Any) -> Any:
         actor, log_temperature, actor_state, temperature_state = learnt
         slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
-        actor, actor_state = optimise.descend(adam["actor"], actor_state, actor, slope)
+        actor, actor_state = optimizers.descend(adam["actor"], actor_state, actor, slope)
         goal = config.target_entropy * batch.action[0].size
         slope = temperature * jnp.mean(-log_prob - goal)  # of eq. 18 in the logarithm of alpha
-        log_temperature, temperature_state = optimise.descend(adam["temperature"], temperature_state, log_temperature, slope)
+        log_temperature, temperature_state = optimizers.descend(adam["temperature"], temperature_state, log_temperature, slope)
         return actor, log_temperature, actor_state, temperature_state
 
     steps = agent.steps + 1
@@ -104,7 +106,7 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     actor, log_temperature, actor_state, temperature_state = learnt
 
     states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}
-    target_critic = optimise.blend(agent.target, critic, config.tau)
+    target_critic = optimizers.blend(agent.target, critic, config.tau)
     agent = SACAgent(ActorCritics(actor, critic), target_critic, log_temperature, states, steps)
     metrics = {"loss": loss, "error": error, "value": value, "entropy": -jnp.mean(log_prob), "temperature": temperature}
     return agent, metrics

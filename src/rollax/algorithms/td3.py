@@ -13,34 +13,35 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import optimise, tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.off_policy import Learner, critic_loss, off_policy
 from rollax.algorithms.replay_config import ReplayConfig
+from rollax.config import number, settings
 from rollax.environments.core import Environment
+from rollax.learning import optimizers
 from rollax.networks.critics import ActorCritics, check_bounded, least
-from rollax.replay import Batch, uniform
+from rollax.replay.ring import Batch, uniform
 
 
-@tree.settings
+@settings
 class TD3Config(ReplayConfig):
     """Settings of TD3. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
-    policy_delay: float = tree.number(2.0, low=1)
+    policy_delay: float = number(2.0, low=1)
     """Gradient steps of the critics for each of the policy and the targets, as a whole number."""
-    critic_rate: float = tree.number(1.0, low=0)
+    critic_rate: float = number(1.0, low=0)
     """Step size of the critics, as a multiple of learning_rate."""
-    tau: float = tree.number(0.005, 0, 1)
+    tau: float = number(0.005, 0, 1)
     """How far both targets move towards their networks each time."""
-    exploration_noise: float = tree.number(0.1, low=0)
+    exploration_noise: float = number(0.1, low=0)
     """Deviation of what is added to actions while training."""
-    noise_correlation: float = tree.number(0.0, 0, 1)
+    noise_correlation: float = number(0.0, 0, 1)
     """Correlation of that noise between neighbouring steps; 0: white noise."""
-    target_noise: float = tree.number(0.2, low=0)
+    target_noise: float = number(0.2, low=0)
     """Deviation of what is added to the target policy's actions."""
-    target_noise_clip: float = tree.number(0.5, low=0)
+    target_noise_clip: float = number(0.5, low=0)
     """Most that is added to them."""
-    reward_scale: float = tree.number(1.0)
+    reward_scale: float = number(1.0)
     """What rewards are multiplied by."""
 
 
@@ -68,7 +69,7 @@ def init(network: ActorCritics, config: TD3Config) -> TD3Agent:
 
 def optimisers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
     rates = {"actor": config.learning_rate, "critic": config.learning_rate * config.critic_rate}
-    return {name: optimise.adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+    return {name: optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
 
 
 def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> tuple[TD3Agent, dict[str, jax.Array]]:
@@ -80,13 +81,13 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     next_value = least(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = optimise.descend(adam["critic"], states["critic"], agent.network.critic, slope)
+    critic, critic_state = optimizers.descend(adam["critic"], states["critic"], agent.network.critic, slope)
 
     def improve(learnt: Any) -> Any:
         actor, actor_state, target = learnt
         slope = jax.grad(policy_loss)(actor, critic, batch)
-        actor, actor_state = optimise.descend(adam["actor"], actor_state, actor, slope)
-        return actor, actor_state, optimise.blend(target, ActorCritics(actor, critic), config.tau)
+        actor, actor_state = optimizers.descend(adam["actor"], actor_state, actor, slope)
+        return actor, actor_state, optimizers.blend(target, ActorCritics(actor, critic), config.tau)
 
     steps = agent.steps + 1
     learnt = agent.network.actor, states["actor"], agent.target

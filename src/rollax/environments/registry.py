@@ -9,7 +9,7 @@ from typing import Any
 
 from rollax.environments.convert import convert_all, signature_defaults
 from rollax.environments.core import Environment
-from rollax.environments.suites import SUITES
+from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
 
 ENTRY_POINTS = "rollax.environments"

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.distributions import Distribution
+from rollax.networks.distributions import Distribution
 
 
 class Network(Protocol):

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import distributions
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.networks import cores, layers
+from rollax.networks import cores, distributions, layers
 from rollax.networks.core import ActorCriticOutput
 from rollax.networks.tower import Tower
 from rollax.spaces import Box, Dict, Discrete, Space

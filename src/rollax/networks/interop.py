@@ -26,10 +26,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax import distributions
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.networks import layers
+from rollax.networks import distributions, layers
 from rollax.networks.core import ActorCriticOutput, Network, Stepwise
 from rollax.spaces import ActionSpace, Ball, Box, Discrete, MultiDiscrete, Space, zeros
 

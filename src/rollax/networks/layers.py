@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import distributions
+from rollax.networks import distributions
 from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, zeros
 
 Activation = Literal["tanh", "relu", "gelu", "silu", "elu"]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.errors import UsageError
-from rollax.train.logging import read_metrics
-from rollax.train.run_dir import EVALUATIONS, METRICS, read_spec
-from rollax.train.settings import Spec
+from rollax.host.logging import read_metrics
+from rollax.host.run_folder import EVALUATIONS, METRICS, read_spec
+from rollax.host.settings import Spec
 
 WITHIN = "info/episode_returns"  # of the evaluations: the returns of the episodes within a trial
 # The metrics that are drawn in small panels, in this order, where a run has them.

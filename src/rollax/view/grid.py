@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from rich.text import Text
 
-from rollax.environments import rulesets
+from rollax.environments.suites.xminigrid import rulesets
 
 WIDTH = 360
 MOST_CELLS = 36  # along an edge

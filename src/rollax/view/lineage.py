@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.evolution import Range
+from rollax.population.evolution import Range
 
 OTHERS = "#B8B8B8"  # of members that have no descendant at the end
 COLUMNS = 4

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import UsageError
-from rollax.train.lineage import read as read_lineage
-from rollax.train.run_dir import write_atomically
-from rollax.train.statistics import bootstrap_interval, interquartile_mean
+from rollax.host.lineage import read as read_lineage
+from rollax.host.run_folder import write_atomically
+from rollax.host.statistics import bootstrap_interval, interquartile_mean
 from rollax.view import lineage
 from rollax.view.curves import PANELS, Curve, Run, curves_of, read_run
 

@@ -13,10 +13,10 @@ from PIL import Image, ImageDraw
 from rollax import tree
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
+from rollax.host.api import Policy, load
+from rollax.host.program import eval_steps
+from rollax.host.run_folder import write_atomically
 from rollax.spaces import Ball, Box
-from rollax.train.api import Policy, load
-from rollax.train.program import eval_steps
-from rollax.train.run_dir import write_atomically
 from rollax.view import draw
 from rollax.view import scene as scenes
 from rollax.view.unwrap import shown_state, trial

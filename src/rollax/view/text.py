@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.train.api import Policy, load
+from rollax.host.api import Policy, load
 from rollax.view import draw
 from rollax.view.render import Play, caption, play_all, times
 

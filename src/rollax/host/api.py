@@ -1,0 +1,357 @@
+"""Runs from Python: `train`, `resume`, `load`."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.acting import descriptors
+from rollax.algorithm import Algorithm
+from rollax.environments import make
+from rollax.environments.core import Environment, agent_types
+from rollax.environments.views import Against, Identified, identified
+from rollax.errors import UsageError
+from rollax.host import loop, record, run_folder
+from rollax.host import program as programs
+from rollax.host.checkpoint import Checkpoints
+from rollax.host.evaluation import Episodes, Metric, default_metrics, evaluator, measured
+from rollax.host.loop import Result
+from rollax.host.progress import Display, display
+from rollax.host.settings import RunOptions, Spec, evaluated_with, make_spec
+from rollax.host.signals import stop_on_signals
+from rollax.spaces import Space
+
+_NOT_BY_ID = "eval_arguments are for environments made from their id, not for an environment that was passed"
+
+
+def train(
+    algorithm: str,
+    environment: str | Environment,
+    *,
+    total_steps: int | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    config: Any = None,
+    network: Any = None,
+    arguments: Mapping[str, Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
+    opponents: Mapping[str, str | Path] | None = None,
+    evolve: Mapping[str, Any] | None = None,
+    options: RunOptions | None = None,
+    metrics: Metric | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+) -> Result:
+    """Trains and leaves a run folder.
+
+    `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
+    tasks that are held out) or an environment; `config` the algorithm's settings, or a
+    dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
+    traced settings to values; `evolve` maps such names to ranges `(low, high)` or `(low, high, "log" or "linear")` within which
+    population-based training moves them, over as many members as `seeds`; `opponents` maps types of agents to runs whose
+    policies they follow without learning (the run keeps copies): "RUN" at its last checkpoint, "RUN@best" or "RUN@40960" at
+    another. Where those had an environment or a network object of their own, it is that of this run. `metrics` is a function
+    from `Episodes` to further numbers of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come
+    before those in it.
+
+    Raises UsageError before anything is compiled or written when something does not fit.
+    """
+    own_environment = None if isinstance(environment, str) else environment
+    name = environment if isinstance(environment, str) else environment.name
+    own_network = network if callable(network) else None
+    given = {"total_steps": total_steps, "seed": seed, "seeds": seeds}
+    options = dataclasses.replace(
+        options or RunOptions(), **{name: value for name, value in given.items() if value is not None}
+    )
+    settings = None if own_network else network
+    if own_environment is not None and eval_arguments:
+        raise UsageError(_NOT_BY_ID)
+    spec = make_spec(
+        algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents, evolve
+    )
+    lost = spec.eval_arguments if own_environment is not None else {}
+    if own_environment is not None:
+        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
+    if own_network is not None:
+        spec = dataclasses.replace(spec, network=run_folder.CUSTOM)
+    policies = _opponents(spec, own_environment, own_network)
+    played = _with_opponents(spec, own_environment, policies)
+    programs.check(spec, played, own_network)
+    loop.check(spec, metrics, played)
+    folder = run_folder.create(spec)
+    with run_folder.alone(folder):
+        spec = opponents_of_its_own(folder, spec, policies)
+        show = show or display(quiet)
+        if lost:
+            show.message(_not_held_elsewhere(name, lost))
+        return _run(spec, folder, played, own_network, metrics, show)
+
+
+def _not_held_elsewhere(name: str, lost: dict[str, Any]) -> str:
+    """What is said when an environment was passed of which evaluations would have had other arguments."""
+    values = ", ".join(f"{argument} {value}" for argument, value in lost.items())
+    return (
+        f"warning: evaluations are in the environment that was passed, not with {values}: give its id ({name!r}) and its "
+        "arguments=... for that"
+    )
+
+
+def resume(
+    folder: str | Path,
+    *,
+    total_steps: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+    metrics: Metric | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+    **changes: Any,
+) -> Result:
+    """Goes on with a run from its newest checkpoint, bit for bit as if it had never stopped.
+
+    With other `total_steps` its schedules end there from now on. `environment` and `network` are needed again when
+    the run was given objects of its own. Further keywords change options of the host, such as `on_nonfinite`.
+
+    Raises UsageError when there is no run, or nothing left to do.
+    """
+    folder = Path(folder)
+    spec = loop.resumed(run_folder.read_spec(folder), total_steps, changes)
+    newest = max(Checkpoints(folder / "checkpoints").steps(), default=0)
+    end = spec.total_updates * spec.config.frames_per_update
+    if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
+        raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
+    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
+    programs.check(spec, environment, network)
+    loop.check(spec, metrics, environment)
+    with run_folder.alone(folder):
+        run_folder.write_spec(folder, spec)
+        return _run(spec, folder, environment, network, metrics, show or display(quiet))
+
+
+def _run(spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display) -> Result:
+    with stop_on_signals() as request:
+        try:
+            show.message(f"{spec.algorithm} on {spec.environment}, run folder {folder}")
+            show.status("compiling")
+            program = programs.compile_program(spec, environment, network)
+            session = loop.Session(spec, folder, program, show, metrics)
+            loop.announce(session)
+            result = loop.run(session, request)
+            for words in loop.closing_words(result, spec):
+                show.message(words)
+            return result
+        finally:
+            show.close()
+
+
+class Policy(NamedTuple):
+    """A trained policy: `carry = policy.initial_carry()`, then `action, carry = policy.act(obs, carry, key)`.
+
+    `environment` is that of its evaluations; `state` is that of the algorithm without what learning alone needs, as a replay.
+    """
+
+    spec: Spec
+    environment: Environment
+    step: int
+    state: Any
+    algorithm: Any
+    warnings: list[str]
+    member: int | None = None  # which of a population
+
+    def initial_carry(self) -> Any:
+        """The memory that an episode begins with."""
+        return self.algorithm.initial_carry(self.state)
+
+    def reset_memory(self, carry: Any, begins: jax.Array) -> Any:
+        """The memory, begun anew where an episode begins.
+
+        `begins`: bool `[]`, or with the leading axes of the memories of many environments: `[E]`, or `[E, A]` for single agents
+        of each.
+        """
+        first = jax.tree.map(lambda x, like: jnp.broadcast_to(x, jnp.shape(like)), self.initial_carry(), carry)
+        return tree.where(begins, first, carry)
+
+    def act(self, obs: Any, carry: Any, key: jax.Array, greedy: bool = True) -> tuple[Any, Any]:
+        """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
+        vmap it."""
+        carry, action = self.algorithm.act(self.state, carry, obs, key, greedy)
+        return action, carry
+
+    def evaluate(
+        self,
+        episodes: int,
+        key: jax.Array,
+        greedy: bool = True,
+        descriptor: descriptors.Choice = None,
+        metrics: Metric | None = None,
+    ) -> tuple[dict[str, Any], Episodes]:
+        """Plays whole episodes: their numbers, and each one's return, length and end.
+
+        With an environment that describes behaviour also each one's descriptor: "final", "mean", a function
+        `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None). `metrics` adds numbers, as it
+        does in `train`.
+
+        Raises UsageError for a descriptor where the environment describes none.
+        """
+        steps = programs.eval_steps(self.environment, self.spec)
+        run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy, descriptor))
+        played = jax.device_get(run(self.state, key))
+        return default_metrics(played, agent_types(self.environment)) | measured(metrics, played), played
+
+
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str | int = "last",
+    member: int | None = None,
+    environment: Environment | None = None,
+    network: Callable[[jax.Array], Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
+) -> Policy:
+    """The policy of a run, at its "last" or "best" checkpoint or that of a step.
+
+    Of a population it is the member asked for, or the one with the best return at that checkpoint. `eval_arguments` are
+    further arguments of the environment of its evaluations, over those that the run has.
+
+    Raises UsageError when there is no such run, checkpoint or member, or for arguments that evaluations cannot have.
+    """
+    folder = Path(folder)
+    spec = run_folder.read_spec(folder)
+    if eval_arguments:
+        if environment is not None or spec.own_environment:
+            raise UsageError(_NOT_BY_ID)
+        spec = evaluated_with(spec, eval_arguments)
+    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
+    algorithm, trained_in = programs.assemble(spec, environment, network)
+    like = programs.abstract(spec, algorithm)
+    environment = programs.evaluation_environment(spec, trained_in)
+    count = len(spec.members())
+    if count > 1:
+        like = programs.abstract_population(spec, algorithm)
+    if member is not None and not 0 <= member < count:
+        raise UsageError(f"member ({member}) must be between 0 and {count - 1}: the run has {count}")
+    options = spec.options
+    checkpoints = Checkpoints(
+        folder / "checkpoints", options.keep_last, options.keep_best, options.best_metric, options.best_mode
+    )
+    if checkpoint not in ("last", "best") and not str(checkpoint).isdecimal():
+        raise UsageError(f"checkpoint ({checkpoint}) must be last, best or the number of a step: {checkpoints.steps()}")
+    which: Any = checkpoint if checkpoint in ("last", "best") else int(checkpoint)
+    step, state, warnings = checkpoints.restore(which, like)
+    checkpoints.close()
+    if count == 1:
+        return Policy(spec, environment, step, algorithm.acting_state(state), algorithm, warnings)
+    chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
+    members = state.members if spec.evolve else state
+    state = algorithm.acting_state(jax.tree.map(lambda x: x[chosen], members))
+    return Policy(spec, environment, step, state, algorithm, warnings, chosen)
+
+
+def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None = None) -> dict[str, Policy]:
+    """By type of agents, the policies of the run's opponents. `folder`: of a run that is begun.
+
+    Opponents that were trained with objects of their own have the environment and the network of this run.
+
+    Raises UsageError when there is no such run or checkpoint, or when its objects cannot be those of this run.
+    """
+    policies = {}
+    for kind, run in spec.opponents.items():
+        path, checkpoint = _checkpoint_of(run) if folder is None else (folder / run, "last")
+        theirs, objects = run_folder.read_spec(path), {}
+        if theirs.own_environment:
+            objects["environment"] = make(spec.environment, **spec.arguments) if environment is None else environment
+            if theirs.environment != objects["environment"].name:
+                raise UsageError(f"the opponent {run} was trained with the name {theirs.environment}: here it is another")
+        if theirs.network == run_folder.CUSTOM:
+            if network is None:
+                raise UsageError(
+                    f"the opponent {run} used a network of its own, which this run needs too: pass it as network=..."
+                )
+            objects["network"] = network
+        policies[kind] = load(path, checkpoint=checkpoint, **objects)
+    return policies
+
+
+def _checkpoint_of(run: str) -> tuple[Path, str]:
+    """The folder and the checkpoint of "RUN@CHECKPOINT", of "RUN" the last."""
+    folder, at, checkpoint = run.rpartition("@")
+    return (Path(folder), checkpoint) if at and not Path(run).exists() else (Path(run), "last")
+
+
+def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[str, Policy]) -> Environment | None:
+    """The environment with the run's opponents in it; as it is given where there are none.
+
+    Raises UsageError for opponents that do not fit: other spaces, or agents that they never were.
+    """
+    if not policies:
+        return environment
+    if environment is None:
+        environment = make(spec.environment, **spec.arguments)
+    states, functions = {}, []
+    for kind, policy in policies.items():
+        run = spec.opponents[kind]
+        theirs, algorithm, agents = policy.environment, policy.algorithm, tuple(range(environment.num_agents or 0))
+        if isinstance(theirs, Identified):
+            theirs = theirs.env
+            algorithm = _identifying(algorithm, theirs.observation_space)
+        if isinstance(theirs, Against):
+            theirs, agents = theirs.env, theirs.learners
+        for what in ("name", "observation_space", "action_space", "num_agents"):
+            if getattr(theirs, what) != getattr(environment, what):
+                raise UsageError(f"the opponent {run} was trained with the {what} {getattr(theirs, what)}: here it is another")
+        kinds = agent_types(environment)
+        if kind in kinds and kind not in (kinds[i] for i in agents):
+            raise UsageError(f"the opponent {run} never was a {kind}: it is that of {', '.join(kinds[i] for i in agents)}")
+        states[kind] = policy.state
+        functions.append((kind, algorithm, agents))
+    return Against(environment, states, tuple(functions))
+
+
+def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
+    """An algorithm whose agents see who they are, for observations that do not tell."""
+
+    def act(state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        return algorithm.act(state, carry, identified(space, obs), key, greedy)
+
+    return algorithm._replace(act=act)
+
+
+def opponents_of_its_own(folder: Path, spec: Spec, policies: dict[str, Policy]) -> Spec:
+    """The specification with copies of its opponents' policies in the run's folder, so that it needs no other run."""
+    kept = {}
+    for kind, policy in policies.items():
+        kept[kind] = f"opponents/{kind}"
+        run, target = _checkpoint_of(spec.opponents[kind])[0], folder / kept[kind]
+        checkpoint = f"checkpoints/step_{policy.step:012d}"
+        target.mkdir(parents=True)
+        shutil.copy(run / run_folder.CONFIG, target)
+        shutil.copytree(run / checkpoint, target / checkpoint)
+        for name in ("opponents", run_folder.EVALUATIONS):
+            if (run / name).is_dir():
+                shutil.copytree(run / name, target / name)
+            elif (run / name).exists():
+                shutil.copy(run / name, target)
+    spec = dataclasses.replace(spec, opponents=kept)
+    run_folder.write_spec(folder, spec)
+    return spec
+
+
+def _best_member(folder: Path, step: int, count: int, best_mode: str) -> int:
+    path = folder / run_folder.EVALUATIONS
+    if not path.exists():
+        return 0
+    with np.load(path, allow_pickle=False) as file:
+        steps, returns = file["step"], file["returns"]
+    earlier = np.flatnonzero(steps <= step)
+    if not earlier.size:
+        return 0
+    means = returns[earlier[-1]].reshape(count, -1).mean(axis=1)
+    means = means if best_mode == "max" else -means
+    return int(np.argmax(np.where(np.isfinite(means), means, -np.inf)))

@@ -1,0 +1,378 @@
+"""Checkpoints of the whole state: written in the background, atomic, verified when read, the last and the best kept.
+
+A checkpoint is one folder `step_<environment frames>`:
+
+    state/          the leaves that hold anything, by orbax; typed keys as their raw data
+    large/          the bytes of leaves that are large, such as a replay's, as they lie in memory: nothing holds a copy of them
+    summary.json    the metrics; every leaf's path, shape, type and CRC-32; every file's CRC-32; and the CRC-32 of all that
+
+It is written under another name and renamed at the end, so a folder with that name is complete. The files are checked before
+orbax reads them, the arrays after. Reading takes arrays and JSON, nothing that could be executed.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.multihost_utils import process_allgather, sync_global_devices
+
+from rollax.errors import UsageError
+from rollax.host.checkpoint_summary import (
+    DamagedCheckpoint,
+    LeafRecord,
+    Summary,
+    check_files,
+    checksum_of,
+    checksum_of_file,
+    files_of,
+    finite,
+    read_summary,
+    write_summary,
+)
+
+T = TypeVar("T")
+
+STEP_FOLDER = re.compile(r"step_(\d{12,})")
+# What a killed save and a killed deletion leave behind.
+UNFINISHED_FOLDER = re.compile(r"step_\d{12,}\.(writing|deleted)")
+# Bytes of a leaf beyond which it is written from where it is: orbax holds two copies of all that it writes.
+LARGE = 1 << 26
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; those before it are as they were."""
+
+
+class Checkpoints:
+    """The checkpoints in one folder.
+
+    After every save the `keep_last` newest and the `keep_best` best by `best_metric` stay, the others are deleted; a NaN is
+    never best. Only folders that a `Checkpoints` wrote are ever deleted. One run writes to a folder at a time; others may
+    read. Call `close()` before the program ends, or the save under way may be lost.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        keep_last: int = 2,
+        keep_best: int = 1,
+        best_metric: str = "return_mean",
+        best_mode: Literal["max", "min"] = "max",
+    ) -> None:
+        if keep_last < 1 or keep_best < 0:
+            raise UsageError(f"keep_last ({keep_last}) must be at least 1 and keep_best ({keep_best}) at least 0")
+        if best_mode not in ("max", "min"):
+            raise UsageError(f"best_mode ({best_mode!r}) must be 'max' or 'min'")
+        self._folder = Path(folder).absolute()
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self._best_metric, self._sign = best_metric, 1 if best_mode == "max" else -1
+        self._checkpointer = _open_orbax()
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: tuple[int, Future] | None = None
+
+    def save(self, step: int, state: Any, metrics: dict[str, float]) -> bool:
+        """Copies the state to host memory, or what is large of it to disk, and returns; the rest happens in the background.
+
+        The state may be donated right after. False, and nothing is written, when there is a checkpoint of this step already.
+        With several processes all must call it, and it returns when all is written: orbax's barriers are collectives, which
+        must not run beside those of a training step.
+
+        Raises: `SaveFailed` when the save before this one failed (this one is then not begun), `UsageError`.
+        """
+        self.wait()
+        step = int(step)
+        if step in self.steps():
+            return False
+        work = self._writer.submit if jax.process_count() == 1 else _run_now
+        try:
+            leaves, arrays = _snapshot(state, self._begin(step))
+            self._pending = step, work(self._write, step, leaves, arrays, dict(metrics))
+        except OSError as error:  # such as a full disk
+            self._pending = step, _run_now(_fail, error)
+        return True
+
+    def rate(self, step: int, metrics: dict[str, float]) -> None:
+        """Gives the checkpoint of a step that is there already other metrics. Raises `DamagedCheckpoint`."""
+        self.wait()
+        if jax.process_index() == 0:
+            write_summary(self._path(step), read_summary(self._path(step))._replace(metrics=finite(metrics)))
+            self._delete_old(step)
+        self._synchronize()
+
+    def wait(self) -> None:
+        """Returns when everything is on disk. Raises `SaveFailed`, once, when it could not be written."""
+        if self._pending is None:
+            return
+        step, work = self._pending
+        error = work.exception()
+        self._pending = None
+        if error is not None:
+            raise SaveFailed(f"the checkpoint of step {step} could not be written to {self._folder}: {error}") from error
+
+    def close(self) -> None:
+        """Waits, and frees the background thread. Raises `SaveFailed` as `wait` does."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+            self._checkpointer.close()
+
+    def steps(self) -> list[int]:
+        """The steps that have a complete checkpoint, damaged ones among them, rising."""
+        folders = self._folder.iterdir() if self._folder.is_dir() else ()
+        names = [STEP_FOLDER.fullmatch(folder.name) for folder in folders if folder.is_dir()]
+        return sorted(int(name[1]) for name in names if name)
+
+    def best(self) -> int | None:
+        """The step with the best `best_metric`, the newest of equals; None when no checkpoint has a finite one."""
+        ranked = self._ranked(self._intact_summaries()[0])
+        return ranked[0] if ranked else None
+
+    def restore(self, which: Literal["last", "best"] | int, like: T) -> tuple[int, T, list[str]]:
+        """Reads a checkpoint: `(step, state, warnings)`.
+
+        `like` is the state or its `jax.eval_shape`; leaves that name a sharding are placed by it. Where "last" or "best" is
+        damaged the next in order is taken, and `warnings` says so.
+
+        Raises: `UsageError` when there is none, or when the saved leaves are not those of `like`; `DamagedCheckpoint` when
+        the one asked for by number, or every one, is damaged.
+        """
+        self.wait()
+        candidates, warnings = self._candidates(which)
+        for step in candidates:
+            try:
+                summary = read_summary(self._path(step))
+                _check_same_leaves(summary, like)
+                return step, _place(self._read_arrays(summary), summary.leaves, like), warnings
+            except DamagedCheckpoint as error:
+                warnings.append(f"{error}; it was passed over")
+        raise DamagedCheckpoint(f"no checkpoint in {self._folder} can be read: " + "; ".join(warnings))
+
+    def set_aside_after(self, step: int) -> list[int]:
+        """Renames the checkpoints of later steps to `superseded_step_...`, and returns their steps.
+
+        A run that goes on from `step` calls this first: those of the abandoned branch and damaged ones are then neither
+        "last" nor counted nor in the way of its own. Nothing is deleted.
+        """
+        self.wait()
+        later = [other for other in self.steps() if other > step]
+        self._synchronize()
+        for path in map(self._path, later if jax.process_index() == 0 else []):
+            target = self._folder / f"superseded_{path.name}"
+            while target.exists():
+                target = target.with_name(f"{target.name}_again")
+            path.rename(target)
+        self._synchronize()
+        return later
+
+    def _candidates(self, which: Literal["last", "best"] | int) -> tuple[list[int], list[str]]:
+        steps = self.steps()
+        if not steps:
+            raise UsageError(f"there is no checkpoint in {self._folder}")
+        if which == "last":
+            return steps[::-1], []
+        if which == "best":
+            summaries, warnings = self._intact_summaries()
+            ranked = self._ranked(summaries)
+            if not ranked and summaries:
+                raise UsageError(f"no checkpoint in {self._folder} has a finite {self._best_metric!r}: ask for 'last'")
+            return ranked, warnings
+        if which not in steps:
+            raise UsageError(f"there is no checkpoint of step {which!r} in {self._folder}: there are 'last', 'best', {steps}")
+        return [which], []
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step_{step:012d}"
+
+    def _intact_summaries(self) -> tuple[dict[int, Summary], list[str]]:
+        """Summaries by rising step, and what is wrong with those that cannot be read."""
+        summaries, problems = {}, []
+        for step in self.steps():
+            try:
+                summaries[step] = read_summary(self._path(step))
+            except DamagedCheckpoint as error:
+                problems.append(f"{error}; it was passed over")
+        return summaries, problems
+
+    def _ranked(self, summaries: dict[int, Summary]) -> list[int]:
+        """Steps with a finite metric, best first, then newest first."""
+        values = [(summary.metrics.get(self._best_metric), step) for step, summary in summaries.items()]
+        ranked = sorted((-self._sign * value, -step) for value, step in values if value is not None)
+        return [-step for _, step in ranked]
+
+    def _begin(self, step: int) -> Path:
+        """A new folder for an unfinished checkpoint."""
+        unfinished = self._path(step).with_suffix(".writing")
+        if jax.process_index() == 0:
+            self._delete_unfinished()
+            unfinished.mkdir(parents=True)
+        self._synchronize()
+        return unfinished
+
+    def _write(self, step: int, leaves: list[LeafRecord], arrays: list[np.ndarray | None], metrics: dict[str, float]) -> None:
+        """The rest of a checkpoint. `arrays`: None for those that are written already."""
+        import orbax.checkpoint as ocp
+
+        final = self._path(step)
+        unfinished = final.with_suffix(".writing")
+        stored = {_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i] is not None and 0 not in leaf.shape}
+        leaves = [
+            leaf if array is None else leaf._replace(checksum=checksum_of(array))
+            for leaf, array in zip(leaves, arrays, strict=True)
+        ]
+        if stored:
+            self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
+        if jax.process_index() == 0:
+            files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
+            write_summary(unfinished, Summary(step, finite(metrics), leaves, files))
+            unfinished.rename(final)
+            self._delete_old(step)
+        self._synchronize()
+
+    def _synchronize(self) -> None:
+        if jax.process_count() > 1:
+            sync_global_devices("checkpoint")
+
+    def _delete_unfinished(self) -> None:
+        folders = self._folder.iterdir() if self._folder.is_dir() else ()
+        for path in [path for path in folders if UNFINISHED_FOLDER.fullmatch(path.name)]:
+            shutil.rmtree(path)
+
+    def _delete_old(self, newest: int) -> None:
+        summaries, _ = self._intact_summaries()  # a folder without a summary may be another's, so it stays
+        keep = {newest, *list(summaries)[-self._keep_last :], *self._ranked(summaries)[: self._keep_best]}
+        for step in summaries.keys() - keep:
+            # Renamed first: a deletion cut short must not leave half a checkpoint under a good name.
+            doomed = self._path(step).with_suffix(".deleted")
+            self._path(step).rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _read_arrays(self, summary: Summary) -> list[np.ndarray | None]:
+        """The saved arrays in order, None for a leaf without elements, each equal to its checksum or its file to that."""
+        import orbax.checkpoint as ocp
+
+        path = self._path(summary.step)
+        check_files(path, summary.files)
+        names = [_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
+        large = {name for name in names if f"large/{name}" in summary.files}
+        as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None and name not in large}
+        request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
+        # The files are what was written, so an error from here on is no damage and no reason to take an older checkpoint.
+        stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
+        arrays: list[np.ndarray | None] = []
+        for name, leaf in zip(names, summary.leaves, strict=True):
+            if name is not None and name in large:
+                arrays.append(np.memmap(path / "large" / name, jnp.dtype(leaf.dtype), "r", shape=leaf.shape))
+                continue
+            arrays.append(None if name is None else np.asarray(stored[name]))
+            if arrays[-1] is not None and checksum_of(arrays[-1]) != leaf.checksum:
+                raise DamagedCheckpoint(f"{path} is damaged: the checksum of {leaf.path} is wrong")
+        return arrays
+
+
+def _open_orbax() -> Any:
+    """The synchronous checkpointer; it runs in our own thread, so that `save` blocks for one copy and nothing else."""
+    import orbax.checkpoint as ocp
+
+    # In the log of absl, which others use too; what matters to us is raised as well.
+    logging.getLogger("absl").addFilter(_not_chatter)
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+
+
+def _not_chatter(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.ERROR or "orbax" not in Path(record.pathname).parts
+
+
+def _run_now(function: Callable[..., None], *arguments: Any) -> Future:
+    done: Future = Future()
+    try:
+        done.set_result(function(*arguments))
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarray | None]]:
+    """Every leaf in memory of its own on the host, typed keys as their raw data; None for large ones, which are written."""
+    leaves, records = [], []
+    for index, (path, leaf) in enumerate(_leaves(state)):
+        if not isinstance(leaf, jax.Array):
+            raise UsageError(f"{path} is a shape without data: there is nothing to save")
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        generator = str(jax.random.key_impl(leaf)) if is_key else None
+        records.append(LeafRecord(path, leaf.shape, str(leaf.dtype), generator))
+        data = jax.random.key_data(leaf) if is_key else leaf
+        # What other processes hold is gathered: a collective, which is why it happens here and not in the background.
+        data = data if data.is_fully_addressable else process_allgather(data, tiled=True)
+        if data.nbytes > LARGE and not is_key:
+            _write_large(folder / "large" / _name(index, records[-1]), data)
+            data = None
+        leaves.append(data)
+    if all(0 in record.shape for record in records):
+        raise UsageError("the state holds no data: there is nothing to save")
+    # `device_get` starts all transfers together; on a CPU it gives views of buffers that the caller may donate, hence a copy.
+    return records, [None if array is None else np.array(array) for array in jax.device_get(leaves)]
+
+
+def _write_large(path: Path, data: Any) -> None:
+    if jax.process_index() == 0:
+        path.parent.mkdir(exist_ok=True)
+        np.ascontiguousarray(data).reshape(-1).view(np.uint8).tofile(path)
+
+
+def _leaves(tree: Any) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
+    """Paths and leaves, as the arrays that a compiled function would see."""
+    named = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        try:
+            named.append((name, leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.asarray(leaf)))
+        except TypeError as error:
+            raise UsageError(f"a state holds arrays only, but {name} is a {type(leaf).__name__}") from error
+    return named
+
+
+def _place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) -> T:
+    """The state in the structure of `like`, in buffers that jax owns, so that they can be donated."""
+    by_path = {record.path: (array, record.random) for array, record in zip(arrays, records, strict=True)}
+    placed = []
+    for path, leaf in _leaves(like):
+        array, generator = by_path[path]
+        if array is None:
+            data = jax.eval_shape(jax.random.key_data, leaf) if generator else leaf
+            array = np.empty(data.shape, data.dtype)
+        if generator:
+            # Compiled, because keys over the devices of several processes cannot be put there in any other way.
+            wrap = jax.jit(partial(jax.random.wrap_key_data, impl=generator), out_shardings=leaf.sharding)
+            placed.append(wrap(array))
+        else:
+            placed.append(jax.device_put(array, leaf.sharding, may_alias=False))
+    return jax.tree.unflatten(jax.tree.structure(like), placed)
+
+
+def _check_same_leaves(summary: Summary, like: Any) -> None:
+    saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
+    expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in _leaves(like)}
+    differing = [path for path in (saved | expected) if saved.get(path) != expected.get(path)]
+    if differing:
+        lines = [f"  {p}: saved {saved.get(p, 'nothing')}, expected {expected.get(p, 'nothing')}" for p in differing[:10]]
+        more = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
+        heading = f"the checkpoint of step {summary.step} is of another state: use the settings and the version that made it"
+        raise UsageError("\n".join([heading, *lines, *more]))
+
+
+def _name(index: int, leaf: LeafRecord) -> str:
+    """The name of a leaf in the store: any path becomes letters that are safe there, the index keeps it unique."""
+    return f"{index:04d}_" + re.sub(r"\W+", "_", leaf.path, flags=re.ASCII).strip("_")

@@ -1,0 +1,392 @@
+"""The host's loop: compiled segments, and between them everything else. There is one loop for all algorithms."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.environments.core import agent_types
+from rollax.errors import UnknownNameError, UsageError
+from rollax.host import lineage, record
+from rollax.host import program as programs
+from rollax.host.checkpoint import Checkpoints, SaveFailed
+from rollax.host.evaluation import Episodes, Metric, default_metrics, further, info_shapes, measured
+from rollax.host.logging import missing, read_metrics
+from rollax.host.progress import Display, duration, size
+from rollax.host.run_folder import METRICS, installed
+from rollax.host.settings import Spec
+from rollax.host.signals import StopRequest
+
+# A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
+SEGMENT_SECONDS = 0.5
+MOST_ROLLBACKS = 10
+
+
+class Result(NamedTuple):
+    """How a run ended."""
+
+    folder: Path
+    status: str  # "done", "stopped" or "nonfinite"
+    exit_code: int
+    steps: int
+    evaluation: dict[str, Any]  # the numbers of the last evaluation; empty when there was none
+    wall_time: float
+    steps_per_second: float  # frames of all members together, without evaluation and compiling
+
+    def summary(self) -> dict[str, Any]:
+        """One flat object for scripts."""
+        kept = ("return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high", "return_members", "episodes")
+        return {
+            "run": str(self.folder),
+            "status": self.status,
+            "steps": self.steps,
+            **{name: self.evaluation[name] for name in kept if name in self.evaluation},
+            "any_nan": bool(self.evaluation.get("return_any_nan", 0.0)),
+            "wall_time": round(self.wall_time, 3),
+            "steps_per_second": round(self.steps_per_second, 1),
+        }
+
+
+class Session:
+    """One process' share of a run: the state between segments and what is done with it."""
+
+    def __init__(self, spec: Spec, folder: Path, program: programs.Program, show: Display, metric: Metric | None) -> None:
+        options = spec.options
+        self.spec, self.folder, self.program, self.show, self.metric = spec, folder, program, show, metric
+        self.checkpoints = Checkpoints(
+            folder / "checkpoints", options.keep_last, options.keep_best, options.best_metric, options.best_mode
+        )
+        self.updates = 0
+        self.state: Any = None
+        self.evaluation: dict[str, Any] = {}
+        self.rollbacks = 0
+        self.bad: np.ndarray | None = None
+        self.busy_seconds, self.busy_updates = 0.0, 0
+        self.started = time.monotonic()
+        self.last_checkpoint = time.monotonic()
+        self.recorder: record.Recorder
+
+    @property
+    def frames(self) -> int:
+        return self.updates * self.spec.config.frames_per_update
+
+    @property
+    def wall_time(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def steps_per_second(self) -> float:
+        done = self.busy_updates * self.spec.config.frames_per_update * (self.program.num_members or 1)
+        return done / self.busy_seconds if self.busy_seconds else 0.0
+
+
+def run(session: Session, request: StopRequest) -> Result:
+    """Trains from where the folder's newest checkpoint is, or from the start, to the end or to a signal."""
+    status = "done"
+    try:
+        _begin(session)
+        while True:
+            evaluated = not request.number and _evaluate_if_due(session)
+            at_end = session.updates >= session.spec.total_updates
+            if evaluated or at_end or request.number or _checkpoint_is_due(session):
+                _save(session)
+            if at_end or request.number:
+                break
+            _evolve_if_due(session)
+            if not _advance(session):
+                status = "nonfinite"
+                break
+        session.checkpoints.wait()
+    finally:
+        with contextlib.suppress(SaveFailed):
+            session.checkpoints.close()
+        if session.state is not None:
+            session.recorder.close()
+    unfinished = session.updates < session.spec.total_updates or not session.recorder.has_evaluation(session.frames)
+    if status == "done" and unfinished:
+        status = "stopped"
+    code = {"done": 0, "nonfinite": 3, "stopped": 128 + (request.number or 0)}[status]
+    return Result(session.folder, status, code, session.frames, session.evaluation, session.wall_time, session.steps_per_second)
+
+
+def _begin(session: Session) -> None:
+    """The state to start from: that of the newest good checkpoint, or a new one."""
+    folder, program = session.folder, session.program
+    if not session.checkpoints.steps():
+        # What a run wrote that was killed before its first checkpoint is done again.
+        again = (folder / METRICS).exists()
+        session.recorder = record.Recorder(folder, session.spec, -1 if again else None)
+        session.state = program.init()
+        lineage.begin(session.spec, session.updates, session.state, session.recorder)
+        return
+    step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
+    for warning in warnings:
+        session.show.message(f"warning: {warning}")
+    session.checkpoints.set_aside_after(step)
+    session.updates = step // session.spec.config.frames_per_update
+    earlier = [line for line in read_metrics(folder / METRICS) if line["step"] <= step] if (folder / METRICS).exists() else []
+    session.started -= max((line.get("wall_time", 0.0) for line in earlier), default=0.0)
+    evaluations = [line for line in earlier if line.get("event") == "evaluation"]
+    session.evaluation = evaluations[-1] if evaluations else {}
+    session.recorder = record.Recorder(folder, session.spec, step)
+    session.state = programs.with_total_updates(state, session.spec.total_updates)
+    lineage.begin(session.spec, session.updates, session.state, session.recorder)
+    session.show.message(f"going on from step {step:,}")
+
+
+def _evaluate_if_due(session: Session) -> bool:
+    """Evaluates before training, at intervals and at the end; once per step, also over a resume."""
+    every, updates = session.spec.updates_per_evaluation, session.updates
+    due = updates == 0 or updates == session.spec.total_updates or (every and updates % every == 0)
+    if not due or session.recorder.has_evaluation(session.frames):
+        return False
+    session.show.status("evaluating")
+    episodes = session.program.evaluate(session.state, updates)
+    values = default_metrics(episodes, agent_types(session.program.environment))
+    if session.program.num_members:
+        returns = np.asarray(episodes.returns)
+        values["return_members"] = returns.reshape(returns.shape[0], -1).mean(axis=1).tolist()
+    values["episodes"] = int(np.size(episodes.length))
+    if session.metric is not None:
+        values |= measured(session.metric, episodes)
+        _check_best_metric(session.spec, values)
+    session.evaluation = {**values, "updates": updates, "wall_time": session.wall_time}
+    kinds = agent_types(session.program.environment)
+    told = {"agent_types": np.array(kinds)} if len(set(kinds)) > 1 else {}
+    session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | told)
+    over = f"{session.program.num_members} members" if session.program.num_members else f"{values['episodes']} episodes"
+    session.show.message(
+        f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
+        f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
+        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in further(episodes.info, values))}"
+    )
+    if values["unfinished"] > 0:
+        limit = programs.eval_steps(session.program.environment, session.spec)
+        session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
+    return True
+
+
+def _evolve_if_due(session: Session) -> None:
+    """After evaluation and checkpoint, so that both are of members as they were trained."""
+    spec, updates = session.spec, session.updates
+    if session.program.evolve is None or not spec.is_generation(updates):
+        return
+    session.state, generation = session.program.evolve(session.state)
+    session.recorder.generation(session.frames, lineage.line(spec, updates, generation))
+    if session.bad is not None:
+        session.bad &= ~lineage.children(generation)
+    if lineage.is_shown(spec, updates):
+        session.show.message(lineage.words(spec, updates, generation))
+
+
+def _checkpoint_is_due(session: Session) -> bool:
+    options, frames = session.spec.options, session.spec.config.frames_per_update
+    minutes = (time.monotonic() - session.last_checkpoint) / 60
+    by_time = 0 < options.checkpoint_minutes <= minutes
+    return bool(
+        by_time or (session.updates and session.updates % _checkpoint_updates(options.checkpoint_steps, frames, session) == 0)
+    )
+
+
+def _checkpoint_updates(checkpoint_steps: int, frames_per_update: int, session: Session) -> int:
+    """Every how many updates to save; a whole number of lines, so that no line is cut in two."""
+    if not checkpoint_steps:
+        return session.spec.total_updates + 1
+    line = session.spec.updates_per_line
+    return max(1, round(checkpoint_steps / frames_per_update / line)) * line
+
+
+def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
+    """Raises UsageError when a package is missing, or when no evaluation will have the best metric (if that can be known)."""
+    for package in ("wandb", "trackio"):
+        if getattr(spec.options, package) and installed(package) is None:
+            raise missing(package)
+    if metric is None:
+        shown = programs.evaluation_environment(spec, environment)
+        one, yes, kinds = jnp.ones(1), jnp.ones(1, bool), agent_types(shown)
+        episodes = Episodes(jnp.ones((1, len(kinds))) if kinds else one, one, yes, yes)
+        try:
+            _check_best_metric(spec, {**default_metrics(episodes, kinds), **info_shapes(shown), "episodes": 1})
+        except UsageError as error:
+            raise UsageError(f"{error} If it is a number of your own, train and resume from Python with metrics=...") from None
+
+
+def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:
+    if spec.options.best_metric not in values:
+        raise UnknownNameError("best_metric", spec.options.best_metric, values)
+
+
+def _save(session: Session) -> None:
+    numbers = {k: float(v) for k, v in session.evaluation.items() if isinstance(v, int | float)}
+    is_current = session.evaluation.get("updates") == session.updates
+    saved = session.checkpoints.save(session.frames, session.state, numbers if is_current else {})
+    if is_current and not saved:  # a stop came between the state and its evaluation
+        session.checkpoints.rate(session.frames, numbers)
+    session.last_checkpoint = time.monotonic()
+    if saved:  # not when the checkpoint is the one that a rollback went to: that would count, and go bad, without end
+        session.rollbacks = 0
+
+
+def _advance(session: Session) -> bool:
+    """One segment. False when the run has to stop because nothing in it is finite any more."""
+    number = _segment_length(session)
+    started = time.monotonic()
+    session.state, rows = session.program.advance(session.state, number)
+    session.busy_seconds += time.monotonic() - started
+    session.busy_updates += number
+    bad = record.first_nonfinite(rows)
+    if bad is not None:
+        return _go_back(session, *bad)
+    _warn_of_members(session, rows)
+    values: dict[str, Any] = {}
+    for start in _lines(session.updates, number, session.spec.updates_per_line):
+        stop = min(number, (start // session.spec.updates_per_line + 1) * session.spec.updates_per_line - session.updates)
+        first = max(start - session.updates, 0)
+        updates = session.updates + stop
+        timing = {"updates": updates, "wall_time": session.wall_time, "steps_per_second": session.steps_per_second}
+        values = record.line({name: row[first:stop] for name, row in rows.items()})
+        session.recorder.metrics(updates * session.spec.config.frames_per_update, {**values, **timing})
+    session.updates += number
+    _show_progress(session, values)
+    return True
+
+
+def _lines(updates: int, number: int, per_line: int) -> range:
+    """The first update (at or before the segment's own) of every line that a segment touches."""
+    return range(updates // per_line * per_line, updates + number, per_line)
+
+
+def _segment_length(session: Session) -> int:
+    """Updates until something is due, at most what takes SEGMENT_SECONDS, in whole lines."""
+    spec, updates = session.spec, session.updates
+    line = spec.updates_per_line
+    due = spec.total_updates
+    for every in (
+        spec.updates_per_evaluation,
+        spec.updates_per_generation,
+        _checkpoint_updates(spec.options.checkpoint_steps, spec.config.frames_per_update, session),
+    ):
+        if every:
+            due = min(due, (updates // every + 1) * every)
+    pace = session.busy_updates / session.busy_seconds * SEGMENT_SECONDS if session.busy_seconds else 1
+    wanted = min(max(int(pace), 1), session.program.capacity)
+    whole = max((updates + wanted) // line, updates // line + 1) * line
+    return min(due, whole) - updates
+
+
+def _go_back(session: Session, offset: int, culprit: str) -> bool:
+    """To the last good state, which is the newest checkpoint. True when training goes on from it."""
+    frames = (session.updates + offset + 1) * session.spec.config.frames_per_update
+    step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
+    what = record.CULPRITS.get(culprit, f"{culprit} became NaN or infinite")
+    session.show.message(
+        f"error: {what} at step {frames:,} (update {session.updates + offset + 1}); "
+        f"the last good state is the checkpoint of step {step:,}"
+    )
+    session.updates = step // session.spec.config.frames_per_update
+    session.state = state
+    if session.spec.options.on_nonfinite == "stop":
+        return False
+    session.rollbacks += 1
+    if session.rollbacks > MOST_ROLLBACKS:
+        session.show.message(f"error: it went bad again after {MOST_ROLLBACKS} rollbacks to the same checkpoint")
+        return False
+    session.checkpoints.set_aside_after(step)
+    session.recorder.close()
+    session.recorder = record.Recorder(session.folder, session.spec, step)
+    session.state = programs.with_other_keys(programs.with_total_updates(state, session.spec.total_updates), session.rollbacks)
+    lineage.begin(session.spec, session.updates, session.state, session.recorder)
+    session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")
+    return True
+
+
+def _warn_of_members(session: Session, rows: dict[str, np.ndarray]) -> None:
+    """Says once of every member that it is no longer finite; the others go on."""
+    if not session.program.num_members:
+        return
+    bad = record.bad_members(rows)
+    known = np.zeros_like(bad) if session.bad is None else session.bad
+    for index in np.flatnonzero(bad & ~known):
+        member = ", ".join(f"{name} {value:g}" for name, value in session.spec.members()[index].items())
+        session.show.message(f"warning: member {index} ({member}) is no longer finite; the others go on")
+    session.bad = bad | known
+
+
+def _show_progress(session: Session, values: dict[str, Any]) -> None:
+    left = session.spec.total_updates - session.updates
+    eta = session.busy_seconds / session.busy_updates * left
+    returns = np.asarray(values.get("episode_return", np.nan), float)
+    shown = f"{np.nanmean(returns):.2f}" if np.isfinite(returns).any() else "-"
+    figures = {"return": shown, "steps/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
+    session.show.progress(session.frames, session.spec.total_updates * session.spec.config.frames_per_update, figures)
+
+
+def announce(session: Session) -> None:
+    """Says what was compiled."""
+    program = session.program
+    memory = f", about {size(program.memory_bytes)} of memory" if program.memory_bytes else ""
+    members = f", {program.num_members} members in one program" if program.num_members else ""
+    device = jax.devices()[0]
+    session.show.message(f"compiled in {program.compile_seconds:.1f} s for {device.platform}{memory}{members}")
+
+
+def command() -> str:
+    """How this program is called from the shell that a person reads in: by its path where it is not on the search path."""
+    beside = Path(sys.executable).with_name("rollax")
+    if shutil.which("rollax"):
+        return "rollax"
+    return os.path.relpath(beside) if beside.exists() else "python -m rollax"
+
+
+def closing_words(result: Result, spec: Spec) -> list[str]:
+    """What a person is told at the end: the outcome and what to do next."""
+    folder, rollax = result.folder, command()
+    outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
+    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {folder}"]
+    if result.status == "stopped":
+        return [*lines, f"  {rollax} resume {folder}"]
+    if result.status == "nonfinite":
+        return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
+    return [
+        *lines,
+        f"  {rollax} eval {folder}      more episodes of its policy",
+        f"  {rollax} plot {folder}      its curves",
+        f"  {rollax} render {folder}    an episode to look at",
+        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.frames_per_update}    to go on",
+    ]
+
+
+CHANGEABLE = (
+    "on_nonfinite",
+    "devices",
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "keep_last",
+    "keep_best",
+    "tensorboard",
+    "wandb",
+    "trackio",
+)
+
+
+def resumed(spec: Spec, total_steps: int | None, changes: dict[str, Any]) -> Spec:
+    """The specification with another end or other options of the host; its rhythm of lines and evaluations stays.
+
+    Raises UsageError for an option that a run cannot change on its way.
+    """
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise UnknownNameError("option to change at a resume", name, CHANGEABLE)
+    options = dataclasses.replace(spec.options, **changes)
+    if total_steps is not None:
+        options = dataclasses.replace(options, total_steps=total_steps)
+    options.check()
+    return dataclasses.replace(spec, options=options)

@@ -1,0 +1,307 @@
+"""From a specification to compiled functions: the only place that knows of members, devices and donation."""
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import environments
+from rollax.algorithm import Algorithm, population, segment
+from rollax.environments.core import Environment
+from rollax.environments.views import Identified
+from rollax.errors import UsageError
+from rollax.host import memory
+from rollax.host.evaluation import Episodes, evaluator
+from rollax.host.settings import Spec, entry
+from rollax.population.evolution import Evolving, Generation, evolve, evolving
+from rollax.scale import sharding
+
+LARGEST_CAPACITY = 256
+
+
+class Program(NamedTuple):
+    """What the host's loop calls. A population's states, metrics and episodes lead with (or, metrics, follow with) `[P]`."""
+
+    algorithm: Algorithm
+    environment: Environment  # of evaluations
+    num_members: int | None  # None: a single run, without the axis
+    abstract_state: Any  # shapes, types and placement of the state
+    init: Callable[[], Any]
+    advance: Callable[[Any, int], tuple[Any, dict[str, np.ndarray]]]  # (state, updates) -> (state, metrics by update)
+    evaluate: Callable[[Any, int], Episodes]  # (state, updates done) -> episodes
+    evolve: Callable[[Any], tuple[Any, Generation]] | None  # of a population that does
+    capacity: int  # most updates in one call of advance
+    compile_seconds: float
+    memory_bytes: int | None  # estimate of what one call of advance needs
+    mesh: jax.sharding.Mesh | None
+
+
+def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> tuple[Algorithm, Environment]:
+    """The algorithm in its environment. A run that used objects of the user's own needs them again.
+
+    Raises UsageError when they are missing or do not fit together.
+    """
+    kinds = entry(spec.algorithm)
+    if environment is None:
+        if spec.own_environment:
+            raise UsageError(f"this run used an environment of its own ({spec.environment}): pass it again as environment=...")
+        environment = environments.make(spec.environment, **spec.arguments)
+    environment = _seen(spec, environment)
+    if make_network is None:
+        if not dataclasses.is_dataclass(spec.network):
+            raise UsageError("this run used a network of its own: pass it again as network=...")
+        make_network = functools.partial(kinds.make_network, environment, spec.network)
+    return kinds.make(environment, make_network), environment
+
+
+def _seen(spec: Spec, environment: Environment) -> Environment:
+    """The environment as the run's networks see it."""
+    return Identified(environment) if getattr(spec.network, "agent_id", False) else environment
+
+
+def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
+    """The environment of evaluations: with arguments of its own where the run has them, else that of the run.
+
+    Raises UsageError when it cannot be made, or when its observations or actions are others.
+    """
+    if environment is not None and not spec.eval_arguments:
+        return environment
+    try:
+        other = _seen(spec, environments.make(spec.environment, **(spec.arguments | spec.eval_arguments)))
+    except UsageError as error:
+        raise UsageError(f"in evaluations, with eval_arguments {spec.eval_arguments}: {error}") from error
+    if environment is not None:
+        for what in ("observation_space", "action_space", "num_agents"):
+            if getattr(other, what) != getattr(environment, what):
+                raise UsageError(f"eval_arguments {spec.eval_arguments} change the {what}: leave those out that do")
+    return other
+
+
+def abstract(spec: Spec, algorithm: Algorithm) -> Any:
+    """Shapes and types of one member's state. Raises UsageError for sizes that do not divide, before anything is compiled."""
+    try:
+        return jax.eval_shape(algorithm.init, jax.random.key(0), spec.config)
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(str(error)) from error
+
+
+def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None:
+    """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
+    algorithm, environment = assemble(spec, environment, make_network)
+    evaluation_environment(spec, environment)
+    one = abstract(spec, algorithm)
+    is_population = len(spec.members()) > 1
+    over = _mesh(spec, is_population)
+    if not is_population:
+        _placed(one, over, is_population)
+    _check_memory(spec, one)
+
+
+def _check_memory(spec: Spec, one: Any) -> None:
+    """Raises UsageError when the states of all members do not fit into the memory of the devices."""
+    number = len(spec.members())
+    size = number * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
+    needed = 2 * size if spec.evolve else size  # a generation is made beside the one before
+    # The devices of a CPU share its memory.
+    devices = 1 if jax.default_backend() == "cpu" else spec.options.devices
+    capacity = getattr(spec.config, "capacity", None)
+    what = f"the state of {number} members" if number > 1 else "the state"
+    what += f" (capacity {capacity})" if capacity else ""
+    memory.check_memory(needed / devices, capacity, what)
+
+
+def seed_keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    """A member's keys: for its run and for its evaluations."""
+    run_key, eval_key = jax.random.split(jax.random.key(seed))
+    return run_key, eval_key
+
+
+def child_key(seed: int) -> jax.Array:
+    """The key of the children in a member's place."""
+    # The third of its seed's keys: that of its run is the same whether there are children or not.
+    return jax.random.split(jax.random.key(seed), 3)[2]
+
+
+class _Uncompiled(NamedTuple):
+    """The functions of a run, one member's or a population's, and what they begin with."""
+
+    algorithm: Algorithm
+    evaluate: Callable[[Any, jax.Array], Episodes]
+    config: Any
+    run_key: Any
+    eval_key: jax.Array
+    abstract: Any  # shapes and types of the state
+
+
+def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
+    """Traces and compiles everything a run needs, the two large programs side by side."""
+    algorithm, environment = assemble(spec, environment, make_network)
+    shown = evaluation_environment(spec, environment)
+    members = spec.members()
+    is_population = len(members) > 1
+    parts = _of_population(spec, algorithm, shown) if is_population else _of_one(spec, algorithm, shown)
+    capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
+    capacity = min(capacity, max(1, spec.total_updates))
+    run, evaluate = segment(parts.algorithm, capacity), parts.evaluate
+    over = _mesh(spec, is_population)
+    placed = _placed(parts.abstract, over, is_population)
+    if over is not None and is_population:
+        run = sharding.over_members(run, over, (0, None), (0, 1))
+        evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
+    in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
+    where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
+    started = time.monotonic()
+
+    def compile_run() -> Any:
+        with in_mesh():
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, None))
+            return jitted.lower(placed, jnp.int32(0)).compile()
+
+    with ThreadPoolExecutor(2) as threads:
+        later = threads.submit(lambda: jax.jit(evaluate).lower(placed, parts.eval_key).compile())
+        compiled_run = compile_run()
+        compiled_evolve = _compile_evolve(spec, placed, where)
+        compiled_evaluate = later.result()
+    seconds = time.monotonic() - started
+
+    def init() -> Any:
+        state = jax.jit(parts.algorithm.init)(parts.run_key, parts.config)
+        return state if where is None else jax.device_put(state, where)
+
+    def advance(state: Any, num_updates: int) -> tuple[Any, dict[str, np.ndarray]]:
+        state, metrics = compiled_run(state, jnp.int32(num_updates))
+        return state, {name: np.asarray(rows)[:num_updates] for name, rows in metrics.items()}
+
+    def evaluate_at(state: Any, updates: int) -> Episodes:
+        key = parts.eval_key
+        if spec.options.eval_fresh:
+            fold = jax.vmap(jax.random.fold_in, (0, None)) if is_population else jax.random.fold_in
+            key = fold(key, updates)
+        return jax.device_get(compiled_evaluate(state, key))
+
+    usage = compiled_run.memory_analysis()
+    size = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
+    num_members = len(members) if is_population else None
+    functions = init, advance, evaluate_at, compiled_evolve
+    return Program(algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
+
+
+def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:
+    options = spec.options
+    return evaluator(shown, algorithm, options.eval_episodes, eval_steps(shown, spec), not options.eval_stochastic)
+
+
+def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+    (member,) = spec.members()
+    keys = seed_keys(int(member["seed"]))
+    evaluate = _evaluator(spec, algorithm, shown)
+    return _Uncompiled(algorithm, evaluate, _config_of(spec, member), *keys, abstract(spec, algorithm))
+
+
+def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+    abstract(spec, algorithm)  # says which sizes do not divide
+    members = spec.members()
+    keys = [seed_keys(int(member["seed"])) for member in members]
+    running, evaluate = population(algorithm), jax.vmap(_evaluator(spec, algorithm, shown))
+    config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *(_config_of(spec, member) for member in members))
+    run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
+    if spec.evolve:
+        running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
+        run_key = run_key, jnp.stack([child_key(int(member["seed"])) for member in members])
+    shapes = jax.tree.map(lambda keys: jax.ShapeDtypeStruct(keys.shape, keys.dtype), run_key)
+    return _Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
+
+
+def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a population's state as one of a population that evolves."""
+    return lambda state, *arguments: function(state.members, *arguments)
+
+
+def _compile_evolve(spec: Spec, placed: Any, where: Any) -> Callable[[Any], tuple[Any, Generation]] | None:
+    """One generation of a population that evolves. Across devices, members come from wherever their parents are."""
+    if not spec.updates_per_generation:
+        return None
+    places = None if where is None else (where, None)
+    jitted = jax.jit(lambda state: evolve(state, spec.evolve, spec.method), donate_argnums=0, out_shardings=places)
+    compiled = jitted.lower(placed).compile()
+
+    def run(state: Any) -> tuple[Any, Generation]:
+        state, generation = compiled(state)
+        return state, jax.device_get(generation)
+
+    return run
+
+
+def abstract_population(spec: Spec, algorithm: Algorithm) -> Any:
+    """Shapes and types of a population's state."""
+    count, key = len(spec.members()), jax.eval_shape(jax.random.key, 0)
+    keys = jax.ShapeDtypeStruct((count,), key.dtype)
+    config = jax.tree.map(lambda _: jax.ShapeDtypeStruct((count,), jnp.float32), spec.config)
+    running = population(algorithm)
+    if spec.evolve:
+        return jax.eval_shape(evolving(running, spec.evolve).init, (keys, keys), config)
+    return jax.eval_shape(running.init, keys, config)
+
+
+def eval_steps(environment: Environment, spec: Spec) -> int:
+    """The most steps an evaluated episode may take: the environment's own limit where it has one."""
+    limit = getattr(environment, "time_limit", None)
+    return spec.options.eval_max_steps if limit is None else limit
+
+
+def _config_of(spec: Spec, member: dict[str, float]) -> Any:
+    swept = {name: value for name, value in member.items() if name != "seed"}
+    return dataclasses.replace(spec.config, total_updates=float(spec.total_updates), **swept)
+
+
+def with_total_updates(state: Any, total_updates: int) -> Any:
+    """The state with schedules that end at another number of updates."""
+    if isinstance(state, Evolving):
+        return state._replace(members=with_total_updates(state.members, total_updates))
+    old = state.config.total_updates
+    config = dataclasses.replace(state.config, total_updates=jax.device_put(jnp.full_like(old, total_updates), old.sharding))
+    return state._replace(config=config)
+
+
+def with_other_keys(state: Any, number: int) -> Any:
+    """The state with other random numbers and episode starts ahead, so that going back does not repeat what went wrong."""
+
+    def fold(keys: jax.Array) -> jax.Array:
+        folded = jax.vmap(jax.random.fold_in, (0, None))(keys.reshape(-1), number).reshape(keys.shape)
+        return jax.device_put(folded, keys.sharding)
+
+    if isinstance(state, Evolving):
+        return state._replace(members=with_other_keys(state.members, number), key=fold(state.key))
+    streams = state.actor.streams
+    empty = jax.device_put(jnp.full_like(streams.spare_episode, -1), streams.spare_episode.sharding)
+    streams = streams._replace(key=fold(streams.key), spare_episode=empty)
+    return state._replace(key=fold(state.key), actor=state.actor._replace(streams=streams))
+
+
+def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
+    number = spec.options.devices
+    if number == 1:
+        return None
+    if is_population and len(spec.members()) % number:
+        raise UsageError(f"the population has {len(spec.members())} members, which devices ({number}) does not divide")
+    return sharding.mesh(number, "members" if is_population else "environments")
+
+
+def _placed(state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
+    if over is None:
+        return state
+    if is_population:
+        where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
+        places = jax.tree.map(lambda _: where, state)
+    else:
+        places = sharding.environment_shardings(state, over)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

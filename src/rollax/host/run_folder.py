@@ -1,0 +1,187 @@
+"""A run's folder: what is in it, written once or appended, never anything deleted that the run did not write."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import yaml
+
+from rollax.errors import UsageError, naming
+from rollax.host.settings import RunOptions, Spec, entry, settings_of
+from rollax.population.evolution import Range
+from rollax.version import __version__
+
+FORMAT = 1
+CUSTOM = "custom"
+CONFIG, ENVIRONMENT, METRICS, EVALUATIONS = "config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz"
+LINEAGE = "lineage.jsonl"  # of a population that evolves
+LOCK = ".lock"
+
+
+def create(spec: Spec) -> Path:
+    """A new folder for the run, with its specification and a record of the machine.
+
+    Raises UsageError when the folder is there already or cannot be written.
+    """
+    folder = Path(spec.options.run_dir or _default_folder(spec))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty: choose another --run-dir, or go on with: rollax resume {folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_spec(folder, spec)
+        write_atomically(folder / ENVIRONMENT, json.dumps(machine(), indent=2).encode())
+    except OSError as error:
+        raise UsageError(f"the run folder {folder} cannot be written ({error}): choose another --run-dir") from error
+    return folder
+
+
+def _default_folder(spec: Spec) -> Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / spec.environment.replace("/", "-") / f"{spec.algorithm}-{now}-{secrets.token_hex(2)}"
+
+
+def write_spec(folder: Path, spec: Spec) -> None:
+    """config.yaml: plain values only."""
+    options = dataclasses.asdict(spec.options)
+    options["run_dir"] = None  # the folder may be moved
+    document = {
+        "rollax": __version__,
+        "format": FORMAT,
+        **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)},
+        "config": dataclasses.asdict(spec.config),
+        "network": CUSTOM if spec.network == CUSTOM else dataclasses.asdict(spec.network),
+        "options": options,
+    }
+    write_atomically(folder / CONFIG, yaml.safe_dump(_plain(document), sort_keys=False).encode())
+
+
+def read_spec(folder: Path) -> Spec:
+    """The specification of a run. Raises UsageError when there is none, or when it is of another format."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise UsageError(f"{folder} is not a run: it has no {CONFIG}")
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        version = document.get("rollax", "unknown") if isinstance(document, dict) else "unknown"
+        raise UsageError(
+            f"{folder} was written by rollax {version} in another format than this version's ({__version__}, format "
+            f'{FORMAT}): install that version to go on with it: pip install "rollax=={version}"'
+        )
+    try:
+        return _spec_of(document)
+    except UsageError as error:
+        raise UsageError(f"{path}, written by rollax {document.get('rollax')}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error})") from error
+
+
+def _spec_of(document: dict[str, Any]) -> Spec:
+    kinds = entry(document["algorithm"])
+    custom = document["network"] == CUSTOM
+    options = settings_of(RunOptions, {}, dict(document["options"]))
+    return Spec(
+        algorithm=document["algorithm"],
+        environment=document["environment"],
+        arguments=document["arguments"],
+        config=settings_of(kinds.config, {}, dict(document["config"])),
+        network=CUSTOM if custom else settings_of(kinds.network_config, {}, dict(document["network"])),
+        options=options,
+        sweep={name: tuple(values) for name, values in document["sweep"].items()},
+        eval_arguments=document.get("eval_arguments", {}),
+        opponents=document.get("opponents", {}),
+        evolve={name: Range(*values) for name, values in document.get("evolve", {}).items()},
+        updates_per_line=document["updates_per_line"],
+        updates_per_evaluation=document["updates_per_evaluation"],
+        updates_per_generation=document.get("updates_per_generation", 0),
+        own_environment=document["own_environment"],
+    )
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps a second process from writing to the same run; the lock ends with the process, however it ends.
+
+    Raises UsageError when another process has it. Where the system has no such locks, nothing is kept.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(f"{folder} is being written by another process: wait for it, or stop it first") from error
+        yield
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Whole or not at all, also when the process is killed."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    with naming(path):
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+
+
+def machine() -> dict[str, Any]:
+    """What a run depends on besides its specification: versions, devices, flags, commit."""
+    packages = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy", "gymnax", "xminigrid")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "packages": {"rollax": __version__} | {name: version for name in packages if (version := installed(name))},
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
+        "devices": [str(device) for device in jax.devices()],
+        "flags": {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ},
+        "command": sys.argv,
+        "commit": _commit(),
+    }
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the working folder, marked when it has changes; None outside a repository."""
+    try:
+        git = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return git.stdout.strip() or None
+
+
+def _plain(value: Any) -> Any:
+    """Values as YAML knows them."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    return value

@@ -1,0 +1,127 @@
+"""Metrics on disk: appended, valid, readable after a kill, one run after a resume."""
+
+import json
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.errors import UsageError
+from rollax.host import logging
+
+
+def write(path, *records, resume_from=None):
+    sink = logging.json_lines(path, resume_from)
+    for step, metrics in records:
+        sink.write(step, metrics)
+    sink.close()
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "new" / "metrics.jsonl"
+    write(path, (2**40, {"loss": 0.1, "updates": 3}), (2**40 + 1, {"loss": jnp.float32(0.5), "best": np.float64(2.0)}))
+    first, second = logging.read_metrics(path)
+    assert first == {"step": 2**40, "loss": 0.1, "updates": 3}
+    assert second == {"step": 2**40 + 1, "loss": 0.5, "best": 2.0}
+
+
+def test_every_line_is_there_at_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = logging.json_lines(path)
+    sink.write(1, {"loss": 1.0})
+    assert len(logging.read_metrics(path)) == 1
+    sink.close()
+
+
+def test_nan_and_infinity_are_null_in_valid_json(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, (1, {"a": float("nan"), "b": float("inf"), "c": jnp.float32(-jnp.inf), "d": np.nan}))
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    assert json.loads(path.read_text(), parse_constant=refuse) == {"step": 1, "a": None, "b": None, "c": None, "d": None}
+
+
+def test_nothing_is_rewritten_and_a_line_cut_short_harms_no_other(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, (1, {"loss": 1.0}), (2, {"loss": 2.0}))
+    before = path.read_bytes()[:-7]
+    path.write_bytes(before)
+    write(path, (3, {"loss": 3.0}))
+    assert path.read_bytes().startswith(before + b"\n")
+    assert [record["step"] for record in logging.read_metrics(path)] == [1, 3]
+
+
+def test_reading_passes_over_what_is_no_record(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n\n[1, 2]\nnull\n\xff\xfe\n{"loss": 2}\n{"step": "2"}\n{"step": 3}\n{"step": 4, "lo')
+    assert logging.read_metrics(path) == [{"step": 1}, {"step": 3}]
+
+
+def test_a_resume_supersedes_what_was_logged_after_its_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, (10, {"session": 1}), (20, {"session": 1}), (30, {"session": 1}))
+    write(path, (30, {"session": 2}), (40, {"session": 2}), resume_from=20)
+    write(path, (40, {"session": 3}), resume_from=30)
+    assert json.loads(path.read_text().splitlines()[3]) == {"event": "resume", "step": 20}
+    found = [(record["step"], record["session"]) for record in logging.read_metrics(path)]
+    assert found == [(10, 1), (20, 1), (30, 2), (40, 3)]
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path):
+    with pytest.raises(UsageError, match="nowhere.jsonl"):
+        logging.read_metrics(tmp_path / "nowhere.jsonl")
+
+
+def test_one_sink_writes_to_all():
+    seen, closed = [], []
+    sinks = [
+        logging.Sink(lambda step, metrics, name=name: seen.append((name, step, metrics)), lambda name=name: closed.append(name))
+        for name in "ab"
+    ]
+    both = logging.every(sinks)
+    both.write(3, {"loss": 1.0})
+    both.close()
+    assert seen == [("a", 3, {"loss": 1.0}), ("b", 3, {"loss": 1.0})]
+    assert closed == ["a", "b"]
+
+
+def events(folder):
+    """(step, name, value) and the steps at which a session began, in order of writing."""
+    from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401 - the package must be there
+    from tensorboardX.proto.event_pb2 import Event
+
+    scalars, starts = [], []
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            event = Event.FromString(data[12 : 12 + length])
+            data = data[12 + length + 4 :]
+            scalars += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            starts += [event.step] if event.HasField("session_log") else []
+    return scalars, starts
+
+
+def test_tensorboard_holds_the_same_and_a_resume_purges(tmp_path):
+    first = logging.tensorboard(tmp_path / "1")
+    first.write(2**33, {"loss": 0.5, "bad": float("nan")})
+    first.close()
+    scalars, starts = events(tmp_path / "1")
+    assert (2**33, "loss", 0.5) in scalars and len(scalars) == 2 and starts == []
+    resumed = logging.tensorboard(tmp_path / "2", resume_from=20)
+    resumed.write(30, {"loss": 0.25})
+    resumed.close()
+    assert events(tmp_path / "2") == ([(30, "loss", 0.25)], [21])
+
+
+@pytest.mark.parametrize("package", ["wandb", "trackio"])
+def test_a_missing_package_is_an_error_that_says_how_to_get_it(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf'pip install "rollax\[{package}\]"'):
+        if package == "wandb":
+            logging.wandb("project", "name", tmp_path, {})
+        else:
+            logging.trackio("project", "name", {})

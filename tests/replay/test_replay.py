@@ -1,0 +1,269 @@
+"""Replay: what was added is what is drawn, and nothing else; in a ring, with its types, by stream, and by priority."""
+
+import dataclasses
+import re
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+
+from rollax.errors import UsageError
+from rollax.host import memory, program
+from rollax.host.settings import RunOptions, make_spec
+from rollax.replay import prioritized, ring
+from rollax.replay.ring import Step
+
+few = settings(max_examples=10, deadline=None)
+
+
+def example() -> dict[str, Any]:
+    return {"picture": jnp.zeros((2, 2), jnp.uint8), "half": jnp.zeros((), jnp.bfloat16), "number": jnp.zeros((), jnp.int32)}
+
+
+def row(streams: int, time: int) -> dict[str, Any]:
+    """Every stream's number tells its stream and the time."""
+    number = 1000 * jnp.arange(streams, dtype=jnp.int32) + time
+    picture = jnp.broadcast_to(number[:, None, None] % 256, (streams, 2, 2)).astype(jnp.uint8)
+    return {"picture": picture, "half": number.astype(jnp.bfloat16), "number": number}
+
+
+@cache
+def compiled(name: str) -> Any:
+    return {
+        "add": jax.jit(ring.add),
+        "sample": jax.jit(ring.sample, static_argnums=(2, 3)),
+        "sequences": jax.jit(ring.sequences, static_argnums=2),
+    }[name]
+
+
+def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[list[int]]]:
+    """A ring to which a row was added at every time, by the streams that keep it; and each stream's numbers, oldest first."""
+    ring, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
+    for time, keep in enumerate(keeps):
+        ring = compiled("add")(ring, row(streams, time), jnp.asarray(keep))
+        for stream in range(streams):
+            kept[stream] += [1000 * stream + time] if keep[stream] else []
+    return ring, [numbers[-places:] for numbers in kept]
+
+
+@few
+@given(streams=st.sampled_from([1, 3]), places=st.sampled_from([1, 5]), seed=st.integers(0, 9999), time=st.integers(1, 15))
+def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: int) -> None:
+    """All of the last rows come, in their types, and none that was never added, was overwritten, or was not to be kept."""
+    keeps = np.random.default_rng(seed).random((time, streams)) < 0.7
+    ring, kept = filled(streams, places, keeps)
+    everything = sorted(number for numbers in kept for number in numbers)
+    assert int(jnp.sum(ring.size)) == len(everything)
+    if not everything:
+        return
+    index = compiled("sample")(ring, jax.random.key(seed), 400, 1)
+    drawn = ring.rows(ring, index)
+    assert sorted(set(np.asarray(drawn["number"]).tolist())) == everything
+    assert {name: x.dtype for name, x in drawn.items()} == {name: x.dtype for name, x in example().items()}
+    assert np.array_equal(drawn["picture"][:, 1, 1], np.asarray(drawn["number"]) % 256)
+    assert np.array_equal(drawn["half"], drawn["number"].astype(jnp.bfloat16))
+
+
+@few
+@given(streams=st.sampled_from([1, 3]), length=st.sampled_from([1, 3]), seed=st.integers(0, 9999), time=st.integers(1, 15))
+def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time: int) -> None:
+    """Each sequence that is whole comes, from the oldest to the newest, and none across the place where the ring is written."""
+    keeps = np.random.default_rng(seed).random((time, streams)) < 0.8
+    ring, kept = filled(streams, 6, keeps)
+    whole = {tuple(numbers[i : i + length]) for numbers in kept for i in range(len(numbers) - length + 1)}
+    assert bool(ring.can_sample(ring, 1, length)) == bool(whole)
+    assert bool(ring.can_sample(ring, len(whole), length))
+    assert not bool(ring.can_sample(ring, len(whole) + 1, length))
+    if whole:
+        index = compiled("sample")(ring, jax.random.key(seed), 400, length)
+        drawn = np.asarray(compiled("sequences")(ring, index, length)["number"])
+        assert {tuple(column) for column in drawn.T.tolist()} == whole
+
+
+def test_streams_of_other_lengths_are_drawn_evenly() -> None:
+    """Each row is as likely, not each stream."""
+    ring, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
+    drawn = ring.rows(ring, compiled("sample")(ring, jax.random.key(0), 10_000, 1))["number"]
+    _, counts = np.unique(np.asarray(drawn), return_counts=True)
+    assert len(counts) == 10
+    assert scipy.stats.chisquare(counts).pvalue > 0.01
+
+
+def test_nothing_to_sample() -> None:
+    ring = ring.init(example(), 1, 4)
+    with pytest.raises(UsageError, match="nothing to sample"):
+        ring.sample(ring, jax.random.key(0), 2)
+    ring = ring.add(ring, row(1, 0), jnp.ones(1, bool))
+    with pytest.raises(UsageError, match="no stream holds 2 rows"):
+        ring.sample(ring, jax.random.key(0), 2, 2)
+
+
+def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ring.size_in_bytes(example(), 3, 30) == 30 * (4 + 2 + 4)
+    rows = ring.init(example(), 3, 30)
+    assert sum(x.nbytes for x in jax.tree.leaves(rows.data)) == 300
+    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 200)
+    with pytest.raises(UsageError, match=r"capacity \(30\) needs .* try 16"):
+        memory.check_memory(ring.size_in_bytes(example(), 3, 30), 30, "capacity (30)")
+    ring.init(example(), 3, 16)
+    with pytest.raises(UsageError, match=r"capacity \(2\) must be at least the number of streams \(3\)"):
+        ring.init(example(), 3, 2)
+
+
+@pytest.mark.parametrize("memory", [ring.uniform(5), prioritized.prioritised(5)], ids=["uniform", "prioritised"])
+def test_what_could_never_be_drawn_is_refused(memory: ring.Memory) -> None:
+    """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
+    enough = 64 * (5 + 4) if memory.draw.__module__ == ring.__name__ else 64 * 5
+    config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
+    with pytest.raises(UsageError, match=rf"capacity \({enough - 1}\) holds too little .* try {enough} or more"):
+        memory.init(step(1, 0, 0, False, False), 64, config)
+    memory.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
+
+
+def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members of a population together, and twice where they evolve; a policy is loaded where its run would not fit."""
+    config = {"capacity": 1000, "num_envs": 1}
+    options = RunOptions(total_steps=10_000)
+    spec = lambda **given: make_spec("sac", "probe/continuous", {}, config, None, dataclasses.replace(options, **given), {})  # noqa: E731
+    one = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract(spec(), program.assemble(spec())[0])))
+    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 3 * one)
+    program.check(spec(seeds=3))
+    with pytest.raises(UsageError, match=r"the state of 4 members \(capacity 1000\) needs .*: try 600"):
+        program.check(spec(seeds=4))
+    evolving = make_spec(
+        "sac", "probe/continuous", {}, config, None, dataclasses.replace(options, seeds=3), {}, evolve={"gamma": (0.5, 0.9)}
+    )
+    with pytest.raises(UsageError, match="the state of 3 members"):
+        program.check(evolving)
+    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 1)
+    program.abstract(spec(), program.assemble(spec())[0])
+
+
+def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> Step:
+    wide = lambda x, dtype: jnp.broadcast_to(jnp.asarray(x, dtype), streams)  # noqa: E731
+    ends = wide(terminated, bool), wide(truncated, bool)
+    return Step(wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32), *ends, wide(obs + 0.5, jnp.float32))
+
+
+def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float) -> tuple[float, float, float]:
+    """Reward, discount and next observation of the n-step return from `start`, by its definition."""
+    total, power, i = 0.0, 1.0, start
+    while True:
+        reward, terminated, truncated = steps[i]
+        total, power = total + power * reward, power * gamma
+        if terminated or truncated or i + 1 - start == n or i + 1 == len(steps):
+            return total, 0.0 if terminated else power, i + 0.5
+        i += 1
+
+
+@few
+@given(n=st.integers(1, 4), seed=st.integers(0, 9999), extra=st.integers(0, 7))
+def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
+    """By definition: to n steps, an end, or the newest row, whichever comes first; also where the ring has wrapped."""
+    numbers, places = np.random.default_rng(seed), 6
+    ring = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
+    steps = [(float(numbers.normal()), bool(numbers.random() < 0.2), bool(numbers.random() < 0.2)) for _ in range(3 + extra)]
+    for time, (reward, terminated, truncated) in enumerate(steps):
+        ring = compiled("add")(ring, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
+    index = jnp.arange(int(ring.size[0]), dtype=jnp.int32)
+    batch = ring.returns(ring, index, n, 0.9)
+    for i, obs in enumerate(np.asarray(batch.obs).astype(int)):
+        reward, discount, next_obs = expected_return(steps, obs, n, 0.9)
+        assert float(batch.reward[i]) == pytest.approx(reward, abs=1e-5)
+        assert float(batch.discount[i]) == pytest.approx(discount, abs=1e-6)
+        assert float(batch.next_obs[i]) == next_obs
+
+
+@few
+@given(size=st.sampled_from([1, 16, 17, 600]), seed=st.integers(0, 9999))
+def test_sums_are_those_of_the_weights(size: int, seed: int) -> None:
+    """Also after weights were changed many times; what is not to be kept changes nothing."""
+    numbers = np.random.default_rng(seed)
+    tree, weights = prioritized.init(size), np.zeros(size, np.float32)
+    put = jax.jit(prioritized.put)
+    for _ in range(3):
+        index = numbers.choice(size, min(size, 20), replace=False)
+        index = np.resize(index, 20)  # each comes with one weight, however often
+        new, keep = numbers.random(size).astype(np.float32) * 10, numbers.random(size) < 0.7
+        tree = put(tree, jnp.asarray(index), jnp.asarray(new[index]), jnp.asarray(keep[index]))
+        weights[index] = np.where(keep[index], new[index], weights[index])
+    assert np.array_equal(prioritized.get(tree, jnp.arange(size)), weights)
+    assert float(prioritized.total(tree)) == pytest.approx(weights.sum(), rel=1e-5, abs=1e-6)
+    if weights.sum() > 0:
+        points = np.concatenate([[0.0, 1.0], numbers.random(98)]).astype(np.float32) * np.float32(prioritized.total(tree))
+        found, weight = (np.asarray(x) for x in prioritized.find(tree, jnp.asarray(points)))
+        assert np.all(weights[found] > 0) and np.array_equal(weight, weights[found])
+        running = np.cumsum(weights.astype(np.float64))
+        slack = 1e-4 * running[-1]
+        assert np.all(running[found] >= points - slack)
+        assert np.all(running[found] - weights[found] <= points + slack)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    capacity: int = 300
+    batch_size: int = 50
+    gamma: float = 0.9
+    priority_exponent: float = 0.7
+    priority_correction: float = 0.4
+    priority_floor: float = 0.01
+
+
+def test_priorities_are_the_distribution() -> None:
+    """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
+    config, memory = Settings(), prioritized.prioritised()
+    state = memory.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
+    for time in range(40):
+        state = memory.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
+    error = jnp.arange(40.0) ** 2 / 100
+    state = memory.rate(state, config, jnp.arange(40), error, jnp.ones((), bool))
+    same = memory.rate(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True))
+    state = memory.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
+    priority = np.append((np.asarray(error) + 0.01) ** 0.7, (error[-1] + 0.01) ** 0.7)
+    draw = jax.jit(jax.vmap(lambda key: memory.draw(state, config, key, jnp.float32(0.5))))
+    batch, index = draw(jax.random.split(jax.random.key(0), 400))
+    counts = np.bincount(np.asarray(index).reshape(-1), minlength=41)
+    expected = priority / priority.sum() * counts.sum()
+    # Points are one in each part of the whole, so counts vary less than independent draws would: p is near 1, not uniform.
+    assert (
+        scipy.stats.chisquare(
+            counts[expected > 5], expected[expected > 5] * counts[expected > 5].sum() / expected[expected > 5].sum()
+        ).pvalue
+        > 0.05
+    )
+    assert np.max(np.abs(counts - expected)) < 0.02 * counts.sum()
+    weight = priority[np.asarray(index)] ** -0.7  # beta is half way from 0.4 to 1
+    np.testing.assert_allclose(batch.weight, weight / weight.max(axis=1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "memory", [ring.uniform(), ring.uniform(3), prioritized.prioritised()], ids=["uniform", "3 steps", "priority"]
+)
+def test_nothing_large_is_copied(memory: ring.Memory) -> None:
+    """In a compiled loop whose state is donated no step copies the rows or their priorities."""
+    places, config = 32_000, Settings(capacity=32_000)
+    nothing, no = jnp.zeros(()), jnp.zeros((), bool)
+    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3))
+    row = jax.tree.map(lambda x: x[None], example)
+
+    def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        state = memory.add(state, row, jnp.ones(1, bool))
+        batch, index = memory.draw(state, config, key, jnp.float32(0))
+        state = memory.rate(state, config, index, batch.reward, jnp.ones((), bool))
+        return state, sum(jnp.sum(x) for x in jax.tree.leaves(batch))
+
+    run = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys), donate_argnums=0)
+    keys = jax.random.split(jax.random.key(0), 5)
+    program = run.lower(memory.init(example, 1, config), keys).compile().as_text()
+    sizes = (places, -(-places // prioritized.CHILDREN))
+    large = re.compile(rf"= \w+\[(?:1,)?(?:{'|'.join(map(str, sizes))})[,\]]\S* copy\(")
+    assert re.search(rf"\[(?:1,)?{places}[,\]]", program), "the test no longer knows the program's words"
+    assert [line.strip() for line in program.splitlines() if large.search(line)] == []

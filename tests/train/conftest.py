@@ -1,5 +1,0 @@
-"""The fixtures of tests that train, also for pytest to find them here."""
-
-from train.fixtures import compile_once, quick_compilation, train, undisturbed
-
-__all__ = ["compile_once", "quick_compilation", "train", "undisturbed"]
