@@ -36,7 +36,7 @@ class Case(NamedTuple):
     network: dict[str, Any]
 
 
-_SHARED = {"num_steps": 128, "num_epochs": 4, "num_minibatches": 4, "learning_rate_end": 0.0}
+_SHARED = {"num_steps": 128, "num_epochs": 4, "num_minibatches": 4, "learning_rate_final_fraction": 0.0}
 _TOTAL_FRAMES = 10_000_000
 CASES = (
     Case(

@@ -1,6 +1,6 @@
 """Granular physics against the number of spheres: `python benchmarks/granular.py`.
 
-Time steps per second of one crowd of spheres in a periodic square, all pairs beside lists of neighbours that are built anew
+Time steps per second of one crowd of spheres in a periodic square, all pairs beside lists of neighbors that are built anew
 every `--every` time steps. The square grows with the number, so that spheres cover the same share of it. The growth of the
 time of a step is stated as an exponent: the slope of log time over log number across the three largest sizes. Medians over
 repeats in turns.
@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.native.granular.neighbours import neighbour_search
+from rollax.environments.native.granular.neighbors import neighbor_search
 from rollax.environments.native.granular.physics import Bodies, Domain, Material, Spheres, World, advance, sphere_inertia
 
 RADIUS = 0.5
@@ -46,7 +46,7 @@ def program(number: int, covered: float, listed: bool, rounds: int, every: int) 
     world, spheres, side = crowd(number, covered)
     cutoff = 2 * RADIUS + SKIN
     # Three cells along each side are the least that a list of cells can have; below that it compares all pairs itself.
-    find = neighbour_search(number, (side, side), True, cutoff, 16, 1.8 * RADIUS) if listed else None
+    find = neighbor_search(number, (side, side), True, cutoff, 16, 1.8 * RADIUS) if listed else None
 
     def play(now: Spheres, _: None) -> tuple[Spheres, jax.Array]:
         near = None if find is None else find(now.position)
@@ -61,7 +61,7 @@ def seconds(run: Callable[[Any], Any], state: Any) -> float:
     _, overflow = jax.block_until_ready(run(state))
     took = time.perf_counter() - started
     if overflow.any():
-        raise SystemExit("a list of neighbours was too short: raise its capacity")
+        raise SystemExit("a list of neighbors was too short: raise its capacity")
     return took
 
 

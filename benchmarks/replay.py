@@ -31,8 +31,8 @@ class Settings(NamedTuple):
     batch_size: int = BATCH
     gamma: float = 0.99
     priority_exponent: float = 0.6
-    priority_correction: float = 0.4
-    priority_floor: float = 1e-3
+    importance_exponent: float = 0.4
+    priority_epsilon: float = 1e-3
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
     for size in arguments.sizes:
-        memories = ring.uniform(), ring.uniform(3), prioritized.prioritised()
+        memories = ring.uniform(), ring.uniform(3), prioritized.prioritized()
         times = [microseconds(memory, size, arguments.observation) for memory in memories]
         needed = ring.size_in_bytes(example(arguments.observation), 1, size)
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))

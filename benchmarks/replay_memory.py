@@ -1,6 +1,6 @@
 """The memory that a run with a replay takes, beside the bytes that it said beforehand: `python benchmarks/replay_memory.py`.
 
-DQN on Breakout-MinAtar, prioritised and not, in this process: resident memory just before the state is made, and its peak after
+DQN on Breakout-MinAtar, prioritized and not, in this process: resident memory just before the state is made, and its peak after
 that, some updates and a checkpoint (Linux tells it in /proc). What is compiled before is not counted, nor the networks, which
 are small.
 """
@@ -27,17 +27,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[100_000, 1_000_000])
     arguments = parser.parse_args()
-    print(f"{'rows':>10} {'prioritised':>12} {'said, MB':>10} {'peak, MB':>10} {'ratio':>6}")
+    print(f"{'rows':>10} {'prioritized':>12} {'said, MB':>10} {'peak, MB':>10} {'ratio':>6}")
     for size in arguments.sizes:
-        for prioritised in (False, True):
-            said, peak = measure(size, prioritised)
-            print(f"{size:>10,} {prioritised!s:>12} {said / 1e6:>10,.1f} {peak / 1e6:>10,.1f} {peak / said:>6.3f}")
+        for prioritized in (False, True):
+            said, peak = measure(size, prioritized)
+            print(f"{size:>10,} {prioritized!s:>12} {said / 1e6:>10,.1f} {peak / 1e6:>10,.1f} {peak / said:>6.3f}")
 
 
-def measure(capacity: int, prioritised: bool) -> tuple[int, int]:
+def measure(capacity: int, prioritized: bool) -> tuple[int, int]:
     """The bytes of the rows as said beforehand, and what the process took more at its peak."""
     environment = rollax.make("gymnax/Breakout-MinAtar")
-    config = KINDS.config(num_envs=16, replay_ratio=0.25, warmup=500.0, capacity=capacity, prioritised=prioritised)
+    config = KINDS.config(num_envs=16, replay_ratio=0.25, warmup=500.0, capacity=capacity, prioritized=prioritized)
     shape = KINDS.network_config(filters=())
     algorithm = KINDS.make(environment, functools.partial(KINDS.make_network, environment, shape))
     init = jax.jit(algorithm.init).lower(jax.random.key(0), config).compile()
@@ -56,9 +56,9 @@ def measure(capacity: int, prioritised: bool) -> tuple[int, int]:
     state = init(jax.random.key(0), config)
     # Every page is written to once, as the ring does in time: the system counts a page from then on.
     touched = jax.jit(lambda data: jax.tree.map(lambda x: x | x if x.dtype == bool else x + 0, data), donate_argnums=0)
-    rows = state.replay.replay if prioritised else state.replay
+    rows = state.replay.replay if prioritized else state.replay
     rows = rows._replace(data=touched(rows.data))
-    state = state._replace(replay=state.replay._replace(replay=rows) if prioritised else rows)
+    state = state._replace(replay=state.replay._replace(replay=rows) if prioritized else rows)
     for _ in range(4):
         state, _ = jax.block_until_ready(step(state))
     checkpoints.save(2, state, {})

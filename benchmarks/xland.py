@@ -156,7 +156,7 @@ def acting(env: Any, state: Any) -> tuple[Any, Any]:
 
 def learning(state: Any, actor: Any, trajectory: Any) -> Any:
     """What an update does with its rollout, alone."""
-    learner = Learner(state.network, state.optimiser, state.observations, state.returns)
+    learner = Learner(state.network, state.optimizer, state.observations, state.returns)
     happened = Happened(trajectory, actor.carry, actor.discounted_return)
     return learn(state.config, jnp.zeros(()), learner, happened, state.key)
 

@@ -22,7 +22,7 @@ class Room(NamedTuple):
 class Thermostat(eqx.Module):
     """Heat off, half or full every quarter of an hour; comfort is 20 degrees; the day has 96 quarters."""
 
-    insulation: jax.Array  # share of the difference to outside that is kept: a leaf, so it can be randomised by vmap
+    insulation: jax.Array  # share of the difference to outside that is kept: a leaf, so it can be randomized by vmap
 
     name = "mine/Thermostat"
     observation_space = Box(-5.0, 5.0, (3,))

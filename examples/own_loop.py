@@ -22,7 +22,7 @@ config = rollax.PPOConfig(
     num_minibatches=5,
     num_epochs=10,
     learning_rate=1e-3,
-    learning_rate_end=0.0,
+    learning_rate_final_fraction=0.0,
     gamma=0.98,
     total_updates=UPDATES,
 )

@@ -46,7 +46,7 @@ def test_update_of_td3() -> None:
 def test_imports() -> None:
     """Whatever a page imports from rollax is there."""
     shown = [pair for page in PAGES for pair in re.findall(r"from (rollax[\w.]*) import ([\w, ]+)", (ROOT / page).read_text())]
-    assert ("rollax.train.lineage", "read") in shown
+    assert ("rollax.host.lineage", "read") in shown
     for module, names in shown:
         assert [name for name in names.split(", ") if not hasattr(importlib.import_module(module), name.strip())] == []
 

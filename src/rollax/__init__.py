@@ -12,7 +12,7 @@ from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.settings import RunOptions
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.population.evolution import evolve, evolving
+from rollax.populations.evolution import evolve, evolving
 from rollax.version import __version__
 
 __all__ = [

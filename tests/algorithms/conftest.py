@@ -1,4 +1,4 @@
-"""Quick compilation by default: these programs run for milliseconds. `programs.programs` optimises where a law needs it."""
+"""Quick compilation by default: these programs run for milliseconds. `programs.programs` optimizes where a law needs it."""
 
 from collections.abc import Iterator
 
@@ -9,5 +9,5 @@ from laws.programs import compilation
 
 @pytest.fixture(autouse=True, scope="package")
 def _quick_compilation() -> Iterator[None]:
-    with compilation(optimised=False):
+    with compilation(optimized=False):
         yield

@@ -67,7 +67,7 @@ def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None
 @pytest.mark.parametrize(("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)])
 def test_loss(largest: float, weight: float) -> None:
     """Quadratic to `largest`, then linear, times the weight; an infinite bound is no bound and no NaN."""
-    config = tree.as_leaves(DQNConfig(largest_error=largest))
+    config = tree.as_leaves(DQNConfig(huber_delta=largest))
     agent, metrics = update(agent_of(config), config, one(jnp.ones(1), 1, weight), jax.random.key(0))
     error = abs(2.0 - (1 + 0.5 * 20))
     expected = 0.5 * error**2 if largest > error else largest * (error - largest / 2)
@@ -79,22 +79,22 @@ def test_loss(largest: float, weight: float) -> None:
 
 
 def test_the_target_network_moves_when_it_is_its_turn() -> None:
-    config = tree.as_leaves(DQNConfig(target_every=3.0, tau=1.0))
+    config = tree.as_leaves(DQNConfig(target_update_period=3.0, tau=1.0))
     agent = agent_of(config)
     for i in range(1, 7):
         agent, _ = update(agent, config, one(jnp.ones(1)), jax.random.key(0))
         assert np.array_equal(agent.target.values, agent.network.values) == (i % 3 == 0)
-    config = tree.as_leaves(DQNConfig(target_every=1.0, tau=0.25, learning_rate=0.0))
+    config = tree.as_leaves(DQNConfig(target_update_period=1.0, tau=0.25, learning_rate=0.0))
     agent, _ = update(agent_of(config), config, one(jnp.ones(1)), jax.random.key(0))
     np.testing.assert_allclose(agent.target.values, 0.75 * TARGET + 0.25 * ONLINE)
 
 
 def test_chances_of_exploration() -> None:
-    """Random with a chance that falls from `epsilon` to `epsilon_end`, evenly among what is legal; else the best that is.
+    """Random with a chance that falls from `epsilon` to a fraction of it, evenly among what is legal; else the best that is.
 
     A policy that is played, but not greedily, explores as at the end.
     """
-    config = tree.as_leaves(DQNConfig(epsilon=0.8, epsilon_end=0.2, epsilon_share=0.5))
+    config = tree.as_leaves(DQNConfig(epsilon=0.8, epsilon_final_fraction=0.2, exploration_fraction=0.5))
     agent = agent_of(config)
     obs = {"place": jnp.ones(()), "action_mask": jnp.array([True, True, False])}
     keys = jax.random.split(jax.random.key(0), 4000)
@@ -108,9 +108,9 @@ def test_chances_of_exploration() -> None:
         np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03 * (not greedy))
 
 
-def test_duelling_values() -> None:
+def test_dueling_values() -> None:
     """The mean of action values is V, whatever the advantages are; without, there is no such head."""
-    network = q_network(Walk(), QNetworkConfig(hidden=(8,), duelling=True), jax.random.key(0))
+    network = q_network(Walk(), QNetworkConfig(hidden=(8,), dueling=True), jax.random.key(0))
     obs = jnp.array([0.3, -1.0, 2.0])
     features = network.features(obs)
     assert network.head.advantage is not None

@@ -32,7 +32,7 @@ SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "repl
 @pytest.mark.parametrize(
     ("name", "probe", "settings"),
     [
-        ("dqn", "action-observation", {"prioritised": True, "n_step": 2}),
+        ("dqn", "action-observation", {"prioritized": True, "n_step": 2}),
         ("sac", "continuous", {}),
         ("td3", "continuous", {"normalize_observations": True}),
     ],
@@ -147,7 +147,7 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
     assert bool(Walk(continuous=True).action_space.contains(action))
 
 
-def test_observations_are_normalised() -> None:
+def test_observations_are_normalized() -> None:
     """By the moments of all that was collected before the update, in exploring, learning and playing alike."""
     row = BY_NAME["td3"]
     algorithm = row.make(row.environment)
@@ -160,17 +160,17 @@ def test_observations_are_normalised() -> None:
         np.testing.assert_allclose(after.observations.mean, jnp.mean(seen, (0, 1)), atol=1e-5)
         np.testing.assert_allclose(after.observations.variance, jnp.var(seen, (0, 1)), atol=1e-5)
         last = after.replay.data.obs[:, 8 * update]  # the first step of this update, before anything is learnt
-        own = jax.vmap(lambda obs, state=before: state.network.actor(normalization.normalise(state.observations, obs)))(last)
+        own = jax.vmap(lambda obs, state=before: state.network.actor(normalization.normalize(state.observations, obs)))(last)
         np.testing.assert_allclose(after.replay.data.action[:, 8 * update], own, atol=1e-5)
         state = after
     obs = jnp.array([0.3, -1.0, 2.0])
     _, played = algorithm.act(state, (), obs, jax.random.key(0), True)
-    expected = state.network.actor(normalization.normalise(state.observations, obs))
+    expected = state.network.actor(normalization.normalize(state.observations, obs))
     np.testing.assert_allclose(played, to_space(row.environment.action_space, expected), atol=1e-5)
 
 
-def test_a_learner_that_sees_normalised_observations() -> None:
-    """Its update is that of the plain learner from a batch that was normalised before; the rest of the batch is the same."""
+def test_a_learner_that_sees_normalized_observations() -> None:
+    """Its update is that of the plain learner from a batch that was normalized before; the rest of the batch is the same."""
     row = BY_NAME["td3"]
     shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
     sample = normalization.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
@@ -181,14 +181,14 @@ def test_a_learner_that_sees_normalised_observations() -> None:
     assert seeing(shown, ()) is shown
 
 
-@pytest.mark.parametrize("is_prioritised", [False, True])
-def test_the_replay_is_never_copied(is_prioritised: bool) -> None:
+@pytest.mark.parametrize("is_prioritized", [False, True])
+def test_the_replay_is_never_copied(is_prioritized: bool) -> None:
     """The compiled updates of a run, whose state is donated, need next to no memory besides the state, however large it is."""
     row = BY_NAME["dqn"]
     algorithm = row.make(row.environment)
-    config = dataclasses.replace(row.config, capacity=1_000_000, prioritised=is_prioritised, n_step=3)
+    config = dataclasses.replace(row.config, capacity=1_000_000, prioritized=is_prioritized, n_step=3)
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
-    with compilation(optimised=True):
+    with compilation(optimized=True):
         run = jax.jit(rollax.segment(algorithm, 4), donate_argnums=0).lower(state, jnp.int32(1)).compile()
     memory = run.memory_analysis()
     assert memory.argument_size_in_bytes > 30e6

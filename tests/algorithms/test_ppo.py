@@ -67,8 +67,8 @@ def test_loss_by_hand(clip_values: bool) -> None:
 
 
 @pytest.mark.parametrize(("choice", "differs"), [("minibatch", False), ("off", True), ("batch", True)])
-def test_normalised_advantages(choice: Any, differs: bool) -> None:
-    """Normalised within the minibatch, neither shift nor scale of the advantages matters to the loss."""
+def test_normalized_advantages(choice: Any, differs: bool) -> None:
+    """Normalized within the minibatch, neither shift nor scale of the advantages matters to the loss."""
     network = Stepwise(Constant(jnp.float32(0.3), jnp.float32(0.0)))
     config = PPOConfig(normalize_advantages=choice)
     losses = [
@@ -94,8 +94,8 @@ def test_sizes_that_do_not_divide(settings: dict[str, int], names: tuple[str, ..
 
 
 def test_act_sees_what_the_rollout_saw() -> None:
-    """With normalised observations too: greedy actions are the mode of the policy that acts in training."""
-    name = "ppo-normalised"
+    """With normalized observations too: greedy actions are the mode of the policy that acts in training."""
+    name = "ppo-normalized"
     state, row = fresh(begun(name)), BY_NAME[name]
     algorithm = row.make(row.environment)
     observations = jax.random.normal(jax.random.key(0), (32, 3))

@@ -84,7 +84,7 @@ def test_what_acts_is_what_is_worth_most() -> None:
 def test_nothing_is_kept_but_what_acting_needs() -> None:
     """No replay and no target network."""
     state: Any = begun("pqn")
-    assert set(state._fields) == {"key", "config", "network", "optimiser", "observations", "returns", "actor", "updates"}
+    assert set(state._fields) == {"key", "config", "network", "optimizer", "observations", "returns", "actor", "updates"}
     assert state.returns == ()
 
 

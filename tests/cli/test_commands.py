@@ -99,9 +99,9 @@ def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.Monk
 
 
 def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
-    """Where the environment describes behaviour, extracted as asked for; elsewhere an error with the remedy."""
+    """Where the environment describes behavior, extracted as asked for; elsewhere an error with the remedy."""
     outcome = rollax("eval", finished, "--descriptor", "final")
-    assert outcome.code == 2 and "does not describe behaviour" in outcome.err
+    assert outcome.code == 2 and "does not describe behavior" in outcome.err
     assert rollax("train", "ppo", "control/point-maze", "--env.time-limit", 5, *TINY).code == 0
     told = {name: rollax("eval", "run", "--episodes", 4, "--descriptor", name) for name in ("final", "mean")}
     means = {name: outcome.object["descriptor_mean"] for name, outcome in told.items()}
@@ -244,7 +244,7 @@ def test_tasks_in_words(rollax: Rollax) -> None:
 
 
 def test_algorithms(rollax: Rollax) -> None:
-    assert "proximal policy optimisation" in rollax("algorithms").out
+    assert "proximal policy optimization" in rollax("algorithms").out
     assert "ppo" in rollax("algorithms", "--json").object
 
 

@@ -151,7 +151,7 @@ def test_a_run_folder_that_is_in_use(rollax: Rollax, tmp_path_factory: pytest.Te
 def test_a_suite_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "gymnax", None)  # importing it fails from now on
-    monkeypatch.delitem(sys.modules, "rollax.environments.gymnax", raising=False)
+    monkeypatch.delitem(sys.modules, "rollax.environments.suites.gymnax", raising=False)
     refused(rollax("train", "ppo", "gymnax/CartPole-v1"), "need the package gymnax", 'pip install "rollax[gymnax]"')
 
 

@@ -1,4 +1,4 @@
-"""These programs run once, so that optimising them would cost more than it saves."""
+"""These programs run once, so that optimizing them would cost more than it saves."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollax.environments import make
-from rollax.environments.native.granular import lidar, neighbours, physics
+from rollax.environments.native.granular import lidar, neighbors, physics
 from rollax.environments.native.granular.physics import Bodies, Domain, Material, Spheres, World
 from rollax.errors import UnknownNameError, UsageError
 from rollax.view import granular as view
@@ -57,7 +57,7 @@ def _crowd(key: jax.Array, number: int, dimension: int, side: float = 10.0) -> S
 
 
 def _approach(dimension: int, offset: float = 0.0, spin: float = 0.0) -> Spheres:
-    """Two spheres just before they meet at a speed of 2, off the centre by `offset`."""
+    """Two spheres just before they meet at a speed of 2, off the center by `offset`."""
     position = jnp.zeros((2, dimension)).at[:, 0].set(jnp.array([4.0, 5.01])).at[1, 1].set(offset) + 1.0
     velocity = jnp.zeros((2, dimension)).at[:, 0].set(jnp.array([1.0, -1.0]))
     return Spheres(position, velocity, jnp.full((2, 1 if dimension == 2 else 3), spin))
@@ -249,14 +249,14 @@ def test_our_nearest_images_are_those_of_jax_md() -> None:
 
 
 @pytest.mark.parametrize("dimension, periodic", [(3, True), (2, False)])
-def test_lists_of_neighbours_give_the_forces_of_all_pairs(dimension: int, periodic: bool) -> None:
+def test_lists_of_neighbors_give_the_forces_of_all_pairs(dimension: int, periodic: bool) -> None:
     """In several copies at once, compiled, and with positions that the list has never seen."""
     pytest.importorskip("jax_md")
     number = 80
     side = 10.0 if dimension == 2 else 6.0
     world = _world(jnp.ones(number), dimension, side=side, periodic=periodic, damping=0.1, friction=0.4)
     crowds = jax.vmap(lambda key: _crowd(key, number, dimension, side))(jax.random.split(jax.random.key(4), 3))
-    find = neighbours.neighbour_search(number, (side,) * dimension, periodic, 1.2, 24, 0.3)
+    find = neighbors.neighbor_search(number, (side,) * dimension, periodic, 1.2, 24, 0.3)
 
     def both(spheres: Spheres) -> Any:
         near = find(spheres.position)
@@ -269,24 +269,24 @@ def test_lists_of_neighbours_give_the_forces_of_all_pairs(dimension: int, period
 
 
 def test_what_a_list_has_no_room_for_is_flagged() -> None:
-    """By a sphere with too many neighbours, and by a cell with more spheres than fit in it."""
+    """By a sphere with too many neighbors, and by a cell with more spheres than fit in it."""
     pytest.importorskip("jax_md")
     position = _crowd(jax.random.key(4), 80, 2, side=3.0).position
     for capacity, closest in ((20, 0.1), (79, 1.2)):
-        find = neighbours.neighbour_search(80, (10.0, 10.0), False, 1.2, capacity, closest)
+        find = neighbors.neighbor_search(80, (10.0, 10.0), False, 1.2, capacity, closest)
         assert jax.jit(find)(position).overflow
 
 
 def test_lists_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cutoff"):
-        neighbours.neighbour_search(10, (3.0, 3.0), True, 2.0, 5, 1.0)
+        neighbors.neighbor_search(10, (3.0, 3.0), True, 2.0, 5, 1.0)
 
     def absent(name: str) -> None:
         raise ModuleNotFoundError(name="jax_md")
 
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(UsageError, match=r"rollax\[granular\]"):
-        neighbours.neighbour_search(10, (9.0, 9.0), True, 2.0, 6, 1.0)
+        neighbors.neighbor_search(10, (9.0, 9.0), True, 2.0, 6, 1.0)
 
 
 # --- Lidar --------------------------------------------------------------------------------------------------------------------

@@ -282,12 +282,12 @@ def test_battles_are_drawn_with_their_forces() -> None:
     assert 0 < blue < of_all
 
 
-def test_particles_are_drawn_in_colours_of_their_kinds() -> None:
+def test_particles_are_drawn_in_colors_of_their_kinds() -> None:
     env = make("jaxmarl/MPE_simple_adversary_v3")
     state, obs = env.reset(jax.random.key(0))
     apart = state.replace(p_pos=jnp.asarray([[-0.7, 0.0], [0.0, 0.7], [0.7, 0.0], [0.0, -0.7], [0.7, -0.7]]))
     picture = np.asarray(drawing_of(env).draw(env, apart, obs))
-    red, blue = (np.all(picture == colour, axis=-1).sum() for colour in (RED, BLUE))
+    red, blue = (np.all(picture == color, axis=-1).sum() for color in (RED, BLUE))
     assert blue == pytest.approx(2 * red, rel=0.1)  # one adversary, two agents of its size
     far = np.asarray(drawing_of(env).draw(env, state.replace(p_pos=3 * apart.p_pos), obs))
     assert np.all(far == RED, axis=-1).sum() == pytest.approx(red / 4, rel=0.2)  # the scene is twice as wide

@@ -327,7 +327,7 @@ def test_numbers_and_seeds_that_cannot_be(number: int, seed: int) -> None:
 def test_names_are_those_of_xminigrid() -> None:
     for names, upstream, number in (
         (rulesets.TILES, constants.Tiles, constants.NUM_TILES),
-        (rulesets.COLOURS, constants.Colors, constants.NUM_COLORS),
+        (rulesets.COLORS, constants.Colors, constants.NUM_COLORS),
     ):
         there = {frozenset(key.split("_")): getattr(upstream, key) for key in upstream.__dataclass_fields__}
         assert {frozenset(name.upper().split()): index for index, name in enumerate(names)} == there
@@ -680,7 +680,7 @@ _GOOD = {"goals": np.ones((3, 5), np.uint8), "rules": np.ones((3, 2, 7), np.uint
         ({"goals": np.full((3, 5), 300)}, "0 to 255"),
         ({"goals": np.full((3, 5), 15)}, "no goal of number 15"),
         ({"rules": np.full((3, 2, 7), 12)}, "no rule of number 12"),
-        ({"init_tiles": np.full((3, 4, 2), 12)}, "no colour of number 12"),
+        ({"init_tiles": np.full((3, 4, 2), 12)}, "no color of number 12"),
         ({key: np.zeros((0, *part.shape[1:]), np.uint8) for key, part in _GOOD.items()}, "goals must be"),
     ],
 )

@@ -106,7 +106,7 @@ def drawn(view: np.ndarray) -> np.ndarray:
 
 
 def test_pictures_are_those_of_the_suite() -> None:
-    """Of every tile in every colour."""
+    """Of every tile in every color."""
     tiles = np.stack(np.unravel_index(np.arange(13 * 13) % (NUM_TILES * NUM_COLORS), (NUM_TILES, NUM_COLORS)), axis=-1)
     view = tiles.reshape(13, 13, 2).astype(np.uint8)
     shown = jax.jit(lambda view: picture(view, TILE))(view)

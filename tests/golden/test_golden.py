@@ -26,7 +26,7 @@ def measured() -> dict[str, list[float]]:
     """The metrics of five updates of PPO on probe/action-observation, seed 0."""
     row = BY_NAME["ppo"]
     algorithm = row.make(environments.make("probe/action-observation"))
-    with compilation(optimised=False):
+    with compilation(optimized=False):
         state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
         step, rows = jax.jit(algorithm.step), []
         for _ in range(UPDATES):

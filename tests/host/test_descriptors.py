@@ -203,7 +203,7 @@ def test_views_describe_what_lies_beneath() -> None:
 def test_what_describes_nothing_says_so() -> None:
     assert played(Silent(), True).descriptor == ()
     assert "descriptor_mean" not in default_metrics(played(Silent(), True))
-    with pytest.raises(UsageError, match=r"test/silent does not describe behaviour.*descriptor_space"):
+    with pytest.raises(UsageError, match=r"test/silent does not describe behavior.*descriptor_space"):
         played(Silent(), True, "final")
     with pytest.raises(UnknownNameError, match=r"'fnal': did you mean final\?"):
         played(Walking(), True, "fnal")

@@ -71,7 +71,7 @@ def test_the_lineage_tells_what_happened(whole: Path) -> None:
 
 
 def test_metrics_show_what_each_member_has(whole: Path) -> None:
-    """The settings of an update are those of the generation before it, and what the optimiser used."""
+    """The settings of an update are those of the generation before it, and what the optimizer used."""
     history = lineage.read(whole)
     lines = [line for line in metrics(whole) if "event" not in line]
     assert len(lines) == 12

@@ -63,5 +63,5 @@ def compare(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with compilation(optimised=False):
+    with compilation(optimized=False):
         print(json.dumps({name: compare(name) for name in sys.argv[1:]}))

@@ -20,7 +20,11 @@ def trained(name: str, probe: str, updates: int, arguments: tuple[tuple[str, Any
     """The row's state after some updates in a probe, all rates falling to zero at the end."""
     row = BY_NAME[name]
     algorithm = row.make(environments.make(f"probe/{probe}", **dict(arguments)))
-    falling = {name: 0.0 for name in ("learning_rate_end", "entropy_end") if name in traced_fields(type(row.config))}
+    falling = {
+        name: 0.0
+        for name in ("learning_rate_final_fraction", "entropy_final_fraction")
+        if name in traced_fields(type(row.config))
+    }
     config = dataclasses.replace(row.config, total_updates=float(updates), **{**falling, **settings})
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step = jax.jit(algorithm.step)

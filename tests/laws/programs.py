@@ -14,7 +14,7 @@ from laws.table import BY_NAME
 from rollax.algorithm import segment
 
 CAPACITY = 8  # updates of the longest segment
-OPTIMISED = ("ppo-gru",)  # rows compiled as a run is, where fusion differs between a step alone and one inside a loop
+OPTIMIZED = ("ppo-gru",)  # rows compiled as a run is, where fusion differs between a step alone and one inside a loop
 
 
 class Programs(NamedTuple):
@@ -24,10 +24,10 @@ class Programs(NamedTuple):
 
 
 @contextlib.contextmanager
-def compilation(optimised: bool) -> Iterator[None]:
+def compilation(optimized: bool) -> Iterator[None]:
     """How hard the compiler tries. Most laws hold for any program, so that quick compilation saves more than it costs."""
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", not optimised)
+    jax.config.update("jax_disable_most_optimizations", not optimized)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 
@@ -42,7 +42,7 @@ def programs(name: str) -> Programs:
 
     def with_care(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *arguments: Any) -> Any:
-            with compilation(optimised=name in OPTIMISED):
+            with compilation(optimized=name in OPTIMIZED):
                 return function(fresh(state), *arguments)
 
         return call
@@ -96,12 +96,12 @@ def differs(left: Any, right: Any) -> bool:
 
 
 def gradient_steps(state: Any) -> dict[str, int]:
-    """How many gradient steps each optimiser of the state has taken, by Adam's own count."""
+    """How many gradient steps each optimizer of the state has taken, by Adam's own count."""
 
     def is_adam(node: Any) -> bool:
         return isinstance(node, optax.ScaleByAdamState)
 
-    def count(optimiser: Any) -> int:
-        return next(int(node.count) for node in jax.tree.leaves(optimiser, is_leaf=is_adam) if is_adam(node))
+    def count(optimizer: Any) -> int:
+        return next(int(node.count) for node in jax.tree.leaves(optimizer, is_leaf=is_adam) if is_adam(node))
 
-    return {name: count(optimiser) for name, optimiser in state.optimiser.items()}
+    return {name: count(optimizer) for name, optimizer in state.optimizer.items()}

@@ -100,14 +100,14 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
     """A row of DQN, in the terms of `ppo_row`."""
     kinds = ALGORITHMS["dqn"]
     shape = QNetworkConfig(hidden=(16,), **(network or {}))
-    sizes = {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "learning_rate": 1e-2, "epsilon_share": 0.5}
+    sizes = {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "learning_rate": 1e-2, "exploration_fraction": 0.5}
     config = kinds.config(**(sizes | REPLAY | settings))
 
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        seen = obs if state.observations == () else normalization.normalise(state.observations, obs)
+        seen = obs if state.observations == () else normalization.normalize(state.observations, obs)
         return carry, jnp.max(legal(state.network(seen), obs))
 
     rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
@@ -119,7 +119,7 @@ def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, networ
     kinds = ALGORITHMS["pqn"]
     shape = MemoryQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
     sizes = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "num_epochs": 4, "gamma": 0.9, "learning_rate": 1e-2}
-    config = kinds.config(**(sizes | {"epsilon_share": 0.5, "q_lambda": 0.9} | settings))
+    config = kinds.config(**(sizes | {"exploration_fraction": 0.5, "q_lambda": 0.9} | settings))
 
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
@@ -178,7 +178,7 @@ ROWS = (
         target_kl=0.05,
     ),
     ppo_row(
-        "ppo-normalised",
+        "ppo-normalized",
         ("two-observations", "action-observation"),
         normalize_observations=True,
         normalize_rewards=True,
@@ -192,12 +192,12 @@ ROWS = (
         ("action-observation",),
         network={"shared": True},
         objective="clipped",
-        prioritize=True,
+        prioritized=True,
         sequence_length=4,
     )._replace(spreads=False),
     ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
     dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
-    dqn_row("dqn-rainbow", ("two-steps",), {"duelling": True}, prioritised=True, n_step=2, normalize_observations=True),
+    dqn_row("dqn-rainbow", ("two-steps",), {"dueling": True}, prioritized=True, n_step=2, normalize_observations=True),
     pqn_row("pqn", ("two-steps", "action-observation", "two-agents")),
     pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
     pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),

@@ -63,12 +63,12 @@ def test_one_agent_is_no_agents(name: str) -> None:
     for environment, sharing in ((Walk(), "all"), (Walk(agents=1), "all"), (Walk(agents=1), "none")):
         algorithm = row.make(environment)
         config = dataclasses.replace(row.config, sharing=sharing)
-        with compilation(optimised=False):
+        with compilation(optimized=False):
             state = jax.jit(lambda key, a=algorithm, c=config: a.init(key, c))(jax.random.key(0))
             step = jax.jit(algorithm.step)
             for _ in range(2):
                 state, metrics = step(fresh(state))
-        states.append((state.network, state.optimiser, metrics))
+        states.append((state.network, state.optimizer, metrics))
     for state in states[1:]:
         assert_equal(states[0], state)
 
@@ -86,7 +86,7 @@ def trajectory_of(name: str) -> tuple[Any, Any, Any]:
 def taught(state: Any, actor: Any, trajectory: Any, **settings: Any) -> Any:
     """What `learn` makes of a trajectory for one set of parameters: learner, discounted return, metrics."""
     config = dataclasses.replace(state.config, **settings)
-    learner = Learner(state.network, state.optimiser, state.observations, state.returns)
+    learner = Learner(state.network, state.optimizer, state.observations, state.returns)
     run = jax.jit(lambda happened, key: learn(config, jnp.zeros(()), learner, happened, key))
     return run(Happened(trajectory, actor.carry, actor.discounted_return), jax.random.key(1))
 
@@ -113,7 +113,7 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
     order = np.arange(team.num_agents)
     order[list(runners.agents)] = runners.agents[::-1]
     streams = (np.arange(row.config.num_envs)[:, None] * team.num_agents + order).reshape(-1)
-    own = state.network, state.optimiser, state.observations, state.returns
+    own = state.network, state.optimizer, state.observations, state.returns
     config = dataclasses.replace(state.config, num_minibatches=1, num_epochs=1)
 
     def teach(*parts: Any) -> tuple[Any, ...]:
@@ -208,7 +208,7 @@ def test_a_group_learns_as_if_alone() -> None:
     state = begun("ppo-types")
     other = state._replace(network={**state.network, "walker": jax.tree.map(lambda x: x + 0.1, state.network["walker"])})
     row = BY_NAME["ppo-types"]
-    with compilation(optimised=False):
+    with compilation(optimized=False):
         one, _ = programs("ppo-types").step(state)
         two, _ = programs("ppo-types").step(other)
     runner = lambda after: plain(after.network["runner"])  # noqa: E731
@@ -225,7 +225,7 @@ def test_one_step_of_one_environment_is_enough(name: str) -> None:
     config = dataclasses.replace(row.config, **sizes, entropy_coefficient=0.0)
     algorithm = row.make(row.environment)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
-    with compilation(optimised=False):
+    with compilation(optimized=False):
         after, metrics = jax.jit(algorithm.step)(fresh(state))
     assert all(bool(metrics[name]) for name in metrics if name.startswith("finite/"))
     assert np.isfinite(float(metrics["loss"]))

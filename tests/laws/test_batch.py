@@ -85,7 +85,7 @@ def test_a_pool_has_every_sequence_of_every_stream() -> None:
     for stream, segment in ((0, 0), (5, 1), (31, 1)):
         wanted = stream + 32 * jnp.arange(4 * segment, 4 * segment + 4)
         priority = jnp.any(rows.reshape(64, -1) == wanted[0], axis=1).astype(jnp.float32)
-        taken = jax.vmap(lambda o: minibatches.take(rows, o))(minibatches.prioritise(priority, 0.8, jax.random.key(0), cut))
+        taken = jax.vmap(lambda o: minibatches.take(rows, o))(minibatches.prioritize(priority, 0.8, jax.random.key(0), cut))
         assert taken.shape == (2, 4, 32)
         np.testing.assert_array_equal(taken, np.broadcast_to(wanted[:, None], taken.shape))
 

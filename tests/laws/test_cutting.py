@@ -11,7 +11,7 @@ import pytest
 from laws.programs import assert_equal, begun, plain, programs
 from laws.table import NAMES, first
 
-LOOPS = first("ppo", "ppo-gru", "ppo-normalised")
+LOOPS = first("ppo", "ppo-gru", "ppo-normalized")
 
 
 @pytest.mark.parametrize("name", LOOPS)

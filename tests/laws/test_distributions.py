@@ -181,8 +181,8 @@ def test_squashed_keeps_to_its_bounds() -> None:
 
 def ball(size: int, mean: float, std: float, radius: float = 2.0) -> RadialSquash:
     direction = jnp.arange(1.0, size + 1)
-    centre = mean * direction / jnp.linalg.norm(direction)
-    return RadialSquash(centre, jnp.log(jnp.float32(std)), Ball(size, radius))
+    center = mean * direction / jnp.linalg.norm(direction)
+    return RadialSquash(center, jnp.log(jnp.float32(std)), Ball(size, radius))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -221,8 +221,8 @@ def test_entropy_of_a_ball_against_a_sum_over_the_disc(size: int, mean: float, s
         weights = np.exp(-(x**2 + y**2) / 2) * y ** (size - 2)
         points = np.zeros((len(x), size))
         points[:, 0], points[:, 1] = mean + std * x, std * y
-    centred = RadialSquash(jnp.zeros(size).at[0].set(mean), policy.log_std, policy.space)
-    densities = np.asarray(jax.vmap(centred.log_prob)(jnp.asarray(points, jnp.float32)), np.float64)
+    centerd = RadialSquash(jnp.zeros(size).at[0].set(mean), policy.log_std, policy.space)
+    densities = np.asarray(jax.vmap(centerd.log_prob)(jnp.asarray(points, jnp.float32)), np.float64)
     expected = -np.sum(densities * weights) / np.sum(weights)
     assert float(policy.entropy()) == pytest.approx(expected, abs=5e-3)
     gradient = jax.grad(lambda p: p.entropy())(policy)

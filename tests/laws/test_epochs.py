@@ -1,4 +1,4 @@
-"""PPO and IMPALA take exactly the gradient steps that their settings say, counted by the optimisers themselves."""
+"""PPO and IMPALA take exactly the gradient steps that their settings say, counted by the optimizers themselves."""
 
 import dataclasses
 from functools import cache
@@ -48,7 +48,7 @@ def test_number_of_gradient_steps(name: str, epochs: int, critic_epochs: int, cr
     assert differs(before.network.critic, after.network.critic)
 
 
-def test_a_shared_network_has_one_optimiser() -> None:
+def test_a_shared_network_has_one_optimizer() -> None:
     _, after, _ = updated("ppo-shared", 3, 0)
     assert gradient_steps(after) == {"actor": 3 * MINIBATCHES}
 
@@ -87,9 +87,9 @@ def test_a_stopped_policy_does_not_move() -> None:
 
 def test_schedules() -> None:
     """Linear in updates: the first at the full rate, the last before the end of training at (almost) the last share."""
-    _, _, first = updated("ppo", 1, 0, updates=1, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
-    _, _, third = updated("ppo", 1, 0, updates=3, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
-    _, _, beyond = updated("ppo", 1, 0, updates=7, total_updates=4, learning_rate_end=0.2, learning_rate=1e-2)
+    _, _, first = updated("ppo", 1, 0, updates=1, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
+    _, _, third = updated("ppo", 1, 0, updates=3, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
+    _, _, beyond = updated("ppo", 1, 0, updates=7, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
     assert float(first["learning_rate"]) == pytest.approx(1e-2)
     assert float(third["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
     assert float(beyond["learning_rate"]) == pytest.approx(0.2e-2)

@@ -11,7 +11,7 @@ from laws.programs import fresh
 from laws.table import BY_NAME, first
 from rollax import tree
 from rollax.algorithm import population
-from rollax.population.evolution import Method, Range, evolve, evolving
+from rollax.populations.evolution import Method, Range, evolve, evolving
 
 RANGES = {"learning_rate": Range(1e-3, 1e-1, "log"), "gamma": Range(0.5, 0.99)}
 MEMBERS = 3

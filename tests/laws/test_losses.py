@@ -84,7 +84,7 @@ def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
         for _ in range(3)
     ]
     running = normalization.initial({"a": jnp.zeros(3), "b": jnp.zeros(())})
-    assert normalization.normalise(running, {"a": jnp.full(3, 0.3), "b": jnp.float32(0.2)})["a"] == pytest.approx(0.3)
+    assert normalization.normalize(running, {"a": jnp.full(3, 0.3), "b": jnp.float32(0.2)})["a"] == pytest.approx(0.3)
     for batch in batches:
         running = normalization.update(running, jax.tree.map(jnp.asarray, batch), axes=2)
     for name in ("a", "b"):
@@ -94,25 +94,25 @@ def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
     assert float(running.size) == 24
 
 
-def test_normalised_is_standard() -> None:
+def test_normalized_is_standard() -> None:
     """Mean 0 and variance 1; far outliers are clipped; masks and whole numbers pass untouched."""
     data = {"x": 5 + 3 * jax.random.normal(jax.random.key(0), (500, 2)), "mask": jnp.ones((500, 2), bool)}
     running = normalization.update(normalization.initial(jax.tree.map(lambda x: x[0], data)), data, axes=1)
-    seen = jax.vmap(lambda sample: normalization.normalise(running, sample))(data)
+    seen = jax.vmap(lambda sample: normalization.normalize(running, sample))(data)
     np.testing.assert_allclose(jnp.mean(seen["x"], 0), 0, atol=1e-5)
     np.testing.assert_allclose(jnp.std(seen["x"], 0), 1, atol=1e-4)
     assert seen["mask"].dtype == bool
-    far = normalization.normalise(running, {"x": jnp.array([1e9, -1e9]), "mask": jnp.ones(2, bool)})
+    far = normalization.normalize(running, {"x": jnp.array([1e9, -1e9]), "mask": jnp.ones(2, bool)})
     assert far["x"].tolist() == [10.0, -10.0]
 
 
-def test_standardise() -> None:
-    x = normalization.standardise(jnp.arange(12.0).reshape(3, 4))
+def test_standardize() -> None:
+    x = normalization.standardize(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
-    assert jnp.all(jnp.isfinite(normalization.standardise(jnp.ones((3, 4))))), "a single value has no deviation"
-    assert normalization.standardise(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
-    alone = normalization.standardise(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
+    assert jnp.all(jnp.isfinite(normalization.standardize(jnp.ones((3, 4))))), "a single value has no deviation"
+    assert normalization.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
+    alone = normalization.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
     assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
-    two = normalization.standardise(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
+    two = normalization.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
     assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])

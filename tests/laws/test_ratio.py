@@ -56,7 +56,7 @@ def test_nothing_is_clipped(name: str) -> None:
 
 @pytest.mark.usefixtures("_largest_log_ratio")
 @pytest.mark.parametrize(
-    "name", first("ppo-squashed", "ppo-normalised", among=[row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)])
+    "name", first("ppo-squashed", "ppo-normalized", among=[row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)])
 )
 def test_ratio_is_one(name: str) -> None:
     assert largest_log_ratio(name) < BY_NAME[name].rounding

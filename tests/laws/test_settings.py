@@ -18,7 +18,7 @@ from rollax.host.settings import RunOptions, make_spec
 from rollax.learning import minibatches
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
-SHORT = {"learning_rate_end": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
+SHORT = {"learning_rate_final_fraction": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
 # For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
 LIVE = {
     PPOConfig: (
@@ -29,8 +29,8 @@ LIVE = {
             "clip": 0.02,
             "learning_rate": 3e-2,
             "critic_learning_rate": 2e-2,
-            "learning_rate_end": 0.5,
-            "entropy_end": 0.5,
+            "learning_rate_final_fraction": 0.5,
+            "entropy_final_fraction": 0.5,
             "total_updates": 4.0,
             "entropy_coefficient": 0.1,
         },
@@ -39,12 +39,12 @@ LIVE = {
     ImpalaConfig: (
         "impala",
         {
-            "prioritize": True,
+            "prioritized": True,
             "objective": "clipped",
             "sequence_length": 4,
             "critic_learning_rate": 2e-2,
-            "learning_rate_end": 0.5,
-            "entropy_end": 0.5,
+            "learning_rate_final_fraction": 0.5,
+            "entropy_final_fraction": 0.5,
             "total_updates": 8.0,
             "max_grad_norm": 0.3,
             "adam_epsilon": 0.1,
@@ -56,12 +56,18 @@ LIVE = {
     ),
     DQNConfig: (
         "dqn-rainbow",
-        SHORT | {"epsilon": 0.9, "epsilon_end": 0.1, "largest_error": 0.1, "max_grad_norm": 1e-3, "adam_epsilon": 0.1},
-        {"target_every": 2.0},
+        SHORT | {"epsilon": 0.9, "epsilon_final_fraction": 0.1, "huber_delta": 0.1, "max_grad_norm": 1e-3, "adam_epsilon": 0.1},
+        {"target_update_period": 2.0},
     ),
     PQNConfig: (
         "pqn",
-        {"learning_rate_end": 0.5, "total_updates": 4.0, "max_grad_norm": 1e-3, "adam_epsilon": 0.1, "epsilon_end": 0.3},
+        {
+            "learning_rate_final_fraction": 0.5,
+            "total_updates": 4.0,
+            "max_grad_norm": 1e-3,
+            "adam_epsilon": 0.1,
+            "epsilon_final_fraction": 0.3,
+        },
         {},
     ),
     TD3Config: ("td3", SHORT | {"noise_correlation": 0.5, "target_noise_clip": 0.1, "max_grad_norm": 1e-3}, {}),

@@ -11,7 +11,7 @@ from laws.learning import trained, values
 from laws.table import BY_NAME, NAMES, first
 
 UPDATES = 150
-# A value that is its own target comes near 10 step by step. At this rate it does so in time, but for normalised residual blocks
+# A value that is its own target comes near 10 step by step. At this rate it does so in time, but for normalized residual blocks
 # (they overshoot, and need hundreds of updates to come back) and for a critic with a smaller rate of its own (not there yet).
 RATES = {"learning_rate": 5e-2}
 OTHER_RATES = {"ppo-blocks": {"learning_rate": 1e-2}, "ppo-separate-epochs": RATES | {"critic_learning_rate": 5e-2}}

@@ -198,14 +198,14 @@ def test_a_run_is_trained_and_loaded(tmp_path):
     assert action in (0, 1)
 
 
-class Normalised(linen.Module):
+class Normalized(linen.Module):
     @linen.compact
     def __call__(self, obs):
         features = linen.BatchNorm(use_running_average=True)(linen.Dense(4)(obs))
         return linen.Dense(2)(features), linen.Dense(1)(features)
 
 
-class NormalisedNnx(nnx.Module):
+class NormalizedNnx(nnx.Module):
     def __init__(self, rngs):
         self.norm = nnx.BatchNorm(1, rngs=rngs)
 
@@ -214,8 +214,8 @@ class NormalisedNnx(nnx.Module):
     "make, words",
     [
         (lambda env: interop.from_linen(Linen(3), env), r"shape \(2,\), not \(3,\)"),
-        (lambda env: interop.from_linen(Normalised(), env), "LayerNorm for BatchNorm"),
-        (lambda env: interop.from_nnx(NormalisedNnx, env), "LayerNorm for BatchNorm"),
+        (lambda env: interop.from_linen(Normalized(), env), "LayerNorm for BatchNorm"),
+        (lambda env: interop.from_nnx(NormalizedNnx, env), "LayerNorm for BatchNorm"),
         (lambda env: interop.from_function(plain, lambda p, o: o, env), r"must return \(policy, value\)"),
         (lambda env: interop.from_function(plain, remember, env, initial_carry=jnp.zeros(1, int)), "carry must keep"),
         (lambda env: interop.from_function(plain, lambda p, c, o: o, env, initial_carry=1.0), r"\(carry, \(policy"),

@@ -173,9 +173,9 @@ def test_residual_blocks_by_hand() -> None:
         return x @ np.asarray(layer.weight).T + np.asarray(layer.bias)
 
     def norm(layer: Any, x: np.ndarray) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        centred /= np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-        return centred * np.asarray(layer.weight) + np.asarray(layer.bias)
+        centerd = x - x.mean(-1, keepdims=True)
+        centerd /= np.sqrt((centerd**2).mean(-1, keepdims=True) + 1e-5)
+        return centerd * np.asarray(layer.weight) + np.asarray(layer.bias)
 
     x = dense(memory.layer, inputs())
     for block in memory.core.cores:

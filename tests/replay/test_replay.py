@@ -117,7 +117,7 @@ def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.M
         ring.init(example(), 3, 2)
 
 
-@pytest.mark.parametrize("memory", [ring.uniform(5), prioritized.prioritised(5)], ids=["uniform", "prioritised"])
+@pytest.mark.parametrize("memory", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
 def test_what_could_never_be_drawn_is_refused(memory: ring.Memory) -> None:
     """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
     enough = 64 * (5 + 4) if memory.draw.__module__ == ring.__name__ else 64 * 5
@@ -212,13 +212,13 @@ class Settings:
     batch_size: int = 50
     gamma: float = 0.9
     priority_exponent: float = 0.7
-    priority_correction: float = 0.4
-    priority_floor: float = 0.01
+    importance_exponent: float = 0.4
+    priority_epsilon: float = 0.01
 
 
 def test_priorities_are_the_distribution() -> None:
     """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
-    config, memory = Settings(), prioritized.prioritised()
+    config, memory = Settings(), prioritized.prioritized()
     state = memory.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
         state = memory.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
@@ -245,7 +245,7 @@ def test_priorities_are_the_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    "memory", [ring.uniform(), ring.uniform(3), prioritized.prioritised()], ids=["uniform", "3 steps", "priority"]
+    "memory", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
 )
 def test_nothing_large_is_copied(memory: ring.Memory) -> None:
     """In a compiled loop whose state is donated no step copies the rows or their priorities."""

@@ -157,19 +157,19 @@ def test_of_a_very_wide_grid_what_lies_around_the_agent_is_shown(place):
 
 
 def test_notes_say_the_task_and_what_is_held():
-    tile, colour = rulesets.TILES.index, rulesets.COLOURS.index
+    tile, color = rulesets.TILES.index, rulesets.COLORS.index
     state = state_of(np.ones((5, 5, 2)), (1, 1))
     assert grid.notes(None, state, None) == ["holds nothing"]
-    state.agent.pocket = np.array([tile("key"), colour("yellow")])
-    state.goal_encoding[:3] = rulesets.GOALS.index("AgentNear"), tile("ball"), colour("red")
-    rule = [rulesets.RULES.index("AgentHold"), tile("hex"), colour("blue"), tile("star"), colour("pink"), 0, 0]
+    state.agent.pocket = np.array([tile("key"), color("yellow")])
+    state.goal_encoding[:3] = rulesets.GOALS.index("AgentNear"), tile("ball"), color("red")
+    rule = [rulesets.RULES.index("AgentHold"), tile("hex"), color("blue"), tile("star"), color("pink"), 0, 0]
     state.rule_encoding = np.array([rule] * (grid.MOST_RULES + 2), np.uint8)
     goal, *rules, more, held = grid.notes(None, state, None)
     assert goal == "goal: stand next to the red ball" and held == "holds the yellow key"
     assert rules == ["rule: pick up the blue hex -> pink star"] * grid.MOST_RULES and more == "and 2 rules more"
 
 
-def test_colours_of_objects_are_in_the_palette():
+def test_colors_of_objects_are_in_the_palette():
     assert {(255, 0, 0), (255, 51, 51), (112, 39, 195)} <= set(grid.palette())
 
 

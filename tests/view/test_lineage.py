@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import rollax
 from rollax.host.lineage import read
-from rollax.population.evolution import Range
+from rollax.populations.evolution import Range
 from rollax.view import lineage
 from rollax.view.plot import plot
 

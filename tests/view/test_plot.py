@@ -84,7 +84,7 @@ def test_a_sweep_has_a_line_for_each_value(sweep):
     found = curves.curves_of(curves.read_run(sweep))
     assert [curve.label for curve in found] == ["learning_rate 0.0001", "learning_rate 0.001"]
     assert [curve.members.tolist() for curve in found] == [[0, 1], [2, 3]]
-    assert found[0].colour != found[1].colour
+    assert found[0].color != found[1].color
     check_image(plot([sweep]))
 
 

@@ -169,15 +169,15 @@ def test_a_drawing_of_observations_finds_them_beneath_a_wrapper():
 def test_symbols_to_repeat_are_shown_in_their_order():
     env = rollax.make("memory/repeat-previous", delay=2)
 
-    def colours(recent, time):
+    def colors(recent, time):
         picture = draw.symbols(env, RepeatPreviousState(np.array(recent), np.array(time)), recent[-1])
         return [picture.getpixel((round(scene.WIDTH / 2 + place * 64 - 20), 60)) for place in (-1, 0, 1)]
 
-    assert colours([2, 0, 1], 7) == [scene.CHANNELS[2], scene.CHANNELS[0], scene.CHANNELS[1]]
-    assert colours([0, 0, 1], 0) == [scene.PAPER, scene.PAPER, scene.CHANNELS[1]]
+    assert colors([2, 0, 1], 7) == [scene.CHANNELS[2], scene.CHANNELS[0], scene.CHANNELS[1]]
+    assert colors([0, 0, 1], 0) == [scene.PAPER, scene.PAPER, scene.CHANNELS[1]]
 
 
-def test_colours_of_small_things_are_kept():
+def test_colors_of_small_things_are_kept():
     pictures = [Image.effect_noise((60, 60), 60).convert("RGB") for _ in range(3)]
     pictures[1].putpixel((5, 5), (255, 1, 2))
     with Image.open(io.BytesIO(renders.gif(pictures, [100] * 3, [(255, 1, 2)]))) as image:

@@ -1,7 +1,7 @@
 """Agents that share parameters: which ones do, and how a function of parameters runs over all of them.
 
 With one group of agents that share everything, parameters are those of one network and nothing here does anything. Otherwise
-every tree of parameters (and of what belongs to them: optimisers, statistics) is a dictionary by name of the group; where the
+every tree of parameters (and of what belongs to them: optimizers, statistics) is a dictionary by name of the group; where the
 agents of a group have parameters each, its leaves lead with an axis `[agents of the group]`.
 """
 

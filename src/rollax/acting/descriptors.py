@@ -1,4 +1,4 @@
-"""Descriptors of behaviour: what an episode was like, apart from its return, in a few numbers.
+"""Descriptors of behavior: what an episode was like, apart from its return, in a few numbers.
 
 A `DescribedEnvironment` describes each of its states, `[D]`. An `Extraction` makes one descriptor of those of an episode, while
 the episode is played, so that nothing but what it needs is kept. States are described after every step and before any reset:
@@ -80,14 +80,14 @@ def describing(environment: Environment, choice: Choice, max_steps: int) -> Desc
     `choice`: "final", "mean", a function of all descriptors and the mask (`whole`), an `Extraction`, or None for the
     environment's own.
 
-    Raises: UsageError when the environment describes no behaviour; UnknownNameError for an unknown extraction.
+    Raises: UsageError when the environment describes no behavior; UnknownNameError for an unknown extraction.
     """
     space, described = descriptor_space(environment), environment
     if space is None:
         if choice is None:
             return _NOTHING
         raise UsageError(
-            f"{environment.name} does not describe behaviour, so there is no descriptor to extract: leave it off, or give the "
+            f"{environment.name} does not describe behavior, so there is no descriptor to extract: leave it off, or give the "
             "environment descriptor(state), descriptor_space and descriptor_extraction (docs/environments.md, Descriptors)"
         )
     extraction = _extraction(described.descriptor_extraction if choice is None else choice)  # pyright: ignore

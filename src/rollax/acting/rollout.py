@@ -20,7 +20,7 @@ class Actor(NamedTuple):
     carry: Any  # [S, ...] the memory as the last step left it, before any reset
     episode_return: jax.Array  # float [S] of the running episode
     episode_length: jax.Array  # int32 [S]
-    discounted_return: jax.Array  # float [S], for reward normalisation
+    discounted_return: jax.Array  # float [S], for reward normalization
     is_gone: Any  # bool [S]: this agent's episode has ended before that of the others; () where no agent is left behind
 
 

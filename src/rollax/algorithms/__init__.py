@@ -53,7 +53,7 @@ ALGORITHMS: dict[str, Entry] = {
         NetworkConfig,
         actor_critic,
         _actor_critic_fits,
-        "proximal policy optimisation: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
+        "proximal policy optimization: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
     ),
     "impala": Entry(
         impala.impala,
@@ -69,7 +69,7 @@ ALGORITHMS: dict[str, Entry] = {
         critics.QNetworkConfig,
         critics.q_network,
         _fits,
-        "deep Q-learning: discrete actions, from replay, double, duelling, n-step, prioritised",
+        "deep Q-learning: discrete actions, from replay, double, dueling, n-step, prioritized",
     ),
     "pqn": Entry(
         pqn.pqn,
@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Entry] = {
         critics.MemoryQNetworkConfig,
         critics.q_tower,
         _memory_needs_sequences,
-        "parallelised Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
+        "parallelized Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
     ),
     "sac": Entry(
         sac.sac,

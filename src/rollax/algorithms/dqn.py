@@ -1,7 +1,7 @@
 """Deep Q-learning, for discrete actions.
 
 Mnih et al. 2015 (Nature 518), algorithm 1, with what came after, each by a setting: double Q-learning (van Hasselt et al. 2016,
-arXiv:1509.06461, eq. 4), duelling networks (Wang et al. 2016, arXiv:1511.06581), prioritised replay (Schaul et al. 2016,
+arXiv:1509.06461, eq. 4), dueling networks (Wang et al. 2016, arXiv:1511.06581), prioritized replay (Schaul et al. 2016,
 arXiv:1511.05952), returns of several steps (Hessel et al. 2018, arXiv:1710.02298). Targets are copies or move softly. Actions
 that an "action_mask" forbids are neither taken nor believed in targets. docs/algorithms/dqn.md has all equations.
 """
@@ -20,7 +20,7 @@ from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import optimizers
 from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
-from rollax.replay.prioritized import prioritised
+from rollax.replay.prioritized import prioritized
 from rollax.replay.ring import Batch, uniform
 
 
@@ -42,27 +42,27 @@ class DQNConfig(ReplayConfig):
     """(static) Steps of reward in a target before the value."""
     double: bool = static(True)
     """(static) The network chooses the action of the target, the target network says what it is worth."""
-    prioritised: bool = static(False)
+    prioritized: bool = static(False)
     """(static) Draw steps in proportion to their errors."""
     priority_exponent: float = number(0.6, low=0)
     """How much priorities matter when drawing (alpha); 0: not at all."""
-    priority_correction: float = number(0.4, 0, 1)
+    importance_exponent: float = number(0.4, 0, 1)
     """How much of that bias the loss takes back at the start (beta); all of it at the end."""
-    priority_floor: float = number(1e-3, low=0)
+    priority_epsilon: float = number(1e-3, low=0)
     """What is added to errors, so that none is never drawn again."""
     epsilon: float = number(1.0, 0, 1)
     """Chance of a random action at the start."""
-    epsilon_end: float = number(0.05, 0, 1)
-    """Chance of a random action once epsilon_share of training is over, reached linearly."""
-    epsilon_share: float = number(0.2, 0, 1)
+    epsilon_final_fraction: float = number(0.05, 0, 1)
+    """Chance of a random action once exploration_fraction of training is over, reached linearly."""
+    exploration_fraction: float = number(0.2, 0, 1)
     """Share of training over which that chance falls."""
     learning_rate: float = number(5e-4, low=0)
     """Adam's step size."""
-    target_every: float = number(1.0, low=1)
+    target_update_period: float = number(1.0, low=1)
     """Gradient steps between two moves of the target network."""
     tau: float = number(0.01, 0, 1)
     """How far it moves towards the network each time; 1: a copy."""
-    largest_error: float = number(1.0, low=0)
+    huber_delta: float = number(1.0, low=0)
     """Error from which on the loss grows linearly (Huber's delta); inf: nowhere."""
     max_grad_norm: float = number(10.0, low=0)
     """Global norm to which gradients are clipped."""
@@ -73,7 +73,7 @@ class DQNAgent(NamedTuple):
 
     network: Any
     target: Any
-    optimiser: Any
+    optimizer: Any
     steps: jax.Array  # int32 []: gradient steps
 
 
@@ -81,7 +81,7 @@ def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algori
     """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
     check_discrete(environment.action_space)
     learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, learner, lambda config: (prioritised if config.prioritised else uniform)(config.n_step))
+    return off_policy(environment, learner, lambda config: (prioritized if config.prioritized else uniform)(config.n_step))
 
 
 def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.Array, progress: jax.Array) -> jax.Array:
@@ -91,15 +91,15 @@ def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.A
 
 def act(agent: DQNAgent, config: DQNConfig, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
     """The best action or, not greedily, with the chance that is left at the end of training any."""
-    policy = EpsilonGreedy(legal(agent.network(obs), obs), jnp.asarray(config.epsilon_end))
+    policy = EpsilonGreedy(legal(agent.network(obs), obs), jnp.asarray(config.epsilon * config.epsilon_final_fraction))
     return jnp.where(jnp.asarray(greedy), policy.mode(), policy.sample(key))
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:
-    return DQNAgent(network, jax.tree.map(jnp.copy, network), optimiser(config).init(network), jnp.zeros((), jnp.int32))
+    return DQNAgent(network, jax.tree.map(jnp.copy, network), optimizer(config).init(network), jnp.zeros((), jnp.int32))
 
 
-def optimiser(config: DQNConfig) -> optax.GradientTransformation:
+def optimizer(config: DQNConfig) -> optax.GradientTransformation:
     return optimizers.adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
 
 
@@ -108,10 +108,10 @@ def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> 
     chooser = agent.network if config.double else agent.target
     chosen = jax.vmap(best, (None, 0))(chooser, batch.next_obs)
     target = batch.reward + batch.discount * of_action(jax.vmap(agent.target)(batch.next_obs), chosen)
-    slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.largest_error)
-    network, state = optimizers.descend(optimiser(config), agent.optimiser, agent.network, slope)
+    slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.huber_delta)
+    network, state = optimizers.descend(optimizer(config), agent.optimizer, agent.network, slope)
     steps = agent.steps + 1
-    share = jnp.where(steps % jnp.round(config.target_every).astype(jnp.int32) == 0, config.tau, 0.0)
+    share = jnp.where(steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0, config.tau, 0.0)
     return DQNAgent(network, optimizers.blend(agent.target, network, share), state, steps), metrics
 
 

@@ -3,7 +3,7 @@
 Espeholt et al. 2018, arXiv:1802.01561 (V-trace, section 4.1; gradients, section 4.2). The lag between the policy that acted and
 the one that learns comes from using a rollout more than once (`num_epochs` x `num_minibatches` gradient steps): credit is
 computed anew from the current network before each of them. With `objective` "clipped" the policy's loss is that of PPO, with
-credit by V-trace. Deviations: advantages may be normalised, rewards scaled, trajectories drawn by priority (Schaul et al. 2016,
+credit by V-trace. Deviations: advantages may be normalized, rewards scaled, trajectories drawn by priority (Schaul et al. 2016,
 arXiv:1511.05952) out of all that there are, with importance weights on every loss; Adam with a clipped norm in place of
 RMSProp. The memory that values of final observations within a trajectory need is the one stored when acting.
 docs/algorithms/impala.md has the equations.
@@ -54,7 +54,7 @@ class ImpalaConfig:
     """(static) Shift and scale observations by running statistics."""
     normalize_rewards: bool = static(True)
     """(static) Scale rewards by the running deviation of discounted returns."""
-    prioritize: bool = static(False)
+    prioritized: bool = static(False)
     """(static) Draw trajectories by the size of their advantages instead of each once."""
     sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
@@ -62,7 +62,7 @@ class ImpalaConfig:
     """Adam's step size (of the policy, where the critic is separate)."""
     critic_learning_rate: float = number(0.0, low=0)
     """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_end: float = number(0.0, 0, 1)
+    learning_rate_final_fraction: float = number(0.0, 0, 1)
     """Share of the learning rates left at the end of training, reached linearly."""
     gamma: float = number(0.99, 0, 1)
     """Discount."""
@@ -78,16 +78,16 @@ class ImpalaConfig:
     """Weight of the value loss."""
     entropy_coefficient: float = number(0.01)
     """Weight of the entropy bonus."""
-    entropy_end: float = number(1.0, 0)
+    entropy_final_fraction: float = number(1.0, 0)
     """Share of the entropy bonus left at the end of training, reached linearly."""
     priority_exponent: float = number(0.8, low=0)
-    """How much priorities count, if prioritize is set; 0: not at all."""
-    priority_beta: float = number(0.4, 0, 1)
+    """How much priorities count, if prioritized is set; 0: not at all."""
+    importance_exponent: float = number(0.4, 0, 1)
     """How much of that the importance weights undo at the start; all of it at the end of training."""
     target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
     max_grad_norm: float = number(0.5, low=0)
-    """Global norm to which gradients are clipped, per optimiser."""
+    """Global norm to which gradients are clipped, per optimizer."""
     adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""
     total_updates: float = number(float("inf"), low=1)
@@ -140,7 +140,7 @@ def loss(
     _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
     density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
     log_prob, entropy = density(output.policy, data.draw)
-    advantage = normalization.standardise(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
+    advantage = normalization.standardize(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
     ratio = jnp.exp(fixed.log_ratio)
     if config.objective == "clipped":
         objective = policy_objective(jnp.clip(log_prob - data.log_prob, -20.0, 20.0), advantage, config.clip)
@@ -170,7 +170,7 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 def cut(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one group are cut."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    return minibatches.layout(*sizes, pooled=config.prioritize)
+    return minibatches.layout(*sizes, pooled=config.prioritized)
 
 
 def preference(
@@ -181,7 +181,7 @@ def preference(
     by_row = lambda x: jnp.sum(minibatches.to_rows(x, layout), axis=(1, 2, 3))  # noqa: E731
     size = by_row(counts.astype(jnp.float32))
     priority = jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0)
-    beta = config.priority_beta + (1 - config.priority_beta) * jnp.clip(progress, 0.0, 1.0)
+    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
     return priority, minibatches.importance(priority, config.priority_exponent, beta, size)
 
 
@@ -194,7 +194,7 @@ def learn(
     reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
     trajectory = trajectory._replace(reward=reward)
     layout = cut(config, reward.shape[1])
-    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_end, progress)
+    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_final_fraction, progress)
     transformations = actor_and_critic(config, progress)
 
     # Credit of the policy that acted, for priorities and metrics.
@@ -202,9 +202,9 @@ def learn(
     ends = trajectory.terminated, trajectory.truncated
     target, advantage = correct(config, reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends)
     shuffle, weights = minibatches.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
-    if config.prioritize:
+    if config.prioritized:
         priority, weight = preference(config, progress, advantage, trajectory.present, layout)
-        shuffle = functools.partial(minibatches.prioritise, priority, config.priority_exponent)
+        shuffle = functools.partial(minibatches.prioritize, priority, config.priority_exponent)
         weights = jnp.expand_dims(weight, (1, 2, 3))
     rows = minibatches.to_rows(trajectory, layout)
 
@@ -215,7 +215,7 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimizers.update(transformations, network, states, gradient, active), metrics
 
-    start, counts = (learner.network, learner.optimiser), passes(config, learner)
-    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl, shuffle)
+    start, counts = (learner.network, learner.optimizer), passes(config, learner)
+    (network, optimizer), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl, shuffle)
     metrics |= rollout.fit(trajectory, advantage, target)
-    return Learner(network, optimiser, learner.observations, returns), discounted, metrics
+    return Learner(network, optimizer, learner.observations, returns), discounted, metrics

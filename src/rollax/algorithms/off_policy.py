@@ -34,10 +34,10 @@ class Learner(NamedTuple):
 
 
 def seeing(learner: Learner, observations: Any) -> Learner:
-    """The learner, seeing observations normalised by their moments, or as they are when there are none (`()`)."""
+    """The learner, seeing observations normalized by their moments, or as they are when there are none (`()`)."""
     if observations == ():
         return learner
-    see = functools.partial(normalization.normalise, observations)
+    see = functools.partial(normalization.normalize, observations)
 
     def update(agent: Any, config: Any, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
         obs, next_obs = jax.vmap(see)(batch.obs), jax.vmap(see)(batch.next_obs)
@@ -93,7 +93,7 @@ def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any
         num_steps, num_updates = cycle(config)
         key, run_key = jax.random.split(state.key)
         progress = state.updates / config.total_updates
-        rate = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
+        rate = config.learning_rate * optimizers.anneal(config.learning_rate_final_fraction, progress)
         learning = dataclasses.replace(config, learning_rate=rate)
 
         def collect(agent: Any, key: jax.Array, carry: Any, time: jax.Array) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ class State(NamedTuple):
     key: jax.Array
     config: Any
     network: Any
-    optimiser: dict[str, Any]  # by part of the network: "actor", "critic"
+    optimizer: dict[str, Any]  # by part of the network: "actor", "critic"
     observations: Any  # Moments of observations, or ()
     returns: Any  # Moments of discounted returns, or ()
     actor: rollout.Actor
@@ -33,7 +33,7 @@ class Learner(NamedTuple):
     """One set of parameters and what belongs to it."""
 
     network: Any
-    optimiser: dict[str, Any]
+    optimizer: dict[str, Any]
     observations: Any
     returns: Any
 
@@ -62,16 +62,16 @@ def as_it_is(network: Network, config: Any, progress: jax.Array) -> Network:
 def on_policy(
     environment: Environment,
     network: Callable[[jax.Array], Network],
-    optimisers: Callable[[Any, Any], dict[str, Any]],
+    transformations: Callable[[Any, Any], dict[str, Any]],
     cut: Callable[[Any, int], Any],
     learn: Learn,
     acting: Acting = as_it_is,
 ) -> Algorithm:
     """The algorithm that acts with networks of `network(key)`, by `acting`, and learns by `learn`.
 
-    `optimisers(config, progress)`: by part of the network; `cut(config, number of streams)` raises ValueError for sizes that do
-    not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards`,
-    `learning_rate`, `learning_rate_end` and `total_updates`.
+    `transformations(config, progress)`: by part of the network; `cut(config, number of streams)` raises ValueError for
+    sizes that do not divide. The config has `num_envs`, `num_steps`, `sharing`, `normalize_observations`, `normalize_rewards`,
+    `learning_rate`, `learning_rate_final_fraction` and `total_updates`.
     """
 
     def streams(config: Any) -> Streams:
@@ -99,7 +99,7 @@ def on_policy(
             one_obs = jax.tree.map(lambda x: x[0], obs)
             observations = normalization.initial(one_obs) if config.normalize_observations else ()
             returns = normalization.initial(0.0) if config.normalize_rewards else ()
-            return optimizers.init(optimisers(config, 0.0), model), observations, returns
+            return optimizers.init(transformations(config, 0.0), model), observations, returns
 
         obs = agents.split(everyone, streams(config).by_stream(actor.streams.obs), 0)
         learner = Learner(model, *agents.each(everyone, begin, model, obs))
@@ -113,7 +113,7 @@ def on_policy(
         actor, trajectory, episodes = run
 
         # Every group learns from its own streams.
-        learner = Learner(state.network, state.optimiser, state.observations, state.returns)
+        learner = Learner(state.network, state.optimizer, state.observations, state.returns)
         left = agents.split(everyone, (actor.carry, actor.discounted_return), 0)
         keys = agents.keys(everyone, learn_key)
         teach = functools.partial(_teach, learn, config, progress)
@@ -135,8 +135,8 @@ def on_policy(
 
 
 def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimiser of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
-    decay = optimizers.anneal(config.learning_rate_end, progress)
+    """The optimizer of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
+    decay = optimizers.anneal(config.learning_rate_final_fraction, progress)
     critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
     rates = {"actor": config.learning_rate, "critic": critic_rate}
     return {name: optimizers.adam(rate * decay, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
@@ -144,7 +144,7 @@ def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, opta
 
 def passes(config: Any, learner: Learner) -> tuple[int, int]:
     """Epochs of the policy and of a separate critic, 0 where there is none."""
-    return config.num_epochs, (config.critic_epochs or config.num_epochs) if "critic" in learner.optimiser else 0
+    return config.num_epochs, (config.critic_epochs or config.num_epochs) if "critic" in learner.optimizer else 0
 
 
 def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple[Any, ...]:
@@ -154,6 +154,6 @@ def _teach(learn: Learn, config: Any, progress: jax.Array, *parts: Any) -> tuple
     if config.normalize_observations:
         seen = normalization.update(learner.observations, trajectory.obs, axes=2, weight=trajectory.present)
         learner = learner._replace(observations=seen)
-    metrics["learning_rate"] = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
+    metrics["learning_rate"] = config.learning_rate * optimizers.anneal(config.learning_rate_final_fraction, progress)
     metrics |= rollout.summary(trajectory, metrics["loss"], learner.network)
     return *learner, discounted, metrics

@@ -1,7 +1,7 @@
-"""Proximal policy optimisation: feed-forward or recurrent, for one agent or many.
+"""Proximal policy optimization: feed-forward or recurrent, for one agent or many.
 
-Schulman et al. 2017, arXiv:1707.06347 (clipped objective, eq. 7; the whole, eq. 9 and algorithm 1), with generalised advantage
-estimation (Schulman et al. 2016, arXiv:1506.02438). Deviations, each usual today: advantages are normalised, values
+Schulman et al. 2017, arXiv:1707.06347 (clipped objective, eq. 7; the whole, eq. 9 and algorithm 1), with generalized advantage
+estimation (Schulman et al. 2016, arXiv:1506.02438). Deviations, each usual today: advantages are normalized, values
 may be clipped, gradients are clipped by global norm, and the KL divergence may stop the epochs early. Memory is a carry,
 cut into sequences that start from what was stored when acting; an agent is a stream, so that this is IPPO (de Witt et al. 2020,
 arXiv:2011.09533), and MAPPO (Yu et al. 2021, arXiv:2103.01955) where critics see a "global_state"; actions are a distribution:
@@ -58,7 +58,7 @@ class PPOConfig:
     """Adam's step size (of the policy, where the critic is separate)."""
     critic_learning_rate: float = number(0.0, low=0)
     """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_end: float = number(1.0, 0, 1)
+    learning_rate_final_fraction: float = number(1.0, 0, 1)
     """Share of the learning rates left at the end of training, reached linearly: 1 is constant, 0 anneals to zero."""
     gamma: float = number(0.99, 0, 1)
     """Discount."""
@@ -67,17 +67,17 @@ class PPOConfig:
     clip: float = number(0.2, low=0)
     """How far the importance ratio may go from 1 before its gradient stops (epsilon of eq. 7)."""
     value_clip: float = number(0.2, low=0)
-    """How far a value may move per update when clip_values is set, in units of (normalised) return."""
+    """How far a value may move per update when clip_values is set, in units of (normalized) return."""
     value_coefficient: float = number(0.5, low=0)
     """Weight of the value loss (c1 of eq. 9)."""
     entropy_coefficient: float = number(0.01)
     """Weight of the entropy bonus (c2 of eq. 9)."""
-    entropy_end: float = number(1.0, 0)
+    entropy_final_fraction: float = number(1.0, 0)
     """Share of the entropy bonus left at the end of training, reached linearly."""
     target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
     max_grad_norm: float = number(0.5, low=0)
-    """Global norm to which gradients are clipped, per optimiser."""
+    """Global norm to which gradients are clipped, per optimizer."""
     adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""
     total_updates: float = number(float("inf"), low=1)
@@ -110,7 +110,7 @@ def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOCo
     log_prob, entropy = density(output.policy, data.draw)
 
     by_minibatch = config.normalize_advantages == "minibatch"
-    advantage = normalization.standardise(data.advantage, data.present) if by_minibatch else data.advantage
+    advantage = normalization.standardize(data.advantage, data.present) if by_minibatch else data.advantage
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
     value_clip = config.value_clip if config.clip_values else None
     terms = {
@@ -153,12 +153,12 @@ def learn(
     target = advantage + trajectory.value
 
     # Learn
-    scaled = normalization.standardise(advantage, present) if config.normalize_advantages == "batch" else advantage
+    scaled = normalization.standardize(advantage, present) if config.normalize_advantages == "batch" else advantage
     starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
     kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
     layout = cut(config, reward.shape[1])
     rows = minibatches.to_rows(Batch(starts, *kept, scaled, target, present), layout)
-    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_end, progress)
+    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_final_fraction, progress)
     transformations = actor_and_critic(config, progress)
 
     def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
@@ -167,7 +167,7 @@ def learn(
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return optimizers.update(transformations, network, states, gradient, active), metrics
 
-    start = learner.network, learner.optimiser
-    (network, optimiser), metrics = epochs(minibatch, start, layout, key, *passes(config, learner), config.target_kl)
+    start = learner.network, learner.optimizer
+    (network, optimizer), metrics = epochs(minibatch, start, layout, key, *passes(config, learner), config.target_kl)
     metrics |= rollout.fit(trajectory, advantage, target)
-    return Learner(network, optimiser, learner.observations, returns), discounted, metrics
+    return Learner(network, optimizer, learner.observations, returns), discounted, metrics

@@ -1,6 +1,6 @@
-"""Parallelised Q-network: Q-learning from many environments at once, with neither replay nor target network.
+"""Parallelized Q-network: Q-learning from many environments at once, with neither replay nor target network.
 
-Gallici et al. 2024, arXiv:2407.04811, algorithm 1 with its lambda-returns: networks are normalised layer by layer
+Gallici et al. 2024, arXiv:2407.04811, algorithm 1 with its lambda-returns: networks are normalized layer by layer
 (`network.layer_norm`), which is what lets them learn without targets that lag behind. It is the rollout of PPO with an
 epsilon-greedy policy, whose value is that of its best action; so it has PPO's memory, learnt from in sequences, and its agents
 too. Deviations: Adam (the paper: rectified Adam), and returns bootstrap where an episode was cut off by time; with a memory the
@@ -47,13 +47,13 @@ class PQNConfig:
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
     epsilon: float = number(1.0, 0, 1)
     """Chance of a random action at the start."""
-    epsilon_end: float = number(0.05, 0, 1)
-    """Chance of a random action once epsilon_share of training is over, reached linearly."""
-    epsilon_share: float = number(0.2, 0, 1)
+    epsilon_final_fraction: float = number(0.05, 0, 1)
+    """Chance of a random action once exploration_fraction of training is over, reached linearly."""
+    exploration_fraction: float = number(0.2, 0, 1)
     """Share of training over which that chance falls."""
     learning_rate: float = number(5e-4, low=0)
     """Adam's step size."""
-    learning_rate_end: float = number(1.0, 0, 1)
+    learning_rate_final_fraction: float = number(1.0, 0, 1)
     """Share of the learning rate left at the end of training, reached linearly."""
     gamma: float = number(0.99, 0, 1)
     """Discount."""
@@ -89,7 +89,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     `init` raises ValueError when the sizes in the config do not divide. Raises UsageError for actions that are not `Discrete`.
     """
     check_discrete(environment.action_space)
-    return on_policy(environment, network, optimisers, cut, learn, acting)
+    return on_policy(environment, network, transformations, cut, learn, acting)
 
 
 def acting(network: Network, config: PQNConfig, progress: jax.Array) -> Acting:
@@ -102,9 +102,9 @@ def cut(config: PQNConfig, num_streams: int) -> minibatches.Layout:
     return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
-def optimisers(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimiser, by the name that everything has which is no critic apart; `progress` goes from 0 to 1 over the run."""
-    rate = config.learning_rate * optimizers.anneal(config.learning_rate_end, progress)
+def transformations(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The optimizer, by the name that everything has which is no critic apart; `progress` goes from 0 to 1 over the run."""
+    rate = config.learning_rate * optimizers.anneal(config.learning_rate_final_fraction, progress)
     return {"actor": optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm)}
 
 
@@ -128,20 +128,20 @@ def learn(
     rows = minibatches.to_rows(
         Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present), layout
     )
-    transformations, active = optimisers(config, progress), {"actor": jnp.ones((), bool)}
+    rules, active = transformations(config, progress), {"actor": jnp.ones((), bool)}
 
     def minibatch(learner: Any, order: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         network, states = learner
         gradient, metrics = jax.grad(loss, has_aux=True)(network, see, minibatches.take(rows, order))
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimizers.update(transformations, network, states, gradient, active), metrics
+        return optimizers.update(rules, network, states, gradient, active), metrics
 
     orders = jax.vmap(lambda key: minibatches.shuffle(key, layout))(jax.random.split(key, config.num_epochs))
-    start = learner.network, learner.optimiser
-    (network, optimiser), metrics = jax.lax.scan(minibatch, start, orders.reshape(-1, *orders.shape[2:]))
+    start = learner.network, learner.optimizer
+    (network, optimizer), metrics = jax.lax.scan(minibatch, start, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics) | rollout.fit(trajectory, lead, target)
     metrics["epsilon"] = falling(config, progress)
-    return Learner(network, optimiser, learner.observations, returns), discounted, metrics
+    return Learner(network, optimizer, learner.observations, returns), discounted, metrics
 
 
 def loss(network: Any, see: Callable[[Any], Network], samples: Samples) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -31,12 +31,12 @@ class ReplayConfig:
     """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
     learning_rate: float = number(3e-4, low=0)
     """Adam's step size."""
-    learning_rate_end: float = number(1.0, 0, 1)
+    learning_rate_final_fraction: float = number(1.0, 0, 1)
     """Share of the learning rate left at the end of training, reached linearly."""
     gamma: float = number(0.99, 0, 1)
     """Discount."""
     max_grad_norm: float = number(float("inf"), low=0)
-    """Global norm to which gradients are clipped, of each optimiser apart."""
+    """Global norm to which gradients are clipped, of each optimizer apart."""
     adam_epsilon: float = number(1e-8, low=0)
     """Adam's epsilon."""
     total_updates: float = number(float("inf"), low=1)

@@ -44,7 +44,7 @@ class SACConfig(ReplayConfig):
     reward_scale: float = number(1.0)
     """What rewards are multiplied by."""
     noise_correlation: float = number(0.0, 0, 1)
-    """Correlation of the noise of neighbouring steps while exploring; 0: white noise."""
+    """Correlation of the noise of neighboring steps while exploring; 0: white noise."""
 
 
 class SACAgent(NamedTuple):
@@ -53,7 +53,7 @@ class SACAgent(NamedTuple):
     network: ActorCritics
     target: tuple[Any, ...]  # the target critics
     log_temperature: jax.Array  # float []
-    optimiser: dict[str, Any]
+    optimizer: dict[str, Any]
     steps: jax.Array  # int32 []: gradient steps of the critics
 
 
@@ -68,11 +68,11 @@ def init(network: ActorCritics, config: SACConfig) -> SACAgent:
     target = jax.tree.map(jnp.copy, network.critic)
     log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
     parts = {"actor": network.actor, "critic": network.critic, "temperature": log_temperature}
-    states = {name: optimiser.init(parts[name]) for name, optimiser in optimisers(config).items()}
+    states = {name: optimizer.init(parts[name]) for name, optimizer in transformations(config).items()}
     return SACAgent(network, target, log_temperature, states, jnp.zeros((), jnp.int32))
 
 
-def optimisers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
+def transformations(config: SACConfig) -> dict[str, optax.GradientTransformation]:
     rates = {"actor": 1.0, "critic": config.critic_rate, "temperature": config.temperature_rate}
     adam = lambda rate: optimizers.adam(config.learning_rate * rate, config.adam_epsilon, config.max_grad_norm)  # noqa: E731
     return {name: adam(rate) for name, rate in rates.items()}
@@ -81,7 +81,7 @@ def optimisers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
 def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> tuple[SACAgent, dict[str, jax.Array]]:
     """One gradient step of the critics and, every `policy_delay`-th time, of policy and temperature, with the new critics."""
     noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
-    adam, states, temperature = optimisers(config), agent.optimiser, jnp.exp(agent.log_temperature)
+    adam, states, temperature = transformations(config), agent.optimizer, jnp.exp(agent.log_temperature)
 
     action, log_prob = sample(agent.network.actor, batch.next_obs, noise)
     next_value = least(agent.target, batch.next_obs, action) - temperature * log_prob

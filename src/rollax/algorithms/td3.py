@@ -36,7 +36,7 @@ class TD3Config(ReplayConfig):
     exploration_noise: float = number(0.1, low=0)
     """Deviation of what is added to actions while training."""
     noise_correlation: float = number(0.0, 0, 1)
-    """Correlation of that noise between neighbouring steps; 0: white noise."""
+    """Correlation of that noise between neighboring steps; 0: white noise."""
     target_noise: float = number(0.2, low=0)
     """Deviation of what is added to the target policy's actions."""
     target_noise_clip: float = number(0.5, low=0)
@@ -50,7 +50,7 @@ class TD3Agent(NamedTuple):
 
     network: ActorCritics
     target: ActorCritics
-    optimiser: dict[str, Any]
+    optimizer: dict[str, Any]
     steps: jax.Array  # int32 []: gradient steps of the critics
 
 
@@ -63,18 +63,18 @@ def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
 
 def init(network: ActorCritics, config: TD3Config) -> TD3Agent:
     parts = {"actor": network.actor, "critic": network.critic}
-    states = {name: optimiser.init(parts[name]) for name, optimiser in optimisers(config).items()}
+    states = {name: optimizer.init(parts[name]) for name, optimizer in transformations(config).items()}
     return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
 
 
-def optimisers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
+def transformations(config: TD3Config) -> dict[str, optax.GradientTransformation]:
     rates = {"actor": config.learning_rate, "critic": config.learning_rate * config.critic_rate}
     return {name: optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
 
 
 def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> tuple[TD3Agent, dict[str, jax.Array]]:
     """One gradient step of the critics and, every `policy_delay`-th time, of the policy, with both targets after it."""
-    adam, states = optimisers(config), agent.optimiser
+    adam, states = transformations(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     action = jnp.clip(jax.vmap(agent.target.actor)(batch.next_obs) + noise, -1.0, 1.0)

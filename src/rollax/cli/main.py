@@ -178,7 +178,7 @@ class Evaluate:
     member: int | None = None
     """Which member of a population; the best when not given."""
     descriptor: str | None = None
-    """How an episode's descriptor of behaviour is extracted: final or mean; default: the environment's own."""
+    """How an episode's descriptor of behavior is extracted: final or mean; default: the environment's own."""
     json: bool = False
     """Print one JSON object and nothing else."""
 

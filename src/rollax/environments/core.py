@@ -27,7 +27,7 @@ class Transition(NamedTuple):
 
 
 class Environment(Protocol):
-    """One environment: a pytree whose leaves are its physical parameters, so domain randomisation is a `vmap`.
+    """One environment: a pytree whose leaves are its physical parameters, so domain randomization is a `vmap`.
 
     `num_agents` is None for an environment without an agent axis. With an integer A, observations, actions, rewards and both
     ends lead with an axis `[A]`, the spaces describe one agent, and the episode is over when every agent's has
@@ -100,7 +100,7 @@ EXTRACTIONS = ("final", "mean")  # the descriptor of an episode: that of its las
 
 
 class DescribedEnvironment(Environment, Protocol):
-    """An environment that describes behaviour: where its body is, what it touches, apart from what it earns.
+    """An environment that describes behavior: where its body is, what it touches, apart from what it earns.
 
     An evaluation makes one descriptor of an episode out of those of its states (`rollax.descriptors`). An environment that
     wraps another one may have `descriptor_space` None where that one describes nothing.

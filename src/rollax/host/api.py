@@ -194,7 +194,7 @@ class Policy(NamedTuple):
     ) -> tuple[dict[str, Any], Episodes]:
         """Plays whole episodes: their numbers, and each one's return, length and end.
 
-        With an environment that describes behaviour also each one's descriptor: "final", "mean", a function
+        With an environment that describes behavior also each one's descriptor: "final", "mean", a function
         `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None). `metrics` adds numbers, as it
         does in `train`.
 

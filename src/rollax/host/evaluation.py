@@ -25,7 +25,7 @@ class Episodes(NamedTuple):
     terminated: jax.Array  # bool [N]: all agents' tasks ended
     truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
     info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of what the environment's `info` tells
-    descriptor: Any = ()  # float [N, K]: of each episode; () where the environment describes no behaviour
+    descriptor: Any = ()  # float [N, K]: of each episode; () where the environment describes no behavior
 
 
 def evaluator(

@@ -9,7 +9,7 @@ from rollax.host.logging import read_metrics
 from rollax.host.record import Recorder
 from rollax.host.run_folder import LINEAGE
 from rollax.host.settings import Spec
-from rollax.population.evolution import Generation
+from rollax.populations.evolution import Generation
 
 MOST_SHOWN = 20  # generations that a person is told of
 

@@ -20,7 +20,7 @@ from rollax.errors import UsageError
 from rollax.host import memory
 from rollax.host.evaluation import Episodes, evaluator
 from rollax.host.settings import Spec, entry
-from rollax.population.evolution import Evolving, Generation, evolve, evolving
+from rollax.populations.evolution import Evolving, Generation, evolve, evolving
 from rollax.scale import sharding
 
 LARGEST_CAPACITY = 256

@@ -20,7 +20,7 @@ import yaml
 
 from rollax.errors import UsageError, naming
 from rollax.host.settings import RunOptions, Spec, entry, settings_of
-from rollax.population.evolution import Range
+from rollax.populations.evolution import Range
 from rollax.version import __version__
 
 FORMAT = 1

@@ -16,7 +16,7 @@ from rollax.config import check_choices, check_settings, traced_fields
 from rollax.environments import registry
 from rollax.environments.suites.xminigrid.ruleset_files import lasting
 from rollax.errors import UnknownNameError, UsageError
-from rollax.population.evolution import Method, Range, selected
+from rollax.populations.evolution import Method, Range, selected
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def policy_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): eq. 7 of one sample; to be maximised.
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): eq. 7 of one sample; to be maximized.
 
     >>> ratio, advantage = jnp.array([1.1, 1.5, 0.5]), jnp.array([1.0, 1.0, -1.0])
     >>> [round(float(x), 3) for x in policy_objective(jnp.log(ratio), advantage, 0.2)]

@@ -1,6 +1,6 @@
 """From trajectories `[T, S]` to shuffled minibatches of sequences.
 
-The T steps of a stream are cut into N = T / L sequences. Streams lie in groups of neighbours; each epoch shuffles the sequences
+The T steps of a stream are cut into N = T / L sequences. Streams lie in groups of neighbors; each epoch shuffles the sequences
 within every group, and a minibatch takes the same share of each group. So each sequence is used once an epoch, every
 minibatch sees every part of the batch, whole rows are copied at once instead of single samples, and no sample leaves the
 device on which its environment runs. With groups of one sequence per minibatch and stream (16 streams or fewer in a block)
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Neighbouring streams that are moved together. They are other environments (or other agents of one), so this correlates little
+# Neighboring streams that are moved together. They are other environments (or other agents of one), so this correlates little
 # and saves most of the cost of sorting and gathering; blocks stay small enough that at least 64 groups shuffle independently.
 LARGEST_BLOCK = 16
 FEWEST_GROUPS = 64
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 
 def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:
-    """How rollouts are cut; `pooled`: into a single group of single sequences, as `prioritise` needs.
+    """How rollouts are cut; `pooled`: into a single group of single sequences, as `prioritize` needs.
 
     Raises ValueError, saying what would fit, when the sizes do not divide.
 
@@ -88,7 +88,7 @@ def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
     return order.reshape(cut.num_minibatches, -1, cut.groups)
 
 
-def prioritise(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
+def prioritize(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
     """As `shuffle`, but rows of a pool are drawn with replacement, each with a probability proportional to `priority^exponent`.
 
     `priority`: `[rows]`, 0 where there is nothing to learn from: such a row is drawn only if all are.
@@ -98,13 +98,13 @@ def prioritise(priority: jax.Array, exponent: jax.Array | float, key: jax.Array,
 
 
 def log_probability(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
-    """log P `[rows]` by which `prioritise` draws: finite, also for a priority of 0."""
+    """log P `[rows]` by which `prioritize` draws: finite, also for a priority of 0."""
     positive = priority > 0
     return jax.nn.log_softmax(jnp.where(positive, exponent * jnp.log(jnp.where(positive, priority, 1.0)), -1e9))
 
 
 def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array) -> jax.Array:
-    """Weights `[rows]` proportional to `P^-beta` (Schaul et al. 2016, section 3.4) against the preference of `prioritise`.
+    """Weights `[rows]` proportional to `P^-beta` (Schaul et al. 2016, section 3.4) against the preference of `prioritize`.
 
     `size`: `[rows]`, how many samples of a row count; there is no weight where none does. The mean weight of the samples that
     are drawn is 1, so that with `beta` 1 the losses that are drawn have the mean of all. Deviation: the source divides by the

@@ -19,7 +19,7 @@ class Moments(NamedTuple):
 
 
 def initial(sample: Any) -> Moments:
-    """Moments before any sample: mean 0, variance 1, so that normalising with them changes nothing."""
+    """Moments before any sample: mean 0, variance 1, so that normalizing with them changes nothing."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), sample)
     return Moments(zeros, jax.tree.map(jnp.ones_like, zeros), jnp.zeros(()))
 
@@ -61,7 +61,7 @@ def update(moments: Moments, batch: Any, axes: int, weight: Any = ()) -> Moments
     return Moments(means, variances, moments.size + added)
 
 
-def normalise(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
+def normalize(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
     """Shifts and scales a sample to mean 0 and variance 1, clipped to +-`clip`; integers and masks stay as they are."""
 
     def apply(mean: jax.Array, variance: jax.Array, x: jax.Array) -> jax.Array:
@@ -73,17 +73,17 @@ def normalise(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
 
 
 def view(moments: Any) -> Callable[[Any], Network]:
-    """How networks see observations: normalised by the statistics, or as they are when there are none (`()`)."""
+    """How networks see observations: normalized by the statistics, or as they are when there are none (`()`)."""
     if moments == ():
         return lambda network: network
-    return lambda network: Preprocessed(network, jax.tree_util.Partial(normalise, moments))
+    return lambda network: Preprocessed(network, jax.tree_util.Partial(normalize, moments))
 
 
-def standardise(x: jax.Array, weight: Any = ()) -> jax.Array:
+def standardize(x: jax.Array, weight: Any = ()) -> jax.Array:
     """Mean 0 and deviation 1 over all of `x` that counts. A single sample stays as it is: it would be 0, and teach nothing."""
     number = x.size if isinstance(weight, tuple) else jnp.sum(jnp.broadcast_to(weight, x.shape))
-    centred = x - mean(x, weight)
-    return jnp.where(number > 1, centred / (jnp.sqrt(mean(centred**2, weight)) + 1e-8), x)
+    centerd = x - mean(x, weight)
+    return jnp.where(number > 1, centerd / (jnp.sqrt(mean(centerd**2, weight)) + 1e-8), x)
 
 
 def means(terms: dict[str, jax.Array], weight: Any = ()) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""Optimisers rebuilt at every trace from numbers that may be traced, so that their states are arrays only."""
+"""Optimizers rebuilt at every trace from numbers that may be traced, so that their states are arrays only."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def anneal(end: jax.Array | float, progress: jax.Array | float) -> jax.Array:
 
 
 def split(network: Any) -> Parts:
-    """A network's parts that have an optimiser of their own: what lies under its field `critic`, and the rest as "actor"."""
+    """A network's parts that have an optimizer of their own: what lies under its field `critic`, and the rest as "actor"."""
 
     def is_critic(path: tuple[Any, ...], _: Any) -> bool:
         return bool(path) and isinstance(path[0], jax.tree_util.GetAttrKey) and path[0].name == "critic"
@@ -33,13 +33,13 @@ def split(network: Any) -> Parts:
 
 
 def init(transformations: dict[str, optax.GradientTransformation], network: Any) -> Parts:
-    """The state of each part's optimiser."""
+    """The state of each part's optimizer."""
     return {name: transformations[name].init(part) for name, part in split(network).items()}
 
 
-def descend(optimiser: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
-    """One step down the gradient: the part of a network after it, and the optimiser's state."""
-    changes, state = optimiser.update(gradient, state, part)
+def descend(optimizer: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
+    """One step down the gradient: the part of a network after it, and the optimizer's state."""
+    changes, state = optimizer.update(gradient, state, part)
     return eqx.apply_updates(part, changes), state
 
 
@@ -55,7 +55,7 @@ def update(
     gradient: Any,
     active: dict[str, jax.Array],
 ) -> tuple[Any, Parts]:
-    """One step of each part's optimiser, where `active`; the others stay as they are. Returns network and states."""
+    """One step of each part's optimizer, where `active`; the others stay as they are. Returns network and states."""
     gradients, new_parts, new_states = split(gradient), {}, {}
     for name, part in split(network).items():
         new = descend(transformations[name], states[name], part, gradients[name])

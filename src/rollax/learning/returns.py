@@ -19,7 +19,7 @@ def gae(
     gamma: Scalar,
     gae_lambda: Scalar,
 ) -> Float[Array, " T"]:
-    """Generalised advantage estimation, cut at every end (Schulman et al. 2016, arXiv:1506.02438, eqs. 11, 12, 16).
+    """Generalized advantage estimation, cut at every end (Schulman et al. 2016, arXiv:1506.02438, eqs. 11, 12, 16).
 
     delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
     A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}
@@ -90,7 +90,7 @@ def discounted_returns(
     """Running discounted sums g_t = gamma g_{t-1} + r_t from the start of the episode, and the sum to go on with.
 
     `initial` is the sum that the rollout before ended with. The spread of g is the scale of the rewards that reward
-    normalisation divides by.
+    normalization divides by.
     """
 
     def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
 
 
 class ActorCritic(eqx.Module):
-    """A policy and a critic that share nothing. What lies under the field `critic` is trained by the critic's optimiser."""
+    """A policy and a critic that share nothing. What lies under the field `critic` is trained by the critic's optimizer."""
 
     actor: Tower
     critic: Tower

@@ -55,7 +55,7 @@ class Stepwise(eqx.Module):
 
 
 class Preprocessed(eqx.Module):
-    """A network behind a function of the observation, such as normalisation or a view of a part of it."""
+    """A network behind a function of the observation, such as normalization or a view of a part of it."""
 
     network: Network
     function: Callable[[Any], Any]

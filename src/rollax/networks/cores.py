@@ -42,7 +42,7 @@ class Memoryless(eqx.Module):
 class GRU(eqx.Module):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
 
-    Its units begin with memories of 2 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialisation, Tallec
+    Its units begin with memories of 2 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialization, Tallec
     and Ollivier 2018, arXiv:1804.11188, eq. 16): with a bias of 0 all would have halved after one step.
     """
 

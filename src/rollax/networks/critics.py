@@ -36,7 +36,7 @@ class Linear(eqx.Module):
 
 
 class Dense(eqx.Module):
-    """Dense layers, each followed by a normalisation of its outputs (if any) and the activation."""
+    """Dense layers, each followed by a normalization of its outputs (if any) and the activation."""
 
     layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
@@ -124,7 +124,7 @@ class Features(eqx.Module):
 class ValuesHead(eqx.Module):
     """Features to the value of each action `[n]`.
 
-    With `advantage` duelling: V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+    With `advantage` dueling: V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
     """
 
     value: Linear  # to each action's value, or to V
@@ -159,7 +159,7 @@ class ActorCriticsConfig:
     critics: int = 2
     """How many critics; the least of their values is believed."""
     layer_norm: bool = False
-    """Normalise the outputs of the critics' dense layers."""
+    """Normalize the outputs of the critics' dense layers."""
     filters: tuple[tuple[int, int, int], ...] | None = None
     """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
     (--network.filters without values)."""
@@ -175,10 +175,10 @@ class QNetworkConfig:
     """Sizes of the dense layers."""
     activation: layers.Activation = "relu"
     """Activation of every layer."""
-    duelling: bool = False
+    dueling: bool = False
     """A value and advantages in place of action values."""
     layer_norm: bool = True
-    """Normalise the outputs of every dense layer."""
+    """Normalize the outputs of every dense layer."""
     filters: tuple[tuple[int, int, int], ...] | None = None
     """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
     (--network.filters without values)."""
@@ -240,7 +240,7 @@ def _features(environment: Environment, config: QNetworkConfig, key: jax.Array) 
 def _values_head(environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array) -> ValuesHead:
     number = check_discrete(environment.action_space).n
     value_key, advantage_key = jax.random.split(key)
-    if config.duelling:
+    if config.dueling:
         return ValuesHead(Linear(inputs, 1, value_key, 1.0), Linear(inputs, number, advantage_key, 1.0))
     return ValuesHead(Linear(inputs, number, value_key, 1.0), None)
 
@@ -328,9 +328,9 @@ class Acting(eqx.Module):
 
 
 def falling(config: Any, progress: jax.Array) -> jax.Array:
-    """The chance of a random action, which falls in a straight line over the first `epsilon_share` of training."""
-    over = jnp.clip(progress / jnp.maximum(config.epsilon_share, 1e-6), 0.0, 1.0)
-    return config.epsilon + over * (config.epsilon_end - config.epsilon)
+    """The chance of a random action, which falls in a straight line over the first `exploration_fraction` of training."""
+    over = jnp.clip(progress / jnp.maximum(config.exploration_fraction, 1e-6), 0.0, 1.0)
+    return config.epsilon * (1 + over * (config.epsilon_final_fraction - 1))
 
 
 def best(network: Any, obs: Any) -> jax.Array:
@@ -383,8 +383,8 @@ def check_discrete(space: Any) -> Discrete:
 def to_space(space: Box, action: jax.Array) -> jax.Array:
     """An action within -1 ... 1 as the environment takes it."""
     low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
-    centre, half = jnp.asarray((high + low) / 2, action.dtype), jnp.asarray((high - low) / 2, action.dtype)
-    return centre + half * action
+    center, half = jnp.asarray((high + low) / 2, action.dtype), jnp.asarray((high - low) / 2, action.dtype)
+    return center + half * action
 
 
 def legal(q: jax.Array, obs: Any) -> jax.Array:

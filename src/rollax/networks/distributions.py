@@ -153,8 +153,8 @@ class SquashedGaussian(eqx.Module):
         return self.base.entropy() + self.base.total(log_slope) + self.base.total(np.log(self.half_width))
 
     def action(self, draw: jax.Array) -> jax.Array:
-        centre = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
-        action = jnp.asarray(centre, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
+        center = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
+        action = jnp.asarray(center, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
         return self.base.only_legal(action)
 
 

@@ -13,7 +13,7 @@ With `initial_carry` it has a memory: `(carry, observation) -> (carry, (policy, 
 start of an episode, so the network never does. An "action_mask" in the observation is respected.
 
 Each adapter returns what algorithms ask for, a function from a key to a network whose leaves are the trained arrays. For
-another distribution, or optimisers apart for policy and critic, write the three functions of the protocol `Network`.
+another distribution, or optimizers apart for policy and critic, write the three functions of the protocol `Network`.
 """
 
 import importlib

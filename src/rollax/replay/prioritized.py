@@ -1,4 +1,4 @@
-"""Prioritised sampling: a tree of sums, and the replay that is drawn from by it.
+"""Prioritized sampling: a tree of sums, and the replay that is drawn from by it.
 
 Schaul et al. 2016, arXiv:1511.05952, proportional variant: P(i) = p_i^alpha / sum_k p_k^alpha, p_i = |error_i| + epsilon.
 A new step has the largest priority there was. Weights are (N P(i))^-beta over the largest of the batch (section 3.4), with beta
@@ -81,7 +81,7 @@ def find(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
     return node, found
 
 
-class Prioritised(NamedTuple):
+class Prioritized(NamedTuple):
     """A replay, and how likely each of its rows is drawn."""
 
     replay: Replay
@@ -89,41 +89,41 @@ class Prioritised(NamedTuple):
     largest: jax.Array  # float []: the largest priority there was, to the power of alpha
 
 
-def prioritised(num_steps: int = 1) -> Memory:
+def prioritized(num_steps: int = 1) -> Memory:
     """Steps in proportion to the errors that they had when they were last learnt from; returns over `num_steps` steps.
 
-    Besides that of `ring.uniform` the config has `priority_exponent` (alpha), `priority_correction` (beta at the start) and
-    `priority_floor` (epsilon).
+    Besides that of `ring.uniform` the config has `priority_exponent` (alpha), `importance_exponent` (beta at the start) and
+    `priority_epsilon` (epsilon).
     """
 
-    def start(example: Step, num_streams: int, config: Any) -> Prioritised:
+    def start(example: Step, num_streams: int, config: Any) -> Prioritized:
         ring.check_enough(num_streams, config.capacity, config.batch_size)
         rows = ring.init(example, num_streams, config.capacity)
-        return Prioritised(rows, init(num_streams * (config.capacity // num_streams)), jnp.ones(()))
+        return Prioritized(rows, init(num_streams * (config.capacity // num_streams)), jnp.ones(()))
 
-    def add(state: Prioritised, rows: Step, keep: jax.Array) -> Prioritised:
+    def add(state: Prioritized, rows: Step, keep: jax.Array) -> Prioritized:
         after = ring.add(state.replay, rows, keep)
         weight = jnp.full(keep.shape, state.largest)
         return state._replace(replay=after, tree=put(state.tree, ring.newest(after), weight, keep))
 
-    def draw(state: Prioritised, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
+    def draw(state: Prioritized, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
         size = config.batch_size
         # One point in each of B equal parts of the whole, as in the paper's appendix B.2.1.
         part = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size
         # Read once: a second look at the weights, which `rate` may overtake, would make XLA keep a copy of them all.
         index, weight = find(state.tree, part * total(state.tree))
         batch = ring.returns(state.replay, index, num_steps, config.gamma)
-        correction = config.priority_correction + (1 - config.priority_correction) * jnp.clip(progress, 0.0, 1.0)
+        correction = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
         # N and the sum are the same for all, and fall out. With an exponent of 0, or nothing kept yet, no weight may become
         # infinite.
         importance = jnp.power(jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction)
         return batch._replace(weight=importance), index
 
-    def rate(state: Prioritised, config: Any, index: jax.Array, error: jax.Array, is_active: jax.Array) -> Prioritised:
-        weight = jnp.power(error + config.priority_floor, config.priority_exponent)
+    def rate(state: Prioritized, config: Any, index: jax.Array, error: jax.Array, is_active: jax.Array) -> Prioritized:
+        weight = jnp.power(error + config.priority_epsilon, config.priority_exponent)
         keep = jnp.broadcast_to(is_active, index.shape)
         largest = jnp.where(is_active, jnp.maximum(state.largest, jnp.max(weight)), state.largest)
-        return Prioritised(state.replay, put(state.tree, index, weight, keep), largest)
+        return Prioritized(state.replay, put(state.tree, index, weight, keep), largest)
 
     return Memory(
         init=start,

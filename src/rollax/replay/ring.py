@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How an algorithm remembers: uniformly (`uniform`) or by priority (`sum_tree.prioritised`). Any state will do."""
+    """How an algorithm remembers: uniformly (`uniform`) or by priority (`sum_tree.prioritized`). Any state will do."""
 
     init: Callable[[Step, int, Any], Any]  # (one step, streams, config) -> state
     add: Callable[[Any, Step, jax.Array], Any]  # (state, steps [S, ...], which to keep bool [S]) -> state

@@ -14,7 +14,7 @@ _MOVES = 5  # actions before these move or stop
 
 
 def particles(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """Landmarks in the suite's colours, goals ringed, adversaries red and all others blue, each with a line where it moves.
+    """Landmarks in the suite's colors, goals ringed, adversaries red and all others blue, each with a line where it moves.
 
     Where a particle leaves the picture, it shows twice as much of the plane, or four times.
     """
@@ -31,13 +31,13 @@ def particles(environment: Any, state: Any, obs: Any) -> Image.Image:
     for index in sorted(range(num_agents, len(places)), key=lambda i: -radii[i]):
         if index - num_agents in goals:
             scene.disc(places[index], float(radii[index]) + 0.05, ORANGE)
-        scene.disc(places[index], float(radii[index]), _colour(dynamics.colour[index]), INK)
+        scene.disc(places[index], float(radii[index]), _color(dynamics.color[index]), INK)
     for index, kind in enumerate(environment.agent_types):
         place, velocity = places[index], np.asarray(state.p_vel)[index]
         is_lead, is_opposed = kind.startswith("lead"), kind.endswith(_OPPOSED)
         # Without adversaries agents may bump into each other, so that those of several kinds differ too.
-        colour = RED if is_opposed else (BLUE, GREEN)[_kinds(environment).index(kind) % 2]
-        scene.disc(place, float(radii[index]), colour, INK if is_lead else None)
+        color = RED if is_opposed else (BLUE, GREEN)[_kinds(environment).index(kind) % 2]
+        scene.disc(place, float(radii[index]), color, INK if is_lead else None)
         scene.line([place, place + 0.3 * velocity], INK)
     return scene.picture()
 
@@ -47,7 +47,7 @@ def _kinds(environment: Any) -> list[str]:
     return [kind for kind in dict.fromkeys(environment.agent_types) if not kind.endswith(_OPPOSED)]
 
 
-def _colour(levels: Any) -> tuple[int, int, int]:
+def _color(levels: Any) -> tuple[int, int, int]:
     red, green, blue = (int(level) for level in np.asarray(levels))
     return red, green, blue
 
@@ -56,8 +56,8 @@ def battle(environment: Any, state: Any, obs: Any) -> Image.Image:
     """Allies blue and enemies red with their health above them, shots as lines, and the places of the fallen."""
     dynamics, units = environment.dynamics, _units(state)
     width, height, allies = float(dynamics.map_width), float(dynamics.map_height), int(dynamics.num_allies)
-    side, centre = _window(np.asarray(units.unit_positions), max(width, height))
-    scene = Scene(HEIGHT / side, centre)
+    side, center = _window(np.asarray(units.unit_positions), max(width, height))
+    scene = Scene(HEIGHT / side, center)
     scene.line([(0, 0), (width, 0), (width, height), (0, height), (0, 0)], LIGHT)
     places, kinds = np.asarray(units.unit_positions), np.asarray(units.unit_types)
     alive, radii = np.asarray(units.unit_alive), np.asarray(dynamics.unit_type_radiuses)[kinds]
@@ -76,13 +76,13 @@ def battle(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 
 def _window(places: np.ndarray, largest: float) -> tuple[float, tuple[float, float]]:
-    """The side and the centre of the square that is shown: the whole map or as few of its eighths as hold all units."""
+    """The side and the center of the square that is shown: the whole map or as few of its eighths as hold all units."""
     low, high = places.min(axis=0), places.max(axis=0)
     eighth = largest / 8
     side = eighth * min(8, math.ceil((float((high - low).max()) + 3) / eighth) + 1)
     # In steps as well, so that the picture stands still while the units move.
-    centre = np.full(2, largest / 2) if side == largest else np.round((low + high) / eighth) * eighth / 2
-    return side, (float(centre[0]), float(centre[1]))
+    center = np.full(2, largest / 2) if side == largest else np.round((low + high) / eighth) * eighth / 2
+    return side, (float(center[0]), float(center[1]))
 
 
 def forces(environment: Any, state: Any, obs: Any) -> list[str]:

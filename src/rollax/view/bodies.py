@@ -27,12 +27,12 @@ _VIEWS = {
     "swimmer": (_ABOVE, 5.0, True),
     "walker2d": (_SIDE, 3.6, True),
 }
-_COLOURS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
+_COLORS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
 _MARKED = {"target": GREEN, "goal": GREEN, "object": RED, "fingertip": INK}
 
 
 def brax(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """Every body in a colour of its own, the nearest in front; on the ground a mark at each metre, which shows how it moves."""
+    """Every body in a color of its own, the nearest in front; on the ground a mark at each metre, which shows how it moves."""
     view, across, follows = _VIEWS[environment.name.split("/")[1]]
     model, links = environment.dynamics.sys.mj_model, state.raw.pipeline_state.x
     places, turns = np.nan_to_num(np.asarray(links.pos, float)), np.nan_to_num(np.asarray(links.rot, float))
@@ -44,11 +44,11 @@ def brax(environment: Any, state: Any, obs: Any) -> Image.Image:
     scene = Scene(WIDTH / across, (float(middle[0]), float(middle[1])))
     if follows or view is _ABOVE:
         _ground(scene, view, torso, across)
-    for _, start, end, radius, colour in sorted(_rods(model, places, turns, view), key=lambda rod: rod[0]):
+    for _, start, end, radius, color in sorted(_rods(model, places, turns, view), key=lambda rod: rod[0]):
         if np.allclose(start, end):
-            scene.disc(start, radius, colour)
+            scene.disc(start, radius, color)
         else:
-            scene.rod(start, end, colour, 2 * radius)
+            scene.rod(start, end, color, 2 * radius)
     return scene.picture()
 
 
@@ -69,7 +69,7 @@ def _ground(scene: Scene, view: np.ndarray, torso: np.ndarray, across: float) ->
 
 
 def _rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -> list[Any]:
-    """(nearness, start, end, radius, colour) of every sphere and capsule, ends in the coordinates of the picture."""
+    """(nearness, start, end, radius, color) of every sphere and capsule, ends in the coordinates of the picture."""
     towards = np.cross(view[0], view[1])  # the viewer
     found = []
     for index in range(model.ngeom):
@@ -82,8 +82,8 @@ def _rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -
         middle = place + _rotated(turn, geom.pos)
         axis = half * _rotated(turn, _rotated(geom.quat, np.asarray([0.0, 0.0, 1.0])))
         name = str(geom.name) if geom.name in _MARKED else str(model.body(body).name)
-        colour = _MARKED.get(name, _COLOURS[(body - 1) % len(_COLOURS)] if body else GREY)
-        found.append((float(towards @ middle), view @ (middle - axis), view @ (middle + axis), float(geom.size[0]), colour))
+        color = _MARKED.get(name, _COLORS[(body - 1) % len(_COLORS)] if body else GREY)
+        found.append((float(towards @ middle), view @ (middle - axis), view @ (middle + axis), float(geom.size[0]), color))
     return found
 
 

@@ -25,8 +25,8 @@ PANELS = {
     "learning_rate": "learning rate",
     "steps_per_second": "frames per second",
 }
-# Okabe and Ito (2008): eight colours that remain apart for colour-blind eyes; yellow is left out, being too light for a line.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito (2008): eight colors that remain apart for color-blind eyes; yellow is left out, being too light for a line.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -49,7 +49,7 @@ class Curve(NamedTuple):
     run: Run
     members: np.ndarray  # int [p]
     label: str
-    colour: Any
+    color: Any
     dash: Any  # a line style of matplotlib
 
 
@@ -110,14 +110,14 @@ def _numbers(value: Any, width: int) -> np.ndarray:
 
 
 def curves_of(runs: list[Run]) -> list[Curve]:
-    """The lines of all runs, with labels and colours that tell them apart."""
+    """The lines of all runs, with labels and colors that tell them apart."""
     groups = [(run, members, facts) for run in runs for members, facts in _groups(run)]
     all_facts = [facts for *_, facts in groups]
     names = labels(all_facts, [run.folder for run, *_ in groups])
     distinct = list(dict.fromkeys(names))
-    colours = _colours(len(distinct), _is_one_scale(all_facts))
+    colors = _colors(len(distinct), _is_one_scale(all_facts))
     return [
-        Curve(run, members, label, colours[distinct.index(label)], DASHES[distinct.index(label) // len(COLOURS) % len(DASHES)])
+        Curve(run, members, label, colors[distinct.index(label)], DASHES[distinct.index(label) // len(COLORS) % len(DASHES)])
         for (run, members, _), label in zip(groups, names, strict=True)
     ]
 
@@ -176,14 +176,14 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _is_one_scale(facts: list[dict[str, Any]]) -> bool:
-    """Whether the lines differ in one number only, so that their colours may be a scale."""
+    """Whether the lines differ in one number only, so that their colors may be a scale."""
     names = _differing(facts)
     return len(names) == 1 and len(facts) > 2 and all(isinstance(each.get(names[0]), int | float) for each in facts)
 
 
-def _colours(count: int, is_scale: bool) -> list[Any]:
+def _colors(count: int, is_scale: bool) -> list[Any]:
     from matplotlib import colormaps
 
-    if is_scale or count > len(COLOURS) * len(DASHES):
+    if is_scale or count > len(COLORS) * len(DASHES):
         return list(colormaps["viridis"](np.linspace(0.0, 0.88, count)))
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+    return [COLORS[i % len(COLORS)] for i in range(count)]

@@ -31,7 +31,7 @@ from rollax.view.scene import (
     PAPER,
     RED,
     WIDTH,
-    Colour,
+    Color,
     Scene,
     font,
 )
@@ -48,7 +48,7 @@ class Drawing(NamedTuple):
     text: Callable[[Any, Any, Any], Text] | None = None  # the same in characters, where there is a way to
     notes: Callable[[Any, Any, Any], list[str]] | None = None  # lines on what a picture does not tell
     actions: tuple[str, ...] = ()  # what discrete actions are called
-    palette: Callable[[], Sequence[Colour]] = tuple  # colours that must not be lost, however small what has them
+    palette: Callable[[], Sequence[Color]] = tuple  # colors that must not be lost, however small what has them
 
 
 def drawing_of(environment: Any) -> Drawing:
@@ -154,43 +154,43 @@ def point_robot(environment: Any, state: Any, obs: Any) -> Image.Image:
     return scene.picture()
 
 
-def cells(colours: np.ndarray, gap: bool = True) -> Image.Image:
-    """A board of coloured cells `[H, W, 3]`, as large as fits, with a thin line between them where there is room."""
-    size = max(1, BOARD // max(colours.shape[:2]))
-    board = np.repeat(np.repeat(colours.astype(np.uint8), size, axis=0), size, axis=1)
+def cells(colors: np.ndarray, gap: bool = True) -> Image.Image:
+    """A board of colored cells `[H, W, 3]`, as large as fits, with a thin line between them where there is room."""
+    size = max(1, BOARD // max(colors.shape[:2]))
+    board = np.repeat(np.repeat(colors.astype(np.uint8), size, axis=0), size, axis=1)
     if gap and size >= 12:
         board[::size] = board[:, ::size] = GAP
     return Image.fromarray(board)
 
 
-def board(paints: Sequence[tuple[int, Colour]]) -> Draw:
-    """A drawing of an observation `[H, W, C]` by (channel, colour), the later above the earlier."""
+def board(paints: Sequence[tuple[int, Color]]) -> Draw:
+    """A drawing of an observation `[H, W, C]` by (channel, color), the later above the earlier."""
 
     def draw(environment: Any, state: Any, obs: Any) -> Image.Image:
         shown = np.asarray(obs)
-        colours = np.full((*shown.shape[:2], 3), NIGHT, np.uint8)
-        for channel, colour in paints:
-            colours[shown[..., channel] > 0] = colour
-        return cells(colours)
+        colors = np.full((*shown.shape[:2], 3), NIGHT, np.uint8)
+        for channel, color in paints:
+            colors[shown[..., channel] > 0] = color
+        return cells(colors)
 
     return draw
 
 
 def catch(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The falling ball and the paddle."""
-    colours = np.full((*np.shape(obs), 3), NIGHT, np.uint8)
-    colours[int(state.ball_y), int(state.ball_x)] = ORANGE
-    colours[int(state.paddle_y), int(state.paddle_x)] = BLUE
-    return cells(colours)
+    colors = np.full((*np.shape(obs), 3), NIGHT, np.uint8)
+    colors[int(state.ball_y), int(state.ball_x)] = ORANGE
+    colors[int(state.paddle_y), int(state.paddle_x)] = BLUE
+    return cells(colors)
 
 
 def maze(environment: Any, state: Any, obs: Any) -> Image.Image:
     """Walls, the goal and the agent, whatever of them the agent observes."""
     walls = np.asarray(environment.dynamics.occupied_map) > 0
-    colours = np.where(walls[..., None], np.array(INK), np.array((240, 240, 240)))
-    for place, colour in ((state.goal, GREEN), (state.pos, RED)):
-        colours[int(place[0]), int(place[1])] = colour
-    return cells(colours)
+    colors = np.where(walls[..., None], np.array(INK), np.array((240, 240, 240)))
+    for place, color in ((state.goal, GREEN), (state.pos, RED)):
+        colors[int(place[0]), int(place[1])] = color
+    return cells(colors)
 
 
 def frozen_lake(environment: Any, state: Any, obs: Any) -> Image.Image:
@@ -198,9 +198,9 @@ def frozen_lake(environment: Any, state: Any, obs: Any) -> Image.Image:
     from gymnax.environments.misc import frozen_lake as lake
 
     tiles = np.asarray(environment.dynamics.desc)
-    colours = np.full((*tiles.shape, 3), (205, 228, 240))
-    colours[tiles == lake.HOLE], colours[tiles == lake.GOAL] = (40, 70, 110), GREEN
-    picture = cells(colours)
+    colors = np.full((*tiles.shape, 3), (205, 228, 240))
+    colors[tiles == lake.HOLE], colors[tiles == lake.GOAL] = (40, 70, 110), GREEN
+    picture = cells(colors)
     size = BOARD // max(tiles.shape)
     row, column = divmod(int(state.position), tiles.shape[1])
     edge = size // 4
@@ -260,11 +260,11 @@ def _board_of(space: Space, values: np.ndarray) -> Image.Image:
         return cells(np.broadcast_to(levels, (*values.shape[:2], 3)), gap=False)
     high = np.broadcast_to(space.high, values.shape).max() if isinstance(space, Box) else 1.0
     strength = np.clip(values / high if 0 < high < 1e6 else values / max(np.abs(values).max(), 1), 0, 1)
-    colours = np.full((*values.shape[:2], 3), NIGHT, float)
+    colors = np.full((*values.shape[:2], 3), NIGHT, float)
     for channel in reversed(range(values.shape[2])):
         share = strength[..., channel, None]
-        colours = share * np.array(CHANNELS[channel % len(CHANNELS)]) + (1 - share) * colours
-    return cells(colours)
+        colors = share * np.array(CHANNELS[channel % len(CHANNELS)]) + (1 - share) * colors
+    return cells(colors)
 
 
 def _side_by_side(pictures: list[Image.Image]) -> Image.Image:

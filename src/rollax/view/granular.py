@@ -31,7 +31,7 @@ def navigator(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 
 def navigators(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """Every agent in one of a few colours, its goal as a ring of that colour, and a line between them."""
+    """Every agent in one of a few colors, its goal as a ring of that color, and a line between them."""
     scene = _box(float(environment.side))
     goals, places = np.asarray(state.goal).tolist(), np.asarray(state.spheres.position).tolist()
     for place, goal in zip(places, goals, strict=True):
@@ -52,11 +52,11 @@ def roller(environment: Any, state: Any, obs: Any) -> Image.Image:
     scene.disc(place.tolist(), radius, PAPER, INK)
     turned = rotation(np.asarray(state.orientation))
     angles = np.linspace(0, 2 * np.pi, 49)
-    for axis, colour in enumerate((BLUE, ORANGE, RED)):
+    for axis, color in enumerate((BLUE, ORANGE, RED)):
         circle = np.insert(np.stack([np.cos(angles), np.sin(angles)], axis=1), axis, 0.0, axis=1) @ turned.T
         for start, end in zip(circle[:-1], circle[1:], strict=True):
             if start[2] + end[2] > 0:
-                scene.line(((place + radius * start[:2]).tolist(), (place + radius * end[:2]).tolist()), colour, 3)
+                scene.line(((place + radius * start[:2]).tolist(), (place + radius * end[:2]).tolist()), color, 3)
     return scene.picture()
 
 

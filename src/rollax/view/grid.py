@@ -29,12 +29,12 @@ STYLES = {
     "brown": "orange4",
     "pink": "deep_pink2",
 }
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 AGENT_STYLE = "bold white on red"
 
 
 def picture(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """The grid, with all that the agent sees in lighter colours; of a very large one what lies around the agent."""
+    """The grid, with all that the agent sees in lighter colors; of a very large one what lies around the agent."""
     from xminigrid.rendering.rgb_render import get_highlight_mask
 
     rows, columns = window(state)
@@ -48,8 +48,8 @@ def picture(environment: Any, state: Any, obs: Any) -> Image.Image:
     return board
 
 
-def palette() -> list[Colour]:
-    """The colours that objects have, also where the agent sees them."""
+def palette() -> list[Color]:
+    """The colors that objects have, also where the agent sees them."""
     from xminigrid.rendering.rgb_render import COLORS_MAP
     from xminigrid.rendering.utils import highlight_img
 
@@ -83,7 +83,7 @@ def text(environment: Any, state: Any, obs: Any) -> Text:
         line = Text()
         for cell, direction in row:
             if direction is None:
-                line.append(glyphs[cell[0]], STYLES[rulesets.COLOURS[cell[1]]])
+                line.append(glyphs[cell[0]], STYLES[rulesets.COLORS[cell[1]]])
             else:
                 line.append(PLAYER_STR[direction], AGENT_STYLE).append(" ")
         lines.append(line)
@@ -93,7 +93,7 @@ def text(environment: Any, state: Any, obs: Any) -> Text:
 def notes(environment: Any, state: Any, obs: Any) -> list[str]:
     """The task in words, and what the agent holds."""
     pocket = tuple(int(number) for number in state.agent.pocket)
-    held = "nothing" if pocket == (0, 0) else f"the {rulesets.COLOURS[pocket[1]]} {rulesets.TILES[pocket[0]]}"
+    held = "nothing" if pocket == (0, 0) else f"the {rulesets.COLORS[pocket[1]]} {rulesets.TILES[pocket[0]]}"
     return [*_task(state), f"holds {held}"]
 
 
@@ -120,7 +120,7 @@ def _around(position: int, size: int) -> range:
 
 
 def _cells(state: Any, rows: range, columns: range) -> list[list[tuple[tuple[int, int], int | None]]]:
-    """Tile and colour of every cell, and the agent's direction where it stands there."""
+    """Tile and color of every cell, and the agent's direction where it stands there."""
     grid, place = state.grid.tolist(), tuple(state.agent.position.tolist())
     direction = int(state.agent.direction)
     return [[(tuple(grid[row][column]), direction if (row, column) == place else None) for column in columns] for row in rows]

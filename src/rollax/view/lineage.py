@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.population.evolution import Range
+from rollax.populations.evolution import Range
 
 OTHERS = "#B8B8B8"  # of members that have no descendant at the end
 COLUMNS = 4
@@ -55,7 +55,7 @@ def rows(ranges: dict[str, Range]) -> int:
 def draw(figure: Any, told: History, ranges: dict[str, Range], end: int, chosen: int, label: Any) -> None:
     """Panels of the settings and of the fitness, up to `end` frames.
 
-    Coloured are the ancestors of the members of the end, a colour for each of the first members that they come from; black
+    Colored are the ancestors of the members of the end, a color for each of the first members that they come from; black
     are those of `chosen`. A thin line leads from a parent to its copy. `label(axis)` finishes an axis.
     """
     count = len(ranges) + 1
@@ -71,17 +71,17 @@ def draw(figure: Any, told: History, ranges: dict[str, Range], end: int, chosen:
     label(axes[count - 1])
     for axis in axes[count:]:
         axis.set_visible(False)
-    words = "settings that evolve: coloured what the members of the end come from, black the best of them; dots are new copies"
+    words = "settings that evolve: colored what the members of the end come from, black the best of them; dots are new copies"
     figure.suptitle(words, fontsize=8, color="#555555", x=0.01, ha="left")
 
 
 def _settings(axis: Any, told: History, values: np.ndarray, line: np.ndarray, end: int, chosen: int) -> None:
     """Level while a member lives; where it becomes a copy, from its parent's value to its own."""
-    ends, colours = np.append(told.step[1:], max(end, told.step[-1])), _colours(line[0])
+    ends, colors = np.append(told.step[1:], max(end, told.step[-1])), _colors(line[0])
     for number in range(len(values)):
         for member in range(values.shape[1]):
             heirs = np.flatnonzero(line[number] == member)
-            style = _style(heirs, chosen, colours)
+            style = _style(heirs, chosen, colors)
             axis.plot((told.step[number], ends[number]), (values[number, member],) * 2, **style)
             source = told.parent[number, member]
             if number and source != member:
@@ -92,28 +92,28 @@ def _settings(axis: Any, told: History, values: np.ndarray, line: np.ndarray, en
 
 def _fitness(axis: Any, told: History, line: np.ndarray, chosen: int) -> None:
     """What selection went by: points, because a place may hold another member at each generation."""
-    colours = _colours(line[0])
+    colors = _colors(line[0])
     for number in range(1, len(told.step)):
         for member in range(told.fitness.shape[1]):
             # Members before this generation are those after the one before it.
-            style = _style(np.flatnonzero(line[number - 1] == member), chosen, colours)
+            style = _style(np.flatnonzero(line[number - 1] == member), chosen, colors)
             axis.plot(told.step[number], told.fitness[number, member], ".", **{**style, "markersize": 4})
     of_best = [told.fitness[number, line[number - 1, chosen]] for number in range(1, len(told.step))]
     axis.plot(told.step[1:], of_best, color="black", linewidth=1.2, zorder=4)
 
 
-def _style(heirs: np.ndarray, chosen: int, colours: dict[int, Any]) -> dict[str, Any]:
+def _style(heirs: np.ndarray, chosen: int, colors: dict[int, Any]) -> dict[str, Any]:
     if chosen in heirs:
         return {"color": "black", "linewidth": 1.8, "zorder": 4}
     if heirs.size:
-        return {"color": colours[int(heirs[0])], "linewidth": 1.1, "zorder": 3}
+        return {"color": colors[int(heirs[0])], "linewidth": 1.1, "zorder": 3}
     return {"color": OTHERS, "linewidth": 0.7, "zorder": 2}
 
 
-def _colours(first: np.ndarray) -> dict[int, Any]:
-    """By member of the end, a colour for each first member that several may come from."""
+def _colors(first: np.ndarray) -> dict[int, Any]:
+    """By member of the end, a color for each first member that several may come from."""
     from matplotlib import colormaps
 
     founders = list(dict.fromkeys(first.tolist()))
-    colours = colormaps["viridis"](np.linspace(0.1, 0.9, len(founders)))
-    return {member: colours[founders.index(founder)] for member, founder in enumerate(first.tolist())}
+    colors = colormaps["viridis"](np.linspace(0.1, 0.9, len(founders)))
+    return {member: colors[founders.index(founder)] for member, founder in enumerate(first.tolist())}

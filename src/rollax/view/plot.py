@@ -185,7 +185,7 @@ def _adaptation(axis: Any, curves: list[Curve], is_wide: bool) -> None:
         episodes, labels = np.arange(1, trials.shape[1] + 1), [frames(float(f"{step:.3g}")) for step in curve.run.eval_step]
         # An evaluation right before the one at the end would have the same label and the same line.
         for index in (i for i in _earlier(len(trials)) if is_single and labels[i] != labels[-1]):
-            faint = curve._replace(colour=_faint(curve.colour, 0.25 + 0.45 * (index + 1) / len(trials)))
+            faint = curve._replace(color=_faint(curve.color, 0.25 + 0.45 * (index + 1) / len(trials)))
             _draw(axis, faint, episodes, trials[index], _middle, "", labels[index])
         _draw(axis, curve, episodes, trials[-1], _interval, "o", labels[-1])
     words = "last evaluation with its 95 % bootstrap interval" + (", fainter those before" if is_single else "")
@@ -205,11 +205,11 @@ def _earlier(count: int) -> list[int]:
     return sorted({round(index) for index in np.linspace(0, count - 2, min(EARLIER, count - 1))})
 
 
-def _faint(colour: Any, share: float) -> tuple[float, ...]:
-    """That much of the colour on white: transparent lines would show each other."""
+def _faint(color: Any, share: float) -> tuple[float, ...]:
+    """That much of the color on white: transparent lines would show each other."""
     from matplotlib.colors import to_rgb
 
-    return tuple(1 - share * (1 - level) for level in to_rgb(colour))
+    return tuple(1 - share * (1 - level) for level in to_rgb(color))
 
 
 def _panel(axis: Any, curves: list[Curve], name: str) -> None:
@@ -221,7 +221,7 @@ def _panel(axis: Any, curves: list[Curve], name: str) -> None:
             continue
         drawn.append(curve.run.folder)
         is_of_all = is_common and len(curve.members) < len(curve.run.spec.members())
-        shown = curve._replace(colour="#555555", dash="-") if is_of_all else curve
+        shown = curve._replace(color="#555555", dash="-") if is_of_all else curve
         _draw(axis, shown, curve.run.step, values[:, :, None], _middle_half, "")
     axis.set_title(PANELS[name], loc="left", fontsize=9)
     if _spans_decades(axis):
@@ -259,12 +259,12 @@ def _draw(
     x = steps[finite]
     marker = marker or ("o" if len(finite) == 1 else "")
     width = 1.8 if values.shape[2] > 1 else 1.2
-    style: Any = {"color": curve.colour, "linewidth": width, "marker": marker, "markersize": 3.5}
+    style: Any = {"color": curve.color, "linewidth": width, "marker": marker, "markersize": 3.5}
     axis.plot(x, line, curve.dash, **style, zorder=3, label=label)
     if len(finite) == 1:
-        axis.vlines(x, low, high, color=curve.colour, alpha=0.5, linewidth=2)
+        axis.vlines(x, low, high, color=curve.color, alpha=0.5, linewidth=2)
     elif np.any(high > low):
-        axis.fill_between(x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
+        axis.fill_between(x, low, high, color=curve.color, alpha=0.18, linewidth=0)
 
 
 def _interval(values: np.ndarray) -> Estimate:
@@ -335,7 +335,7 @@ def _legend(figure: Any, curves: list[Curve]) -> None:
     unique = {curve.label: curve for curve in curves}
     if len(unique) < 2:
         return
-    handles = [Line2D([], [], color=curve.colour, linestyle=curve.dash, linewidth=2) for curve in unique.values()]
+    handles = [Line2D([], [], color=curve.color, linestyle=curve.dash, linewidth=2) for curve in unique.values()]
     characters = 11 * figure.get_size_inches()[0]
     columns = max(1, min(len(unique), 5, int(characters / (max(map(len, unique)) + 6))))
     figure.legend(handles, list(unique), loc="outside lower center", ncols=columns)

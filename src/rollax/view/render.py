@@ -22,7 +22,7 @@ from rollax.view import scene as scenes
 from rollax.view.unwrap import shown_state, trial
 
 CHUNK = 64  # steps in one call of the device
-COLOURS = 128
+COLORS = 128
 LAST_FRAME_MS = 1200
 PAUSE_MS = 600  # at the end of an episode within a trial
 
@@ -267,10 +267,10 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.2f}"
 
 
-def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[scenes.Colour] = ()) -> bytes:
+def gif(pictures: list[Image.Image], durations: list[int], colors: Sequence[scenes.Color] = ()) -> bytes:
     """An endless animation. All frames share one palette, taken from some of them, so that nothing flickers.
 
-    `colours`: those that are in it in any case.
+    `colors`: those that are in it in any case.
     """
     some = pictures[:: max(1, len(pictures) // 8)][:8] + pictures[-1:]
     strip = Image.new("RGB", (pictures[0].width, sum(image.height for image in some)))
@@ -278,12 +278,12 @@ def gif(pictures: list[Image.Image], durations: list[int], colours: Sequence[sce
     for image in some:
         strip.paste(image, (0, top))
         top += image.height
-    # Colours of small things would be lost in a palette by area, so those in use are set first.
-    certain = dict.fromkeys((*scenes.PALETTE, *colours))
-    fixed = [level for colour in certain for level in colour]
-    found = strip.quantize(COLOURS - len(certain), Image.Quantize.MEDIANCUT).getpalette() or []
+    # Colors of small things would be lost in a palette by area, so those in use are set first.
+    certain = dict.fromkeys((*scenes.PALETTE, *colors))
+    fixed = [level for color in certain for level in color]
+    found = strip.quantize(COLORS - len(certain), Image.Quantize.MEDIANCUT).getpalette() or []
     palette = Image.new("P", (1, 1))
-    palette.putpalette((fixed + found)[: 3 * COLOURS])
+    palette.putpalette((fixed + found)[: 3 * COLORS])
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
     buffer = io.BytesIO()
     frames[0].save(

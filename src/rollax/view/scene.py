@@ -1,4 +1,4 @@
-"""What pictures are drawn with: sizes, colours, a font, and scenes in the coordinates of a world."""
+"""What pictures are drawn with: sizes, colors, a font, and scenes in the coordinates of a world."""
 
 import functools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NIGHT, GAP = (24, 26, 32), (46, 49, 58)
 CHANNELS = (BLUE, RED, GREEN, ORANGE, (204, 121, 167), (86, 180, 233), (240, 228, 66), BROWN, (117, 112, 179), (170, 170, 170))
 PALETTE = tuple(dict.fromkeys((PAPER, INK, GREY, LIGHT, NIGHT, GAP, *CHANNELS)))
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 @functools.cache
@@ -25,39 +25,39 @@ def font(size: float) -> Any:
 
 
 class Scene:
-    """A picture in the coordinates of a world: `unit` pixels to a length of 1, `centre` in the middle of the picture."""
+    """A picture in the coordinates of a world: `unit` pixels to a length of 1, `center` in the middle of the picture."""
 
-    def __init__(self, unit: float, centre: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(self, unit: float, center: tuple[float, float] = (0.0, 0.0)) -> None:
         self._image = Image.new("RGB", (WIDTH * SOFT, HEIGHT * SOFT), PAPER)
         self._draw = ImageDraw.Draw(self._image)
-        self._unit, self._centre = unit * SOFT, centre
+        self._unit, self._center = unit * SOFT, center
 
     def _at(self, point: Sequence[float]) -> tuple[float, float]:
-        x = WIDTH * SOFT / 2 + (point[0] - self._centre[0]) * self._unit
-        return x, HEIGHT * SOFT / 2 - (point[1] - self._centre[1]) * self._unit
+        x = WIDTH * SOFT / 2 + (point[0] - self._center[0]) * self._unit
+        return x, HEIGHT * SOFT / 2 - (point[1] - self._center[1]) * self._unit
 
-    def line(self, points: Sequence[Sequence[float]], colour: Colour, width: float = 2) -> None:
+    def line(self, points: Sequence[Sequence[float]], color: Color, width: float = 2) -> None:
         """`width` in pixels of the finished picture."""
-        self._draw.line([self._at(point) for point in points], colour, round(width * SOFT), joint="curve")
+        self._draw.line([self._at(point) for point in points], color, round(width * SOFT), joint="curve")
 
-    def polygon(self, points: Sequence[Sequence[float]], colour: Colour) -> None:
-        self._draw.polygon([self._at(point) for point in points], colour)
+    def polygon(self, points: Sequence[Sequence[float]], color: Color) -> None:
+        self._draw.polygon([self._at(point) for point in points], color)
 
-    def box(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
+    def box(self, x: float, y: float, width: float, height: float, color: Color) -> None:
         """An upright box around (x, y)."""
         w, h = width / 2, height / 2
-        self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], colour)
+        self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], color)
 
-    def disc(self, centre: Sequence[float], radius: float, colour: Colour, outline: Colour | None = None) -> None:
-        x, y = self._at(centre)
+    def disc(self, center: Sequence[float], radius: float, color: Color, outline: Color | None = None) -> None:
+        x, y = self._at(center)
         r = radius * self._unit
-        self._draw.ellipse((x - r, y - r, x + r, y + r), colour, outline, SOFT if outline else 0)
+        self._draw.ellipse((x - r, y - r, x + r, y + r), color, outline, SOFT if outline else 0)
 
-    def rod(self, start: Sequence[float], end: Sequence[float], colour: Colour, thickness: float) -> None:
+    def rod(self, start: Sequence[float], end: Sequence[float], color: Color, thickness: float) -> None:
         """A line with round ends; `thickness` in lengths of the world."""
-        self.line((start, end), colour, thickness * self._unit / SOFT)
+        self.line((start, end), color, thickness * self._unit / SOFT)
         for point in (start, end):
-            self.disc(point, thickness / 2, colour)
+            self.disc(point, thickness / 2, color)
 
     def picture(self) -> Image.Image:
         return self._image.reduce(SOFT)

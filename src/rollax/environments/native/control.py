@@ -118,7 +118,7 @@ class PointMaze(eqx.Module):
         return jnp.concatenate([2 * state.position - 1, self.goal - state.position])
 
     def descriptor(self, state: MazeState) -> jax.Array:
-        """What tells behaviours apart, float32 [2]: the position, from 0 to 1. To be read at an end, before any reset."""
+        """What tells behaviors apart, float32 [2]: the position, from 0 to 1. To be read at an end, before any reset."""
         return state.position
 
 

@@ -3,7 +3,7 @@
 After the benchmarks of jaxagents (A. Mavritsakis, github.com/amavrits/jax-agents). Deviations, each with its reason:
 
 - the time limit truncates: surviving is no end of the task, so its value is that of the last observation;
-- a continuous heading is a vector that is normalised, not an angle: an angle clipped to +-pi has a seam, and a policy that
+- a continuous heading is a vector that is normalized, not an angle: an angle clipped to +-pi has a seam, and a policy that
   wants to go left has to jump across it;
 - every agent observes the world from where it is, not all of them the same array, so that one network can serve all;
 - predators do not begin within reach of the prey, where no policy could change anything (`start_distance=0`: as there);

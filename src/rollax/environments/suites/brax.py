@@ -6,7 +6,7 @@ brax's `done` is the end of the task; the time limit (`max_steps`) is rollax's o
 - a step of brax writes into the dictionary of the state that it is given; here that state stays as it was;
 - rewards are float32, ends bool, and states of definite types.
 
-`info` has the parts of the reward; its sum over an episode is the return's. Of what moves on legs, a state describes behaviour:
+`info` has the parts of the reward; its sum over an episode is the return's. Of what moves on legs, a state describes behavior:
 which feet touch the ground (`descriptor` "contact", in the mean over an episode the share of time), or how far the torso has
 come ("position"). A foot touches the ground when the lowest point of its geometry is less than `TOUCH` above it. That is what
 the suite's own contacts measure, but in the state as it is: those in a backend's state can be of the substep before.

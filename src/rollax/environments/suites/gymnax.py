@@ -42,7 +42,7 @@ _DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 class Gymnax(eqx.Module):
-    """One gymnax environment. The leaves of `params` are its physics: `vmap` over any of them to randomise it."""
+    """One gymnax environment. The leaves of `params` are its physics: `vmap` over any of them to randomize it."""
 
     params: Any  # the environment's EnvParams with arrays; its time limit is `time_limit` instead
     dynamics: Any = eqx.field(static=True)

@@ -10,7 +10,7 @@ import numpy as np
 from rollax.environments.core import Transition
 from rollax.environments.native.granular import lidar
 from rollax.environments.native.granular.common import bounded, check_counts, number, same_bodies, towards
-from rollax.environments.native.granular.neighbours import Neighbours, neighbour_search
+from rollax.environments.native.granular.neighbors import Neighbors, neighbor_search
 from rollax.environments.native.granular.physics import Domain, Material, Spheres, World, advance, kinetic_energy, length
 from rollax.errors import UsageError
 from rollax.spaces import Ball, Box, Dict, Space
@@ -20,7 +20,7 @@ class ManyState(NamedTuple):
     spheres: Spheres  # [A, ...]
     goal: jax.Array  # float [A, 2]
     time: jax.Array  # int32 []: decisions so far
-    neighbours: Neighbours | None  # of these positions; None where all pairs are compared
+    neighbors: Neighbors | None  # of these positions; None where all pairs are compared
 
 
 class ManyNavigators(eqx.Module):
@@ -35,9 +35,9 @@ class ManyNavigators(eqx.Module):
     neither overlap; the box is as large as the grid. With `global_state` critics see in "global_state" the positions,
     velocities and displacements to the goals of all agents, float [6 num_agents]; lengths in shares of the box.
 
-    `info["at_goal"]` is, in the last step, the share of agents whose centres are within `goal_radius` of their goals.
+    `info["at_goal"]` is, in the last step, the share of agents whose centers are within `goal_radius` of their goals.
 
-    `pairs` "listed" compares each agent only with those in a list of neighbours, at most `capacity` each, which pays
+    `pairs` "listed" compares each agent only with those in a list of neighbors, at most `capacity` each, which pays
     for some hundreds of agents or more and needs jax-md. The list is made for the spacing, radius and reach that the
     environment has when it is made; `info["overflow"]` counts steps in which it was too short.
 
@@ -82,7 +82,7 @@ class ManyNavigators(eqx.Module):
         """The search for all that an agent's lidar may reach, which is far more than it can touch within a decision."""
         radius = float(self.radius)
         side = self.cells * float(self.spacing)
-        return neighbour_search(
+        return neighbor_search(
             self.num_agents, (side, side), False, float(self.reach) + 2 * radius, self.capacity, 1.8 * radius
         )
 
@@ -126,15 +126,15 @@ class ManyNavigators(eqx.Module):
         start_key, goal_key = jax.random.split(key)
         agents = self.num_agents
         spheres = Spheres(self._places(start_key), jnp.zeros((agents, 2)), jnp.zeros((agents, 1)))
-        state = ManyState(spheres, self._places(goal_key), jnp.zeros((), jnp.int32), self._neighbours(spheres))
+        state = ManyState(spheres, self._places(goal_key), jnp.zeros((), jnp.int32), self._neighbors(spheres))
         return state, self._observe(state)
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """The forces act for `substeps` time steps."""
         world, before = self.world, state.spheres
         force = self.strength * jax.vmap(bounded)(action)
-        spheres = advance(world, before, force, jnp.zeros_like(before.spin), self.substeps, state.neighbours)
-        after = ManyState(spheres, state.goal, state.time + 1, self._neighbours(spheres))
+        spheres = advance(world, before, force, jnp.zeros_like(before.spin), self.substeps, state.neighbors)
+        after = ManyState(spheres, state.goal, state.time + 1, self._neighbors(spheres))
         near, nearer = (jnp.exp(-self._distances(x) / self.attraction) for x in (state, after))
         energy = kinetic_energy(world.bodies, spheres) - kinetic_energy(world.bodies, before)
         at_goal = self._distances(after) < self.goal_radius
@@ -142,8 +142,8 @@ class ManyNavigators(eqx.Module):
         reward = gain + self.shared * jnp.mean(gain) + self.bonus * at_goal - self.effort * energy
         is_last = after.time >= self.max_steps
         info = {"at_goal": jnp.where(is_last, jnp.mean(at_goal.astype(jnp.float32)), 0.0)}
-        if state.neighbours is not None:
-            info["overflow"] = state.neighbours.overflow.astype(jnp.float32)
+        if state.neighbors is not None:
+            info["overflow"] = state.neighbors.overflow.astype(jnp.float32)
         every = jnp.broadcast_to(is_last, (self.num_agents,))
         return Transition(after, self._observe(after), reward, jnp.zeros_like(every), every, info)
 
@@ -155,7 +155,7 @@ class ManyNavigators(eqx.Module):
         within = jax.random.uniform(place_key, (self.num_agents, 2), minval=self.radius, maxval=self.spacing - self.radius)
         return corner + within
 
-    def _neighbours(self, spheres: Spheres) -> Neighbours | None:
+    def _neighbors(self, spheres: Spheres) -> Neighbors | None:
         return None if self.search is None else self.search(spheres.position)
 
     def _distances(self, state: ManyState) -> jax.Array:
@@ -172,7 +172,7 @@ class ManyNavigators(eqx.Module):
     def _others(self, state: ManyState) -> jax.Array:
         """What each agent's lidar sees of the others, `[A, sectors]`."""
         position, agents = state.spheres.position, jnp.arange(self.num_agents)
-        near = state.neighbours
+        near = state.neighbors
 
         def seen(i: jax.Array, others: jax.Array) -> jax.Array:
             sees = lambda j: lidar.of_disc(position[j] - position[i], self.radius, self.radius, self.reach, self.sectors)  # noqa: E731

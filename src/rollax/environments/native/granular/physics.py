@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.native.granular.neighbours import Neighbours
+from rollax.environments.native.granular.neighbors import Neighbors
 
 
 class Spheres(NamedTuple):
@@ -29,7 +29,7 @@ class Bodies(NamedTuple):
 
     radius: jax.Array  # float [N]
     mass: jax.Array  # float [N]
-    inertia: jax.Array  # float [N]: moment of inertia about any axis through the centre
+    inertia: jax.Array  # float [N]: moment of inertia about any axis through the center
 
 
 class Material(NamedTuple):
@@ -98,7 +98,7 @@ def length(vector: jax.Array) -> jax.Array:
 
 
 def spin_cross(spin: jax.Array, arm: jax.Array) -> jax.Array:
-    """spin x arm, the velocity `[D]` of a point at `arm` `[D]` from the centre."""
+    """spin x arm, the velocity `[D]` of a point at `arm` `[D]` from the center."""
     return spin[0] * jnp.stack([-arm[1], arm[0]]) if arm.shape == (2,) else jnp.cross(spin, arm)
 
 
@@ -114,7 +114,7 @@ def contact_force(
 
     Normal: k overlap - c (velocity . normal), with c = 2 damping sqrt(k m), but never a pull.
     Tangential, against the slip s: min(grip m |s|, friction x normal force). It is Coulomb's law but for slips so slow that
-    a viscous force stops them: without this regularisation the force would jump at rest, and a finite time step
+    a viscous force stops them: without this regularization the force would jump at rest, and a finite time step
     overshoot. Unlike a division of Coulomb's force by a small speed, it is stable for any normal force (as long as
     grip x time step is below 2/7 for solid spheres), and unlike a tangential spring it needs no memory of
     each contact. The price: what rests under a tangential load creeps.
@@ -124,7 +124,7 @@ def contact_force(
         overlap: how deep they touch; negative when they do not.
         normal: `[D]`, of length 1, towards the body.
         velocity: `[D]`, of the body relative to the other one.
-        turning: `[S]`, the sum of both spins, each times the distance of its centre from the contact.
+        turning: `[S]`, the sum of both spins, each times the distance of its center from the contact.
     """
     closing = -jnp.dot(velocity, normal)
     pull = 2 * material.damping * jnp.sqrt(material.stiffness * mass) * closing
@@ -151,21 +151,21 @@ def _pair(world: World, one: tuple[Spheres, Bodies], other: tuple[Spheres, Bodie
     return force, torque_of(-arm_a * normal, force)
 
 
-def _pairs(world: World, spheres: Spheres, neighbours: Neighbours | None) -> tuple[jax.Array, jax.Array]:
+def _pairs(world: World, spheres: Spheres, neighbors: Neighbors | None) -> tuple[jax.Array, jax.Array]:
     """Forces `[N, D]` and torques `[N, S]` of all spheres on each other."""
     number, everything = spheres.position.shape[0], (spheres, world.bodies)
     every = jnp.arange(number)
 
     def on(i: jax.Array, one: Any, indices: jax.Array, others: Any) -> tuple[jax.Array, jax.Array]:
         by_other = jax.vmap(_pair, (None, None, 0))(world, one, others)
-        # Nothing touches itself, and `number` stands for no neighbour.
+        # Nothing touches itself, and `number` stands for no neighbor.
         touches = (indices != i) & (indices < number)
         return jax.tree.map(lambda x: jnp.sum(jnp.where(touches[:, None], x, 0.0), axis=0), by_other)
 
-    if neighbours is None:
+    if neighbors is None:
         return jax.vmap(on, (0, 0, None, None))(every, everything, every, everything)
-    others = jax.tree.map(lambda x: x[neighbours.indices], everything)
-    return jax.vmap(on)(every, everything, neighbours.indices, others)
+    others = jax.tree.map(lambda x: x[neighbors.indices], everything)
+    return jax.vmap(on)(every, everything, neighbors.indices, others)
 
 
 def _walls(world: World, sphere: Spheres, body: Bodies) -> tuple[jax.Array, jax.Array]:
@@ -187,14 +187,14 @@ def _walls(world: World, sphere: Spheres, body: Bodies) -> tuple[jax.Array, jax.
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(by)(normals, gaps))
 
 
-def forces(world: World, spheres: Spheres, neighbours: Neighbours | None = None) -> tuple[jax.Array, jax.Array]:
+def forces(world: World, spheres: Spheres, neighbors: Neighbors | None = None) -> tuple[jax.Array, jax.Array]:
     """Forces `[N, D]` and torques `[N, S]` on all spheres: contacts, gravity and drag.
 
-    Without `neighbours` every sphere is compared with every other one.
+    Without `neighbors` every sphere is compared with every other one.
     """
     force, torque = jax.vmap(_walls, (None, 0, 0))(world, spheres, world.bodies)
     if spheres.position.shape[0] > 1:
-        contacts = _pairs(world, spheres, neighbours)
+        contacts = _pairs(world, spheres, neighbors)
         force, torque = force + contacts[0], torque + contacts[1]
     weight = jax.vmap(lambda mass: mass * world.gravity)(world.bodies.mass)
     return force + weight - world.drag * spheres.velocity, torque - world.spin_drag * spheres.spin
@@ -202,7 +202,7 @@ def forces(world: World, spheres: Spheres, neighbours: Neighbours | None = None)
 
 @functools.partial(jax.jit, static_argnames="steps")
 def advance(
-    world: World, spheres: Spheres, force: jax.Array, torque: jax.Array, steps: int, neighbours: Neighbours | None = None
+    world: World, spheres: Spheres, force: jax.Array, torque: jax.Array, steps: int, neighbors: Neighbors | None = None
 ) -> Spheres:
     """The spheres `steps` time steps later, under constant `force` `[N, D]` and `torque` `[N, S]` besides those of the world.
 
@@ -210,7 +210,7 @@ def advance(
     """
 
     def rates(now: Spheres) -> tuple[jax.Array, jax.Array]:
-        inner, turn = forces(world, now, neighbours)
+        inner, turn = forces(world, now, neighbors)
         return (inner + force) / world.bodies.mass[:, None], (turn + torque) / world.bodies.inertia[:, None]
 
     def kick(now: Spheres, rate: tuple[jax.Array, jax.Array]) -> Spheres:

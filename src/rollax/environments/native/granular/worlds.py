@@ -69,7 +69,7 @@ class SingleNavigator(eqx.Module):
     the distance to the goal, less `effort` times the increase of the kinetic energy. So the return without a discount
     is below 1, and near 1 - exp(-d_0 / attraction) for whoever ends at rest at the goal. Start and goal are uniform in the box.
 
-    `info["reached"]` is 1 in the last step if the centre is within `goal_radius` of the goal.
+    `info["reached"]` is 1 in the last step if the center is within `goal_radius` of the goal.
 
     Raises: UsageError for another dimension than 2 and 3, or counts below 1.
     """
@@ -146,7 +146,7 @@ class SingleRoller(eqx.Module):
     the increase of the kinetic energy, that of the spin included. A spin about the vertical is of no use but costs.
     `strength` is below what makes the sphere slip: 7/2 friction x mass x gravity x radius / 2.5 at most in level rolling.
 
-    `info["reached"]` is 1 in the last step if the centre is within `goal_radius` of the goal, on the floor.
+    `info["reached"]` is 1 in the last step if the center is within `goal_radius` of the goal, on the floor.
 
     Raises: UsageError for counts below 1.
     """

@@ -1,12 +1,12 @@
 """The environments of XLand-MiniGrid, by their raw dynamics: no auto-reset, and ends told apart by the discount.
 
-Observations are dictionaries: "view", what the agent sees, as a grid of symbols (tile and colour of every cell) or as a
+Observations are dictionaries: "view", what the agent sees, as a grid of symbols (tile and color of every cell) or as a
 picture; and, as asked for, "direction" (an egocentric view does not tell it), "previous_action" and "previous_reward",
 "goal" and "rules". What is put right on the way:
 
 - a time limit truncates and a reached goal terminates; the suite's wrapper takes both for one;
 - no action yet is a symbol of its own, where upstream's programs show "forward";
-- tiles and colours are symbols for an embedding, not magnitudes;
+- tiles and colors are symbols for an embedding, not magnitudes;
 - states have definite types, so that they can be scanned.
 
 Tasks of the XLand environments come from rulesets: generated here (`rollax.environments.rulesets`), or from a file of them
@@ -312,7 +312,7 @@ def _recipe(id: str, recipe: Any, changes: Any) -> Any:
 
 @functools.cache
 def _tile_pictures(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures `[tiles * colours, size, size, 3]` of every cell, empty and with the agent on it."""
+    """Pictures `[tiles * colors, size, size, 3]` of every cell, empty and with the agent on it."""
     from xminigrid.rendering.rgb_render import render_tile
 
     cells = [tuple(int(n) for n in cell) for cell in np.asarray(TILES_REGISTRY).reshape(-1, 2)]

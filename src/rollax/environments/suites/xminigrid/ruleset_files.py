@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollax.environments.suites.xminigrid.pickled_arrays import ArraysUnpickler, PickledArray
-from rollax.environments.suites.xminigrid.rulesets import COLOURS, GOALS, RECIPES, RULES, TILES, Rulesets
+from rollax.environments.suites.xminigrid.rulesets import COLORS, GOALS, RECIPES, RULES, TILES, Rulesets
 from rollax.errors import UsageError
 
 _WIDTHS = {"goals": 5, "rules": 7, "init_tiles": 2}
@@ -86,7 +86,7 @@ def _checked(path: Path, content: Any) -> Rulesets:
         (goals[:, 0], len(GOALS), "goal"),
         (rules[..., 0], len(RULES), "rule"),
         *((part[..., 0::2], len(TILES), "tile") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
-        *((part[..., 1::2], len(COLOURS), "colour") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
+        *((part[..., 1::2], len(COLORS), "color") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
     ]
     for numbers, limit, kind in limits:
         if numbers.max(initial=0) >= limit:

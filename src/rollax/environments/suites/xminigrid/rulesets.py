@@ -28,7 +28,7 @@ TILES = (
     *("empty", "floor", "wall", "ball", "square", "pyramid", "goal"),
     *("key", "locked door", "closed door", "open door", "hex", "star"),
 )
-COLOURS = (
+COLORS = (
     *("empty", "red", "green", "blue", "purple", "yellow"),
     *("grey", "black", "orange", "white", "brown", "pink"),
 )
@@ -43,13 +43,13 @@ RULES = (
     *("AgentNearUp", "AgentNearRight", "AgentNearDown", "AgentNearLeft"),
 )
 
-Tile = tuple[int, int]  # tile, colour
+Tile = tuple[int, int]  # tile, color
 OBJECTS: tuple[Tile, ...] = tuple(
-    (TILES.index(tile), COLOURS.index(colour))
+    (TILES.index(tile), COLORS.index(color))
     for tile in ("ball", "square", "pyramid", "key", "star", "hex")
-    for colour in ("red", "green", "blue", "purple", "yellow", "grey", "white", "brown", "pink", "orange")
+    for color in ("red", "green", "blue", "purple", "yellow", "grey", "white", "brown", "pink", "orange")
 )
-FLOOR: Tile = TILES.index("floor"), COLOURS.index("black")
+FLOOR: Tile = TILES.index("floor"), COLORS.index("black")
 
 # Those that both goals and rules may be of.
 KINDS = {"basic": ("AgentHold", "AgentNear", "TileNear"), "all": RULES[1:]}
@@ -366,4 +366,4 @@ def _phrase(kind: str, numbers: list[int]) -> str:
 
 
 def _words(tile: list[int]) -> str:
-    return "nothing" if tuple(tile) == FLOOR else f"{COLOURS[tile[1]]} {TILES[tile[0]]}"
+    return "nothing" if tuple(tile) == FLOOR else f"{COLORS[tile[1]]} {TILES[tile[0]]}"

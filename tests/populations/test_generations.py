@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollax import NetworkConfig, PPOConfig, actor_critic, make, population, ppo
-from rollax.population.evolution import Method, Range, draw, evolve, evolving, explore, parents, ranks, selected
+from rollax.populations.evolution import Method, Range, draw, evolve, evolving, explore, parents, ranks, selected
 
 MEMBERS = 8
 RANGES = {"learning_rate": Range(1e-4, 1e-1, "log"), "entropy_coefficient": Range(0.0, 0.1)}

@@ -99,7 +99,7 @@ def evolving(algorithm: Algorithm, ranges: Ranges) -> Algorithm:
 def evolve(state: Evolving, ranges: Ranges, method: Method = Method()) -> tuple[Evolving, Generation]:  # noqa: B008
     """One generation: the worst members become copies of random ones of the best, with settings and keys of their own.
 
-    A copy is of the whole state: parameters, optimiser, environments, replay. Members that stay are not changed in any bit.
+    A copy is of the whole state: parameters, optimizer, environments, replay. Members that stay are not changed in any bit.
     """
     split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
     key, parent_key, explore_key, renew_key = split(state.key)

@@ -14,20 +14,20 @@ import jax.numpy as jnp
 from rollax.errors import UsageError
 
 
-class Neighbours(NamedTuple):
-    """The neighbours of N spheres, at most K each, in no particular order."""
+class Neighbors(NamedTuple):
+    """The neighbors of N spheres, at most K each, in no particular order."""
 
     indices: jax.Array  # int32 [N, K]: N where there is none
     overflow: jax.Array  # bool []: there were more, which are missing
 
 
 @functools.cache
-def neighbour_search(
+def neighbor_search(
     number: int, side: tuple[float, ...], periodic: bool, cutoff: float, capacity: int, closest: float
-) -> Callable[[jax.Array], Neighbours]:
+) -> Callable[[jax.Array], Neighbors]:
     """A function from positions `[number, D]` in the box from 0 to `side` to all pairs nearer than `cutoff`.
 
-    `capacity` is the most neighbours of one sphere and `closest` the least distance to expect between two centres, which
+    `capacity` is the most neighbors of one sphere and `closest` the least distance to expect between two centers, which
     bounds how many share a cell. What is more than that is left out and flagged as an overflow. A list stays right for
     contacts until two spheres have come nearer by `cutoff` less the distance at which they touch.
 
@@ -51,12 +51,12 @@ def neighbour_search(
     cells = None if example.cell_list_fn is None else min(number, _most_in_cell(side, cutoff, closest))
     empty = dataclasses.replace(example, max_occupancy=min(capacity, number - 1), cell_list_capacity=cells)
 
-    def search(position: jax.Array) -> Neighbours:
-        # Cells are counted from the lower corner; a centre beyond a wall belongs to the cell at the wall.
+    def search(position: jax.Array) -> Neighbors:
+        # Cells are counted from the lower corner; a center beyond a wall belongs to the cell at the wall.
         inside = position if periodic else jnp.clip(position, 0.0, jnp.broadcast_to(box * (1 - 1e-6), position.shape))
         with jax.numpy_rank_promotion("allow"):
             found = find.update(inside, empty)
-        return Neighbours(found.idx.astype(jnp.int32), found.error.code != 0)
+        return Neighbors(found.idx.astype(jnp.int32), found.error.code != 0)
 
     return search
 
@@ -71,9 +71,9 @@ def _most_in_cell(side: tuple[float, ...], cutoff: float, closest: float) -> int
 
 
 def _jax_md() -> tuple[ModuleType, ModuleType]:
-    """Its neighbour lists and spaces, imported late: that takes seconds."""
+    """Its neighbor lists and spaces, imported late: that takes seconds."""
     try:
         return importlib.import_module("jax_md.partition"), importlib.import_module("jax_md.space")
     except ModuleNotFoundError as error:
         remedy = 'pip install "rollax[granular]", or compare all pairs'
-        raise UsageError(f"lists of neighbours need the package {error.name}, which is not installed: {remedy}.") from error
+        raise UsageError(f"lists of neighbors need the package {error.name}, which is not installed: {remedy}.") from error
