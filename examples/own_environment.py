@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 import rollax
-from rollax.environments import Transition, check_environment, register
+from rollax import check_environment, register
+from rollax.environments import Transition
 from rollax.spaces import Box, Discrete
 
 

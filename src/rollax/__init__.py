@@ -1,17 +1,19 @@
 """Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
 
-from rollax.algorithm import Algorithm, population, segment
+from rollax.acting.check_environment import check_environment
+from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
-from rollax.environments import Environment, Transition, check_environment, list_environments, make, register
+from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.settings import RunOptions
 from rollax.networks import NetworkConfig, actor_critic
+from rollax.populations import population
 from rollax.populations.evolution import evolve, evolving
 from rollax.version import __version__
 
@@ -21,6 +23,7 @@ __all__ = [
     "DQNConfig",
     "Environment",
     "ImpalaConfig",
+    "Metrics",
     "NetworkConfig",
     "PPOConfig",
     "PQNConfig",

@@ -1,44 +1,107 @@
-"""What an algorithm is: a few pure functions on one pytree that holds everything that changes."""
+"""What an algorithm is: pure functions on one pytree that holds everything that changes. All that a host asks is here."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-State = Any
-Metrics = Any
+State = Any  # a pytree of arrays
+Carry = Any  # a policy's memory: a pytree of arrays, `()` without memory
+
+
+class Config(Protocol):
+    """Settings of an algorithm: a dataclass made by `rollax.config.settings`. Its traced fields may differ between members."""
+
+    @property
+    def total_updates(self) -> Any:
+        """Updates after which schedules end. A run sets it from its total steps."""
+        ...
+
+    @property
+    def steps_per_update(self) -> int:
+        """What one update counts: frames of the environment, or evaluations (`AlgorithmEntry.unit` says which)."""
+        ...
+
+
+class EpisodeSums(NamedTuple):
+    """Sums over the episodes of all streams that ended in an update, float32 `[]` each."""
+
+    number: Any = 0.0
+    total_return: Any = 0.0
+    total_length: Any = 0.0
+
+
+class Finite(NamedTuple):
+    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True."""
+
+    observation: Any = True
+    reward: Any = True
+    advantage: Any = True
+    loss: Any = True
+    parameters: Any = True
+
+
+class Metrics(NamedTuple):
+    """What an update reports and does not carry over to the next."""
+
+    values: dict[str, jax.Array]  # scalars by name
+    episodes: EpisodeSums = EpisodeSums()
+    finite: Finite = Finite()
+
+
+class InitFn(Protocol):
+    def __call__(self, key: jax.Array, config: Any, /) -> State:
+        """The state before any update. Raises ValueError when sizes in the config do not fit together."""
+        ...
+
+
+class StepFn(Protocol):
+    def __call__(self, state: State, /) -> tuple[State, Metrics]:
+        """One update. The state keeps its structure, shapes and types."""
+        ...
+
+
+class ActFn(Protocol):
+    def __call__(self, state: State, obs: Any, carry: Carry, key: jax.Array, greedy: Any, /) -> tuple[Any, Carry]:
+        """The action in one environment, and the memory after it. With agents, all of these lead with `[A]`."""
+        ...
+
+
+def reseed(state: State, key: jax.Array) -> State:
+    """The state with other random numbers ahead: every typed key in it is replaced by one derived from `key`."""
+    leaves, structure = jax.tree.flatten(state)
+    for index, leaf in enumerate(leaves):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaves[index] = jax.random.split(jax.random.fold_in(key, index), leaf.shape)
+    return structure.unflatten(leaves)
 
 
 class Algorithm(NamedTuple):
-    """Pure functions; jit, vmap and shard them as you like.
+    """Pure functions; jit, vmap and shard them as you like. Those with a default are optional."""
 
-    `step` returns what does not carry over to the next update as metrics: a dictionary of scalars.
-    """
-
-    init: Callable[[jax.Array, Any], State]  # (key, config) -> state
-    step: Callable[[State], tuple[State, Metrics]]  # one update
-    # (state, carry, obs, key, greedy) -> (carry, action), for evaluation and serving: of one environment, so that with agents
-    # the carry, the observation and the action lead with [A].
-    act: Callable[..., Any]
-    initial_carry: Callable[[State], Any]  # the memory that an episode of one environment begins with
-    # The state without what only learning needs, such as a replay: what `act` and `initial_carry` read is left as it is.
+    init: InitFn
+    step: StepFn
+    act: ActFn
+    initial_carry: Callable[[State], Carry]  # the memory that an episode of one environment begins with
+    # The part of a state that `act` and `initial_carry` need, as a state: a replay buffer is left out, for instance.
     acting_state: Callable[[State], State] = lambda state: state
+    # (state, key) -> the state with other random numbers ahead: after a rollback, and for copies of a member.
+    reseed: Callable[[State, jax.Array], State] = reseed
+    # The config in a state, and a state with another one: sweeps, population-based training and resuming change settings.
+    config: Callable[[State], Any] = lambda state: state.config
+    with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
+    # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
+    by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 
 
-def population(algorithm: Algorithm) -> Algorithm:
-    """Many runs at once: every leaf of the state, the key and the config leads with an axis of members.
+def leaves_under(names: tuple[str, ...]) -> Callable[[State], Any]:
+    """A function for `by_environment`: true for the leaves under these fields of a NamedTuple."""
 
-    Members are begun one after the other: a batch of orthogonal decompositions, which networks are made of, can wait for
-    itself without end on a CPU with few cores (jaxlib 0.10.2: two such calls at once each hold a thread that the other needs).
-    """
-    return Algorithm(
-        init=lambda keys, configs: jax.lax.map(lambda member: algorithm.init(*member), (keys, configs)),
-        step=jax.vmap(algorithm.step),
-        act=jax.vmap(algorithm.act, in_axes=(0, 0, 0, 0, None)),
-        initial_carry=jax.vmap(algorithm.initial_carry),
-        acting_state=jax.vmap(algorithm.acting_state),
-    )
+    def mark(state: State) -> Any:
+        return type(state)(*(jax.tree.map(lambda leaf, n=name: n in names, getattr(state, name)) for name in state._fields))
+
+    return mark
 
 
 def segment(algorithm: Algorithm, capacity: int) -> Callable[[State, jax.Array], tuple[State, Metrics]]:
@@ -51,8 +114,8 @@ def segment(algorithm: Algorithm, capacity: int) -> Callable[[State, jax.Array],
         shapes = jax.eval_shape(algorithm.step, state)[1]
         rows = jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes)
 
-        def body(i: jax.Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
-            state, rows = carry
+        def body(i: jax.Array, loop: tuple[State, Metrics]) -> tuple[State, Metrics]:
+            state, rows = loop
             state, metrics = algorithm.step(state)
             return state, jax.tree.map(lambda row, m: row.at[i].set(m), rows, metrics)
 

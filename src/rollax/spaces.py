@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.errors import UsageError
+
 Bound = float | tuple[Any, ...]
 
 
@@ -199,3 +201,17 @@ def size(space: Space) -> int:
     if isinstance(space, Dict):
         return sum(size(part) for _, part in space.items)
     return math.prod(space.shape)
+
+
+def check_bounded(space: Any) -> Box:
+    """The action space, if it is a box of floats with finite bounds. Raises UsageError otherwise."""
+    if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
+        return space
+    raise UsageError(f"continuous actions need a Box of floats with finite bounds, but the space is {space}: use dqn or ppo")
+
+
+def check_discrete(space: Any) -> Discrete:
+    """The action space, if it is discrete. Raises UsageError otherwise."""
+    if isinstance(space, Discrete):
+        return space
+    raise UsageError(f"values of all actions need a Discrete action space, but it is {space}: use sac, td3 or ppo")

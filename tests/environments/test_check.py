@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.environments import Transition, check_environment, make
-from rollax.environments.check import FaultyEnvironmentError
+from rollax.acting.check_environment import FaultyEnvironmentError, check_environment
+from rollax.environments import Transition, make
 from rollax.environments.core import agent_types
 from rollax.environments.views import Identified
 from rollax.spaces import Ball, Box, Dict, Discrete

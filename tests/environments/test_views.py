@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.environments import Streams, Transition, check_environment, make
+from rollax.acting.check_environment import check_environment
+from rollax.environments import Streams, Transition, make
 from rollax.environments.views import ActionRepeat, Recalling, TimeLimit, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete

@@ -104,4 +104,4 @@ def gradient_steps(state: Any) -> dict[str, int]:
     def count(optimizer: Any) -> int:
         return next(int(node.count) for node in jax.tree.leaves(optimizer, is_leaf=is_adam) if is_adam(node))
 
-    return {name: count(optimizer) for name, optimizer in state.optimizer.items()}
+    return {name: count(optimizer) for name, optimizer in state.train.optimizer.items()}

@@ -12,12 +12,12 @@ from laws.walk import Walk
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.impala import ImpalaConfig, impala
-from rollax.algorithms.on_policy import State
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.environments import Environment
-from rollax.learning import normalization
+from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.networks.critics import ActorCriticsConfig, MemoryQNetworkConfig, QNetworkConfig, legal
+from rollax.networks.critics import ActorCriticsConfig
+from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_actions
 from rollax.spaces import Discrete
 
 DISCRETE = (
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     memory: bool = False
     rounding: float = 1e-5  # how far from 0 the logarithm of an importance ratio may be before the first gradient step
     smallest: tuple[tuple[str, int], ...] = SMALLEST  # settings of the smallest update there is
-    carry: Callable[[Any], Any] = lambda state: state.network.initial_carry()
+    carry: Callable[[Any], Any] = lambda state: state.train.network.initial_carry()
     spreads: bool = True  # whether its environments may lie on several devices without more traffic than sums
 
 
@@ -86,11 +86,15 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
     return Row(name, make, config, Walk(), DISCRETE + ("memory",) * memory, telling, ppo_value, memory, smallest=smallest)
 
 
-def ppo_value(state: State, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
+def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
-    scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
-    carry, output = normalization.view(state.observations)(state.network)(carry, obs)
-    return carry, output.value * scale
+    carry, output = train_state.normalized(state.train.network, state.train.observations)(carry, obs)
+    return carry, output.value * reward_scale(state.train)
+
+
+def reward_scale(train: train_state.TrainState) -> jax.Array | float:
+    """What scaled rewards were divided by."""
+    return 1.0 if train.returns is None else jnp.sqrt(train.returns.variance + 1e-8)
 
 
 VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
@@ -107,8 +111,8 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        seen = obs if state.observations == () else normalization.normalize(state.observations, obs)
-        return carry, jnp.max(legal(state.network(seen), obs))
+        normalized = obs if state.observations is None else normalization.normalize(state.observations, obs)
+        return carry, jnp.max(mask_actions(state.agent.network(normalized), obs))
 
     rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
     return Row(name, make, config, Walk(), VALUED, telling, value, **rest)
@@ -117,7 +121,7 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
 def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, network: Any = None, **settings: Any) -> Row:
     """A row of PQN, in the terms of `ppo_row`."""
     kinds = ALGORITHMS["pqn"]
-    shape = MemoryQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
+    shape = RecurrentQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
     sizes = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "num_epochs": 4, "gamma": 0.9, "learning_rate": 1e-2}
     config = kinds.config(**(sizes | {"exploration_fraction": 0.5, "q_lambda": 0.9} | settings))
 
@@ -125,9 +129,8 @@ def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, networ
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        scale = 1.0 if state.returns == () else jnp.sqrt(state.returns.variance + 1e-8)
-        carry, values = normalization.view(state.observations)(state.network)(carry, obs)
-        return carry, jnp.max(legal(values, obs)) * scale
+        carry, values = train_state.normalized(state.train.network, state.train.observations)(carry, obs)
+        return carry, jnp.max(mask_actions(values, obs)) * reward_scale(state.train)
 
     environment, memory = environment or Walk(), shape.core != "none"
     return Row(name, make, config, environment, VALUED + ("memory",) * memory, telling, value, memory)
@@ -145,7 +148,7 @@ def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> R
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
         action = jnp.zeros(environment.action_space.shape)
-        return carry, jnp.min(jnp.stack([critic(obs, action) for critic in state.network.critic]))
+        return carry, jnp.min(jnp.stack([critic(obs, action) for critic in state.agent.network.critic]))
 
     environment = Walk(continuous=True)
     rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
@@ -186,7 +189,7 @@ ROWS = (
     ppo_row("ppo-agents", (), Walk(agents=2)),
     ppo_row("ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
     impala_row("impala", ("two-steps", "action-observation", "two-agents")),
-    impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages=True),
+    impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages="minibatch"),
     impala_row(
         "impala-priority",
         ("action-observation",),

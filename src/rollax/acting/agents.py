@@ -1,4 +1,4 @@
-"""Agents that share parameters: which ones do, and how a function of parameters runs over all of them.
+"""Agents that share parameters: which ones do, how they act together, and how a function of parameters runs over all of them.
 
 With one group of agents that share everything, parameters are those of one network and nothing here does anything. Otherwise
 every tree of parameters (and of what belongs to them: optimizers, statistics) is a dictionary by name of the group; where the
@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.streams import Policy
+from rollax.algorithm import Finite
 from rollax.environments.core import Environment, agent_types
 
 Sharing = Literal["all", "type", "none"]
 
 
 class Group(NamedTuple):
-    """Agents of one kind."""
+    """Agents of one type."""
 
     name: str
     agents: tuple[int, ...]
@@ -29,6 +31,7 @@ class Team(NamedTuple):
     """All agents of an environment, in groups."""
 
     num_agents: int
+    has_axis: bool  # observations and actions lead with an axis of agents
     groups: tuple[Group, ...]
 
     @property
@@ -39,12 +42,53 @@ class Team(NamedTuple):
 
 def team(environment: Environment, sharing: Sharing) -> Team:
     """Who shares parameters: "all" agents, those of one "type", or "none". One agent, or none, is one group of one."""
-    everyone = tuple(range(environment.num_agents or 1))
-    if sharing == "all" or len(everyone) == 1:
-        return Team(len(everyone), (Group("", everyone, False),))
-    kinds = agent_types(environment)
-    members = {kind: tuple(i for i in everyone if kinds[i] == kind) for kind in dict.fromkeys(kinds)}
-    return Team(len(everyone), tuple(Group(kind, agents, sharing == "none") for kind, agents in members.items()))
+    agents, has_axis = tuple(range(environment.num_agents or 1)), environment.num_agents is not None
+    if sharing == "all" or len(agents) == 1:
+        return Team(len(agents), has_axis, (Group("", agents, False),))
+    types = agent_types(environment)
+    members = {name: tuple(i for i in agents if types[i] == name) for name in dict.fromkeys(types)}
+    groups = tuple(Group(name, indices, sharing == "none") for name, indices in members.items())
+    return Team(len(agents), has_axis, groups)
+
+
+def policy(team: Team, act: Callable[..., tuple[Any, Any, Any]], parameters: Any) -> Policy:
+    """The policy of all agents of one environment, each acting by `act(parameters, carry, obs, reset, key)` of its group."""
+
+    def act_together(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
+        if not team.has_axis:
+            return act(parameters, carry, obs, reset, key)
+        agent_keys = key[None] if team.num_agents == 1 else jax.random.split(key, team.num_agents)
+        inputs = split(team, (carry, obs, jnp.broadcast_to(reset, team.num_agents), agent_keys))
+        outputs = each(team, lambda values, x: jax.vmap(act, (None, 0, 0, 0, 0))(values, *x), parameters, inputs)
+        carry, action, extras = (join(team, values) for values in outputs)
+        return carry, action, extras
+
+    return act_together
+
+
+def initial_carry(team: Team, first: Callable[[Any], Any], parameters: Any) -> Any:
+    """The memory that an episode of one environment begins with: of each agent `first(parameters)` of its group."""
+    if not team.has_axis:
+        return first(parameters)
+
+    def of_group(values: Any, places: jax.Array) -> tuple[Any]:
+        return (jax.tree.map(lambda x: jnp.broadcast_to(x, (*places.shape, *jnp.shape(x))), first(values)),)
+
+    return join(team, each(team, of_group, parameters, split(team, jnp.zeros(team.num_agents)))[0])
+
+
+def num_streams(team: Team, num_envs: int) -> list[int]:
+    """How many streams each set of parameters learns from, by group."""
+    return [num_envs * (1 if group.is_separate else len(group.agents)) for group in team.groups]
+
+
+def act(
+    team: Team, choose: Callable[..., tuple[Any, Any]], parameters: Any, obs: Any, carry: Any, key: jax.Array
+) -> tuple[Any, Any]:
+    """The action in one environment and the memory after it, of every agent by `choose(parameters, carry, obs, key)`."""
+    one = lambda values, carry, obs, reset, key: (*choose(values, carry, obs, key), ())  # noqa: E731
+    carry, action, _ = policy(team, one, parameters)(carry, obs, jnp.zeros((), bool), key)
+    return action, carry
 
 
 def make(team: Team, function: Callable[[jax.Array], Any], key: jax.Array) -> Any:
@@ -53,19 +97,14 @@ def make(team: Team, function: Callable[[jax.Array], Any], key: jax.Array) -> An
         return function(key)
     made = {}
     for group, group_key in zip(team.groups, jax.random.split(key, len(team.groups)), strict=True):
-        if group.is_separate:  # one after the other: see `rollax.algorithm.population`
+        if group.is_separate:  # one after the other: see `rollax.populations.population`
             made[group.name] = jax.lax.map(function, jax.random.split(group_key, len(group.agents)))
         else:
             made[group.name] = function(group_key)
     return made
 
 
-def keys(team: Team, key: jax.Array) -> Any:
-    """A key for every set of parameters."""
-    return make(team, lambda key: key, key)
-
-
-def split(team: Team, values: Any, axis: int) -> Any:
+def split(team: Team, values: Any, axis: int = 0) -> Any:
     """Values of all streams, in place `axis` of every leaf, by group: a separate group's lead with its agents."""
     if team.is_one:
         return values
@@ -80,7 +119,7 @@ def split(team: Team, values: Any, axis: int) -> Any:
     return {group.name: jax.tree.map(lambda x, g=group: pick(g, x), values) for group in team.groups}
 
 
-def join(team: Team, values: Any, axis: int) -> Any:
+def join(team: Team, values: Any, axis: int = 0) -> Any:
     """The inverse of `split`."""
     if team.is_one:
         return values
@@ -112,21 +151,17 @@ def each(team: Team, function: Callable[..., tuple[Any, ...]], *values: Any) -> 
     return tuple(dict(zip(names, parts, strict=True)) for parts in zip(*results, strict=True))
 
 
-def metrics(team: Team, values: Any) -> dict[str, jax.Array]:
-    """Metrics by group as one dictionary of scalars: the mean over all sets of parameters, and "group/name" for each.
-
-    Truths (those under "finite/") hold when they do for all.
-    """
+def summarize(team: Team, values: Any, finite: Any) -> tuple[dict[str, jax.Array], Finite]:
+    """Metrics by group as scalars: the mean over all sets of parameters, and "group/name" for each; finite where all are."""
     if team.is_one:
-        return values
-    several = {}
+        return values, finite
+    apart = {}
     for group in team.groups:
+        labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
         for name, value in values[group.name].items():
-            labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
-            several |= {(name, label): x for label, x in zip(labels, jnp.atleast_1d(value), strict=True)}
-    together: dict[str, jax.Array] = {}
-    for name in dict.fromkeys(name for name, _ in several):
-        parts = jnp.stack([x for (n, _), x in several.items() if n == name])
-        together[name] = jnp.all(parts) if parts.dtype == bool else jnp.mean(parts)
-    apart = {f"{label}/{name}": x for (name, label), x in several.items() if "/" not in name}
-    return {**together, **apart}
+            apart |= {f"{label}/{name}": x for label, x in zip(labels, jnp.atleast_1d(value), strict=True)}
+    names = values[team.groups[0].name]
+    mean = {name: jnp.mean(jnp.stack([x for key, x in apart.items() if key.rpartition("/")[2] == name])) for name in names}
+    return mean | apart, Finite(
+        *(jnp.all(jnp.stack([jnp.all(x) for x in parts])) for parts in zip(*finite.values(), strict=True))
+    )

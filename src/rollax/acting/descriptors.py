@@ -71,11 +71,11 @@ class Describing(NamedTuple):
     finish: Callable[[Any, jax.Array], Any]  # (memory, lengths [N]) -> [N, K]
 
 
-_NOTHING = Describing(lambda number: (), lambda memory, states, step, alive: (), lambda memory, length: ())
+_NOTHING = Describing(lambda number: None, lambda memory, states, step, alive: None, lambda memory, length: None)
 
 
 def describing(environment: Environment, choice: Choice, max_steps: int) -> Describing:
-    """The descriptors of whole episodes; `()` where the environment has none and none are asked for.
+    """The descriptors of whole episodes; None where the environment has none and none are asked for.
 
     `choice`: "final", "mean", a function of all descriptors and the mask (`whole`), an `Extraction`, or None for the
     environment's own.

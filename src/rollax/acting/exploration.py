@@ -1,100 +1,105 @@
-"""Acting in order to remember: one step of every environment by actions that explore, and what is kept of it.
+"""Exploration: epsilon-greedy policies, noise that is correlated in time, random actions, and the units of actions."""
 
-The step of an agent that ended before the others of its environment is never kept.
-"""
-
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rollax import tree
-from rollax.acting.rollout import Episodes
-from rollax.environments.core import Streams, StreamState
-from rollax.networks.critics import legal, to_space
-from rollax.replay.ring import Step
-from rollax.spaces import Box
-
-
-class Actor(NamedTuple):
-    """What acting carries on. Every leaf leads with environments or streams."""
-
-    streams: StreamState
-    noise: Any  # float [S, ...]: what drives the exploration of continuous actions, else ()
-    is_over: jax.Array  # bool [S]: the stream has ended, its environment's episode has not
-    episode_return: jax.Array  # float [S]
-    episode_length: jax.Array  # int32 [S]
+from rollax.networks import distributions
+from rollax.networks.core import ActorCriticOutput
+from rollax.networks.q_networks import mask_actions
+from rollax.spaces import ActionSpace, Box
 
 
-def start(streams: Streams, stream_key: jax.Array, noise_key: jax.Array) -> Actor:
-    """The first episodes of all streams."""
-    size = streams.num_streams
-    nothing = jnp.zeros(size)
-    noise = first_noise(streams.env.action_space, noise_key, size)
-    return Actor(streams.init(stream_key), noise, jnp.zeros(size, bool), nothing, nothing.astype(jnp.int32))
+class EpsilonGreedy(eqx.Module):
+    """The best action, or with chance epsilon any legal one. Illegal actions have values of -1e9."""
+
+    values: jax.Array  # float [n]
+    epsilon: jax.Array  # float []
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        chance_key, random_key = jax.random.split(key)
+        is_legal = self.values > distributions.ILLEGAL / 2
+        anything = jax.random.categorical(random_key, jnp.where(is_legal, 0.0, distributions.ILLEGAL))
+        is_random = jax.random.uniform(chance_key) < self.epsilon
+        return jnp.where(is_random, anything.astype(jnp.int32), self.mode())
+
+    def mode(self) -> jax.Array:
+        return jnp.argmax(self.values).astype(jnp.int32)
+
+    def log_prob(self, draw: jax.Array) -> jax.Array:
+        return jnp.zeros(())  # no loss needs it
+
+    def entropy(self) -> jax.Array:
+        return jnp.zeros(())
+
+    def action(self, draw: jax.Array) -> jax.Array:
+        return draw
 
 
-def act_once(
-    streams: Streams, actor: Actor, explore: Callable[..., jax.Array], key: jax.Array, is_random: jax.Array, config: Any
-) -> tuple[Actor, Step, jax.Array, dict[str, Any]]:
-    """One step of every stream: the actor after it, what to keep of it and which streams to keep it of, and what to report."""
-    space = streams.env.action_space
-    env_key, noise_key, explore_key = jax.random.split(key, 3)
-    obs = streams.by_stream(actor.streams.obs)
-    noise = next_noise(actor.noise, noise_key, config)
+class EpsilonGreedyNetwork(eqx.Module):
+    """Action values as a rollout wants them: a policy, and the value of its best action."""
 
-    def choose(obs: Any, noise: Any, key: jax.Array) -> jax.Array:
-        random_key, explore_key = jax.random.split(key)
-        return jnp.where(is_random, random_action(space, obs, noise, random_key), explore(obs, noise, explore_key))
+    network: Any  # (carry, obs) -> (carry, [n])
+    epsilon: jax.Array
 
-    action = jax.vmap(choose)(obs, noise, jax.random.split(explore_key, streams.num_streams))
-    given = jax.vmap(lambda a: given_action(space, a))(action)
-    state, after = streams.step(jax.random.split(env_key, streams.num_envs), actor.streams, given)
-    reward = jnp.where(actor.is_over, 0.0, after.reward)  # nothing is paid to those who only wait for the others
-    total, length = actor.episode_return + reward, actor.episode_length + ~actor.is_over
-    ended = streams.spread(state.reset)
-    happened = {
-        "episodes": Episodes(jnp.sum(ended), jnp.sum(jnp.where(ended, total, 0.0)), jnp.sum(jnp.where(ended, length, 0))),
-        "reward": jnp.mean(after.reward),
-        "finite/observation": tree.all_finite(after.final_obs),
-        "finite/reward": tree.all_finite(after.reward),
-    }
-    is_over = actor.is_over | after.terminated | after.truncated
-    total, length = jnp.where(ended, 0.0, total), jnp.where(ended, 0, length)
-    kept = Step(obs, action, after.reward, after.terminated, after.truncated, after.final_obs)
-    return Actor(state, noise, is_over & ~ended, total, length), kept, ~actor.is_over, happened
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+        carry, values = self.network(carry, obs)
+        values = mask_actions(values, obs)
+        return carry, ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))
 
 
-def first_noise(space: Any, key: jax.Array, num_streams: int) -> Any:
-    """Standard normal numbers for every dimension of continuous actions."""
-    return jax.random.normal(key, (num_streams, *space.shape)) if isinstance(space, Box) else ()
+def epsilon_schedule(config: Any, progress: jax.Array) -> jax.Array:
+    """The chance of a random action, which falls in a straight line over the first `exploration_fraction` of training."""
+    over = jnp.clip(progress / jnp.maximum(config.exploration_fraction, 1e-6), 0.0, 1.0)
+    return config.epsilon * (1 + over * (config.epsilon_final_fraction - 1))
 
 
-def next_noise(noise: Any, key: jax.Array, config: Any) -> Any:
-    """Standard normal numbers again, correlated with those before: z' = rho z + sqrt(1 - rho^2) N(0, 1).
+class Exploring(NamedTuple):
+    """What exploring carries from step to step of one stream."""
 
-    That is an Ornstein-Uhlenbeck process; with rho = 0 it is white. Where a task needs a push for a while in one direction,
-    white noise never shows what that is good for.
+    noise: Any  # float [...]: standard normal, one number for each of a continuous action; None for discrete actions
+    steps: jax.Array  # int32 []: steps taken, at most 2^30
+    memory: Any  # of the policy
+
+
+def begin_exploring(space: ActionSpace, key: jax.Array, shape: tuple[int, ...], memory: Any) -> Exploring:
+    """Before any step of all streams, which are of that shape. `memory`: theirs."""
+    noise = jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box) else None
+    return Exploring(noise, jnp.zeros(shape, jnp.int32), memory)
+
+
+def next_noise(noise: Any, key: jax.Array, correlation: jax.Array | float) -> Any:
+    """z' = rho z + sqrt(1 - rho^2) N(0, 1), an Ornstein-Uhlenbeck process; white noise with rho = 0.
+
+    Where a task needs a push in one direction for a while, white noise hardly ever finds its reward.
     """
-    if isinstance(noise, tuple):
-        return noise
-    rho = config.noise_correlation
-    return rho * noise + jnp.sqrt(1 - rho**2) * jax.random.normal(key, noise.shape)
+    if noise is None:
+        return None
+    return correlation * noise + jnp.sqrt(1 - correlation**2) * jax.random.normal(key, noise.shape)
 
 
 def random_action(space: Any, obs: Any, noise: Any, key: jax.Array) -> jax.Array:
-    """A uniform action, as it is kept; of a discrete space one that is legal, of a box one that moves with the noise."""
+    """A uniform normalized action: of a discrete space one that is not masked, of a box by standard normal `noise`."""
     if isinstance(space, Box):
         return jax.scipy.special.erf(noise / jnp.sqrt(2.0))  # 2 Phi(z) - 1
-    return jax.random.categorical(key, legal(jnp.zeros(space.n), obs)).astype(space.dtype)
+    return jax.random.categorical(key, mask_actions(jnp.zeros(space.n), obs)).astype(space.dtype)
 
 
-def kept_action(space: Any) -> jax.Array:
-    """An action as it is kept: within -1 ... 1 for a box, as it is for a discrete space."""
+def example_action(space: Any) -> jax.Array:
+    """A normalized action, of the shape and type that replay holds."""
     return jnp.zeros(space.shape, jnp.float32 if isinstance(space, Box) else space.dtype)
 
 
-def given_action(space: Any, action: jax.Array) -> jax.Array:
-    """A kept action as the environment takes it."""
-    return to_space(space, action).astype(space.dtype) if isinstance(space, Box) else action
+def denormalize_action(space: Any, action: jax.Array) -> jax.Array:
+    """A normalized action in the units of the environment: -1 ... 1 becomes low ... high of a box; discrete ones stay."""
+    if not isinstance(space, Box):
+        return action
+    low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
+    center, half = jnp.asarray((high + low) / 2, action.dtype), jnp.asarray((high - low) / 2, action.dtype)
+    return (center + half * action).astype(space.dtype)

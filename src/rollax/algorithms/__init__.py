@@ -9,7 +9,7 @@ from rollax.algorithm import Algorithm
 from rollax.algorithms import dqn, impala, ppo, pqn, sac, td3
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
-from rollax.networks import critics
+from rollax.networks import critics, q_networks
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 
 
@@ -66,16 +66,16 @@ ALGORITHMS: dict[str, Entry] = {
     "dqn": Entry(
         dqn.dqn,
         dqn.DQNConfig,
-        critics.QNetworkConfig,
-        critics.q_network,
+        q_networks.QNetworkConfig,
+        q_networks.q_network,
         _fits,
         "deep Q-learning: discrete actions, from replay, double, dueling, n-step, prioritized",
     ),
     "pqn": Entry(
         pqn.pqn,
         pqn.PQNConfig,
-        critics.MemoryQNetworkConfig,
-        critics.q_tower,
+        q_networks.RecurrentQNetworkConfig,
+        q_networks.recurrent_q_network,
         _memory_needs_sequences,
         "parallelized Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
     ),

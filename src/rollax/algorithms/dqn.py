@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rollax.acting.exploration import EpsilonGreedy, epsilon_schedule
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, off_policy
-from rollax.algorithms.replay_config import ReplayConfig
+from rollax.algorithms.off_policy import AgentFns, ReplayConfig, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.learning import optimizers
-from rollax.networks.critics import EpsilonGreedy, best, check_discrete, falling, legal, of_action
+from rollax.learning.train_state import adam, apply_gradients
+from rollax.networks.q_networks import argmax_q, mask_actions, select_q
 from rollax.replay.prioritized import prioritized
 from rollax.replay.ring import Batch, uniform
+from rollax.spaces import check_discrete
 
 
 @settings
@@ -80,19 +81,8 @@ class DQNAgent(NamedTuple):
 def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algorithm:
     """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
     check_discrete(environment.action_space)
-    learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, learner, lambda config: (prioritized if config.prioritized else uniform)(config.n_step))
-
-
-def explore(agent: DQNAgent, config: DQNConfig, obs: Any, noise: Any, key: jax.Array, progress: jax.Array) -> jax.Array:
-    """The best action, or with a falling chance any."""
-    return EpsilonGreedy(legal(agent.network(obs), obs), falling(config, progress)).sample(key)
-
-
-def act(agent: DQNAgent, config: DQNConfig, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
-    """The best action or, not greedily, with the chance that is left at the end of training any."""
-    policy = EpsilonGreedy(legal(agent.network(obs), obs), jnp.asarray(config.epsilon * config.epsilon_final_fraction))
-    return jnp.where(jnp.asarray(greedy), policy.mode(), policy.sample(key))
+    agent_fns = AgentFns(lambda key, config: init(network(key), config), explore, act, update)
+    return off_policy(environment, agent_fns, lambda config: (prioritized if config.prioritized else uniform)(config.n_step))
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:
@@ -100,25 +90,42 @@ def init(network: Any, config: DQNConfig) -> DQNAgent:
 
 
 def optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    return optimizers.adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
+    return adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
 
 
 def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> tuple[DQNAgent, dict[str, jax.Array]]:
     """One gradient step; then the target network moves, if it is its turn."""
     chooser = agent.network if config.double else agent.target
-    chosen = jax.vmap(best, (None, 0))(chooser, batch.next_obs)
-    target = batch.reward + batch.discount * of_action(jax.vmap(agent.target)(batch.next_obs), chosen)
-    slope, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.huber_delta)
-    network, state = optimizers.descend(optimizer(config), agent.optimizer, agent.network, slope)
+    next_action = jax.vmap(argmax_q, (None, 0))(chooser, batch.next_obs)
+    next_value = select_q(jax.vmap(agent.target)(batch.next_obs), next_action)
+    target = batch.reward + batch.discount * next_value
+    gradient, metrics = jax.grad(loss, has_aux=True)(agent.network, batch, target, config.huber_delta)
+    network, state = apply_gradients(optimizer(config), agent.optimizer, agent.network, gradient)
     steps = agent.steps + 1
-    share = jnp.where(steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0, config.tau, 0.0)
-    return DQNAgent(network, optimizers.blend(agent.target, network, share), state, steps), metrics
+    is_due = steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0
+    target_network = optax.incremental_update(network, agent.target, jnp.where(is_due, config.tau, 0.0))
+    return DQNAgent(network, target_network, state, steps), metrics
 
 
-def loss(network: Any, batch: Batch, target: jax.Array, largest: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """mean w H(Q(s, a) - y), with Huber's H: x^2 / 2 up to `largest`, beyond it as steep as there."""
-    value = of_action(jax.vmap(network)(batch.obs), batch.action)
-    difference = value - target
-    slope = jax.lax.stop_gradient(jnp.clip(difference, -largest, largest))
-    total = jnp.mean(batch.weight * (slope * difference - 0.5 * slope**2))
-    return total, {"loss": total, "error": jnp.abs(difference), "value": jnp.mean(value)}
+def loss(network: Any, batch: Batch, target: jax.Array, delta: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """mean w H(Q(s, a) - y), with Huber's H: x^2 / 2 up to |x| = delta, linear beyond."""
+    value = select_q(jax.vmap(network)(batch.obs), batch.action)
+    td_error = value - target
+    clipped = jax.lax.stop_gradient(jnp.clip(td_error, -delta, delta))  # the derivative of H
+    total = jnp.mean(batch.weight * (clipped * td_error - 0.5 * clipped**2))
+    return total, {"loss": total, "td_error": jnp.abs(td_error), "value": jnp.mean(value)}
+
+
+def explore(
+    agent: DQNAgent, config: DQNConfig, obs: Any, carry: Any, noise: Any, key: jax.Array, progress: jax.Array
+) -> tuple[jax.Array, Any]:
+    """Epsilon-greedy."""
+    return EpsilonGreedy(mask_actions(agent.network(obs), obs), epsilon_schedule(config, progress)).sample(key), carry
+
+
+def act(
+    agent: DQNAgent, config: DQNConfig, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array
+) -> tuple[jax.Array, Any]:
+    """The best action or, not greedily, epsilon-greedy as at the end of training."""
+    policy = EpsilonGreedy(mask_actions(agent.network(obs), obs), epsilon_schedule(config, jnp.ones(())))
+    return jnp.where(jnp.asarray(greedy), policy.mode(), policy.sample(key)), carry

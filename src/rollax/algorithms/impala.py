@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting import agents, rollout
-from rollax.algorithm import Algorithm
-from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
+from rollax.acting import agents
+from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
+from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.learning import minibatches, normalization, optimizers
-from rollax.learning.epochs import epochs
-from rollax.learning.losses import kl_estimate, policy_objective, value_error
-from rollax.learning.returns import over_streams, vtrace
+from rollax.learning import losses, minibatches, priorities, train_state
+from rollax.learning.returns import next_values, over_streams
+from rollax.learning.train_state import TrainState
+from rollax.learning.vtrace import vtrace
 from rollax.networks.core import Network
 
 
@@ -48,8 +48,8 @@ class ImpalaConfig:
     """(static) Passes by a separate critic; 0: as many as the policy."""
     objective: Literal["gradient", "clipped"] = static("gradient")
     """(static) The policy's loss: the policy gradient weighted by clipped ratios, or PPO's clipped surrogate."""
-    normalize_advantages: bool = static(False)
-    """(static) Advantages of a minibatch get mean 0 and deviation 1."""
+    normalize_advantages: Literal["minibatch", "off"] = static("off")
+    """(static) Over which samples advantages get mean 0 and standard deviation 1."""
     normalize_observations: bool = static(False)
     """(static) Shift and scale observations by running statistics."""
     normalize_rewards: bool = static(True)
@@ -94,32 +94,24 @@ class ImpalaConfig:
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
-    def frames_per_update(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment frames in one update."""
         return self.num_envs * self.num_steps
 
 
-class Credit(NamedTuple):
-    """Float `[L, B]` each, of a network that is held still."""
+class State(NamedTuple):
+    """Everything that changes. Where agents do not share all parameters, `train` is by group (`rollax.acting.agents`)."""
 
-    target: jax.Array
-    advantage: jax.Array
-    log_ratio: jax.Array
-
-
-def credit(network: Network, data: rollout.Trajectory, config: ImpalaConfig) -> Credit:
-    """V-trace of trajectories `[L, B]` for the network as it is now."""
-    carry, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
-    log_prob = tree.over_steps(lambda policy, draw: policy.log_prob(draw))(output.policy, data.draw)
-    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
-    next_value = rollout.next_values(network, data._replace(value=output.value), carry)
-    ends = data.terminated, data.truncated
-    target, advantage = correct(config, data.reward, output.value, next_value, log_ratio, *ends)
-    return jax.lax.stop_gradient(Credit(target, advantage, log_ratio))
+    key: jax.Array
+    config: ImpalaConfig
+    train: TrainState
+    actor: Actor
+    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
+    updates: jax.Array  # int32 []
 
 
-def correct(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`vtrace` of streams `[T, S]` by the config's numbers.
+def credit(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Targets and advantages: `vtrace` of streams `[T, S]` by the config's numbers.
 
     The source takes c-bar <= rho-bar for granted. It is made so here, where a sweep or an evolving population may change both.
     """
@@ -128,34 +120,36 @@ def correct(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def loss(
-    network: Any,
-    see: Callable[[Any], Network],
-    data: rollout.Trajectory,
-    weight: jax.Array,
-    config: ImpalaConfig,
-    entropy_weight: jax.Array,
+    network: Any, observations: Any, data: Experience, weight: jax.Array, config: ImpalaConfig, entropy_coefficient: jax.Array
 ) -> Any:
     """The loss of section 4.2 over trajectories `[L, B]`, each weighted by `weight` `[1, B]`, and its metrics."""
-    fixed = credit(see(network), data, config)
-    _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
-    density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
-    log_prob, entropy = density(output.policy, data.draw)
-    advantage = normalization.standardize(fixed.advantage, data.present) if config.normalize_advantages else fixed.advantage
-    ratio = jnp.exp(fixed.log_ratio)
+    network = train_state.normalized(network, observations)
+    carry, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    density = tree.over_steps(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy()))
+    log_prob, entropy = density(output.policy, data.extras.raw_action)
+    log_ratio = jnp.clip(log_prob - data.extras.log_prob, -20.0, 20.0)
+
+    # Credit of the network as it is now, which is held still: no gradient goes through targets, advantages and ratios.
+    still, value, fixed_ratio, carry = jax.lax.stop_gradient((network, output.value, log_ratio, carry))
+    next_value = next_values(still, data, value, carry)
+    target, advantage = credit(config, data.reward, value, next_value, fixed_ratio, data.terminated, data.truncated)
+    advantage = losses.standardize(advantage, data.mask) if config.normalize_advantages == "minibatch" else advantage
+
+    ratio = jnp.exp(fixed_ratio)
     if config.objective == "clipped":
-        objective = policy_objective(jnp.clip(log_prob - data.log_prob, -20.0, 20.0), advantage, config.clip)
+        objective = losses.clipped_objective(log_ratio, advantage, config.clip)
     else:
         objective = jnp.minimum(config.rho_clip, ratio) * log_prob * advantage
     weight = jnp.broadcast_to(weight, log_prob.shape)
     terms = {
         "policy_loss": -weight * objective,
-        "value_loss": weight * value_error(output.value, output.value, fixed.target, None),
+        "value_loss": weight * losses.value_error(output.value, value, target, None),
         "entropy": weight * entropy,
-        "approx_kl": kl_estimate(fixed.log_ratio),
+        "approx_kl": losses.kl_estimate(fixed_ratio),
         "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
     }
-    metrics = normalization.means(terms, data.present)
-    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
+    metrics = losses.means(terms, data.mask)
+    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_coefficient * metrics["entropy"]
     return total, {"loss": total, **metrics}
 
 
@@ -164,58 +158,99 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 
     `init` raises ValueError when the sizes in the config do not divide.
     """
-    return on_policy(environment, network, actor_and_critic, cut, learn)
+
+    def init(key: jax.Array, config: ImpalaConfig) -> State:
+        config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
+        for size in agents.num_streams(team, config.num_envs):
+            layout(config, size)  # says which sizes do not divide
+        state_key, *keys = jax.random.split(key, 3)
+        begun = train_state.begin(environment, network, train_state.actor_and_critic, config, keys)
+        return State(state_key, config, *begun, jnp.zeros((), jnp.int32))
+
+    def step(state: State) -> tuple[State, Metrics]:
+        config, team = state.config, agents.team(environment, state.config.sharing)
+        key, act_key, learn_key = jax.random.split(state.key, 3)
+
+        # Act
+        policy = agents.policy(team, train_state.sample, state.train)
+        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+
+        # Credit and learn: every set of parameters from the streams of its own agents
+        last = by_stream(environment, actor.carry), state.discounted_return
+        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
+        update = functools.partial(learn, config, state.updates / config.total_updates)
+        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
+
+        values, finite = agents.summarize(team, *metrics)
+        state = State(key, config, train, actor, agents.join(team, last), state.updates + 1)
+        return state, Metrics(values, episodes, finite)
+
+    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        team = agents.team(environment, state.config.sharing)
+        return agents.act(team, functools.partial(train_state.choose, jnp.asarray(greedy)), state.train, obs, carry, key)
+
+    def initial_carry(state: State) -> Any:
+        return agents.initial_carry(agents.team(environment, state.config.sharing), train_state.initial_carry, state.train)
+
+    by_environment = leaves_under(("actor", "discounted_return"))
+    return Algorithm(init, step, act, initial_carry, without_actor, reseed, by_environment=by_environment)
 
 
-def cut(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one group are cut."""
+def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
+    """How the rollouts of one set of parameters are cut into minibatches of trajectories."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
     return minibatches.layout(*sizes, pooled=config.prioritized)
 
 
-def preference(
-    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, present: Any, layout: minibatches.Layout
+def trajectory_priorities(
+    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, mask: jax.Array | None, cut: minibatches.Layout
 ) -> tuple[jax.Array, jax.Array]:
-    """Priority and importance weight `[rows]` of trajectories by the size of their advantages `[T, S]`, where present."""
-    counts = jnp.ones_like(advantage, bool) if isinstance(present, tuple) else present
-    by_row = lambda x: jnp.sum(minibatches.to_rows(x, layout), axis=(1, 2, 3))  # noqa: E731
+    """Priority and importance weight `[rows]` of trajectories by the size of their advantages `[T, S]`, where these count."""
+    counts = jnp.ones_like(advantage, bool) if mask is None else mask
+    by_row = lambda x: jnp.sum(minibatches.to_rows(x, cut), axis=(1, 2, 3))  # noqa: E731
     size = by_row(counts.astype(jnp.float32))
     priority = jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0)
     beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
-    return priority, minibatches.importance(priority, config.priority_exponent, beta, size)
+    return priority, priorities.importance(priority, config.priority_exponent, beta, size)
 
 
 def learn(
-    config: ImpalaConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
-) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
-    """One update of one set of parameters: minibatches of trajectories, each with credit of its own."""
-    trajectory, carry, discounted = happened
-    see = normalization.view(learner.observations)
-    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
-    trajectory = trajectory._replace(reward=reward)
-    layout = cut(config, reward.shape[1])
-    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_final_fraction, progress)
-    transformations = actor_and_critic(config, progress)
+    config: ImpalaConfig,
+    progress: jax.Array,
+    train: TrainState,
+    rollout: Experience,
+    last: tuple[Any, jax.Array],
+    key: jax.Array,
+) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
+    """One update of one set of parameters: minibatches of trajectories, each with credit of its own. `last`: as in PPO."""
+    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
+    cut = layout(config, reward.shape[1])
 
     # Credit of the policy that acted, for priorities and metrics.
-    next_value = rollout.next_values(see(learner.network), trajectory, carry)
-    ends = trajectory.terminated, trajectory.truncated
-    target, advantage = correct(config, reward, trajectory.value, next_value, jnp.zeros_like(reward), *ends)
-    shuffle, weights = minibatches.shuffle, jnp.ones((layout.rows, layout.groups, 1, layout.block))
+    value = rollout.extras.value
+    next_value = next_values(train_state.normalized(train.network, train.observations), rollout, value, last[0])
+    ends = rollout.terminated, rollout.truncated
+    target, advantage = credit(config, reward, value, next_value, jnp.zeros_like(reward), *ends)
+    shuffle, weights = minibatches.shuffle, jnp.ones((cut.rows, cut.groups, 1, cut.block))
     if config.prioritized:
-        priority, weight = preference(config, progress, advantage, trajectory.present, layout)
-        shuffle = functools.partial(minibatches.prioritize, priority, config.priority_exponent)
+        priority, weight = trajectory_priorities(config, progress, advantage, rollout.mask, cut)
+        shuffle = functools.partial(priorities.sample, priority, config.priority_exponent)
         weights = jnp.expand_dims(weight, (1, 2, 3))
-    rows = minibatches.to_rows(trajectory, layout)
 
-    def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
-        network, states = learner
+    # Learn
+    rows = minibatches.to_rows(rollout._replace(reward=reward), cut)
+    entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
+    optimizers = train_state.actor_and_critic(config, progress)
+
+    def minibatch(train: TrainState, order: jax.Array, active: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         data, weight = minibatches.take((rows, weights), order)
-        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, data, weight, config, entropy_weight)
+        arguments = train.observations, data, weight, config, entropy_coefficient
+        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, *arguments)
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimizers.update(transformations, network, states, gradient, active), metrics
+        return train_state.update(train, optimizers, gradient, active), metrics
 
-    start, counts = (learner.network, learner.optimizer), passes(config, learner)
-    (network, optimizer), metrics = epochs(minibatch, start, layout, key, *counts, config.target_kl, shuffle)
-    metrics |= rollout.fit(trajectory, advantage, target)
-    return Learner(network, optimizer, learner.observations, returns), discounted, metrics
+    epochs = train_state.num_epochs(config, train)
+    train, metrics = minibatches.epochs(minibatch, train, cut, key, *epochs, config.target_kl, shuffle)
+    more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
+    metrics |= more | {"learning_rate": train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)}
+    return train_state.observe(train, rollout), discounted_return, metrics, finite

@@ -1,4 +1,4 @@
-"""Learning from replay: collect, remember, learn. TD3, SAC and DQN are a `Learner` each; the rest is here, once.
+"""Learning from replay: act, remember, learn. TD3, SAC and DQN are `AgentFns` each; the rest is here, once.
 
 A cycle is `c` steps of every environment followed by `g` gradient steps, the smallest whole numbers with
 g / (c num_envs) = `replay_ratio`; an update of the algorithm is as many cycles as make `num_steps`. The first `warmup` frames
@@ -9,45 +9,101 @@ algorithm learns.
 import dataclasses
 import functools
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.acting.exploration import Actor, act_once, given_action, kept_action, start
-from rollax.algorithm import Algorithm
-from rollax.algorithms.replay_config import ReplayConfig, cycle
-from rollax.environments.core import Environment, Streams
-from rollax.learning import normalization, optimizers
-from rollax.networks.critics import values
-from rollax.replay.ring import Batch, Memory, Step
+from rollax.acting import agents
+from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
+from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
+from rollax.algorithm import Algorithm, EpisodeSums, Finite, Metrics, leaves_under
+from rollax.config import number, settings, static
+from rollax.environments.core import Environment
+from rollax.errors import UsageError
+from rollax.learning import losses, normalization
+from rollax.learning.train_state import anneal
+from rollax.networks.critics import critic_values
+from rollax.replay.ring import Batch, ReplayBuffer, Step
+
+# Ratios are taken for the nearest fraction with at most so many steps in a cycle; longer ones are for ratios that are smaller.
+USUAL_CYCLE = 64
 
 
-class Learner(NamedTuple):
-    """Pure functions of an agent, a pytree that holds everything that learning changes."""
+@settings
+class ReplayConfig:
+    """The settings of all that learn from replay."""
+
+    num_envs: int = static(1)
+    """(static) Environments run side by side."""
+    num_steps: int = static(50)
+    """(static) Steps of each environment between two lines of metrics."""
+    capacity: int = static(1_000_000)
+    """(static) Steps that are remembered, of all environments together."""
+    batch_size: int = static(256)
+    """(static) Samples a gradient step."""
+    replay_ratio: float = static(1.0, low=0)
+    """(static) Gradient steps per environment step."""
+    normalize_observations: bool = static(False)
+    """(static) Shift and scale observations by running statistics."""
+    warmup: float = number(1000.0, low=0)
+    """Frames of random actions before anything is learnt."""
+    learning_starts: float = number(0.0, low=0)
+    """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
+    learning_rate: float = number(3e-4, low=0)
+    """Adam's step size."""
+    learning_rate_final_fraction: float = number(1.0, 0, 1)
+    """Share of the learning rate left at the end of training, reached linearly."""
+    gamma: float = number(0.99, 0, 1)
+    """Discount."""
+    max_grad_norm: float = number(float("inf"), low=0)
+    """Global norm to which gradients are clipped, of each optimizer apart."""
+    adam_epsilon: float = number(1e-8, low=0)
+    """Adam's epsilon."""
+    total_updates: float = number(float("inf"), low=1)
+    """Updates until the schedules end. The run sets it from its total steps."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+def cycle(config: ReplayConfig) -> tuple[int, int]:
+    """Steps of every environment, and gradient steps, of one cycle. Raises UsageError when the sizes do not fit together."""
+    wanted = Fraction(config.replay_ratio * config.num_envs)
+    ratio = wanted.limit_denominator(USUAL_CYCLE)
+    if abs(ratio - wanted) > wanted / 100:
+        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
+    steps, updates = ratio.denominator, ratio.numerator
+    if updates < 1 or abs(ratio - wanted) > wanted / 100:
+        below = int(wanted * config.num_steps)
+        nearest = [f"{n / config.steps_per_update:.3g}" for n in (below, below + 1) if n > 0]
+        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
+        raise UsageError(
+            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) is no whole number of gradient steps in "
+            f"num_steps ({config.num_steps}): try {' or '.join(nearest)}" + (f", or num_steps {fitting}" if fitting else "")
+        )
+    if config.num_steps % steps:
+        raise UsageError(
+            f"num_steps ({config.num_steps}) must be a multiple of {steps}, the steps between gradient steps that replay_ratio "
+            f"({config.replay_ratio}) and num_envs ({config.num_envs}) ask for: try {-(-config.num_steps // steps) * steps}"
+        )
+    if config.capacity < config.batch_size:
+        raise UsageError(f"capacity ({config.capacity}) must be at least batch_size ({config.batch_size})")
+    return steps, updates
+
+
+class AgentFns(NamedTuple):
+    """Pure functions of an agent, a pytree that holds everything that learning changes. Actions are normalized."""
 
     init: Callable[[jax.Array, Any], Any]  # (key, config) -> agent
-    explore: Callable[..., jax.Array]  # (agent, config, obs, noise, key, progress) -> action of one stream, as it is kept
-    act: Callable[..., jax.Array]  # (agent, config, obs, key, greedy) -> action of one stream, as it is kept
-    update: Callable[..., tuple[Any, Any]]  # (agent, config, batch, key) -> (agent, metrics with "error" [B])
-
-
-def seeing(learner: Learner, observations: Any) -> Learner:
-    """The learner, seeing observations normalized by their moments, or as they are when there are none (`()`)."""
-    if observations == ():
-        return learner
-    see = functools.partial(normalization.normalize, observations)
-
-    def update(agent: Any, config: Any, batch: Batch, key: jax.Array) -> tuple[Any, Any]:
-        obs, next_obs = jax.vmap(see)(batch.obs), jax.vmap(see)(batch.next_obs)
-        return learner.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
-
-    return learner._replace(
-        explore=lambda agent, config, obs, *rest: learner.explore(agent, config, see(obs), *rest),
-        act=lambda agent, config, obs, *rest: learner.act(agent, config, see(obs), *rest),
-        update=update,
-    )
+    explore: Callable[..., tuple[jax.Array, Any]]  # (agent, config, obs, carry, noise, key, progress) -> (action, carry)
+    act: Callable[..., tuple[jax.Array, Any]]  # (agent, config, obs, carry, key, greedy) -> (action, carry)
+    update: Callable[..., tuple[Any, Any]]  # (agent, config, batch, key) -> (agent, metrics with "td_error" [B])
+    initial_carry: Callable[[Any], Any] = lambda agent: ()  # the memory that an episode begins with
 
 
 class OffPolicyState(NamedTuple):
@@ -56,144 +112,185 @@ class OffPolicyState(NamedTuple):
     key: jax.Array
     config: Any
     agent: Any
-    observations: Any  # Moments of observations, or ()
+    observations: normalization.Moments | None  # None where observations are not normalized
     actor: Actor
     replay: Any
     updates: jax.Array  # int32 []
 
-    @property
-    def network(self) -> Any:
-        return self.agent.network
 
+def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[Any], ReplayBuffer]) -> Algorithm:
+    """The algorithm of an agent that remembers in `buffer(config)`.
 
-def off_policy(environment: Environment, learner: Learner, memory: Callable[[Any], Memory]) -> Algorithm:
-    """The algorithm of a learner that remembers as `memory(config)` says.
-
-    `init` raises UsageError when the sizes in the config do not fit together or the replay does not fit into memory.
+    `init` raises UsageError when the sizes in the config do not fit together.
     """
-    space = environment.action_space
-
-    def streams(config: ReplayConfig) -> Streams:
-        return Streams(environment, config.num_envs)
+    team = agents.team(environment, "all")
 
     def init(key: jax.Array, config: Any) -> OffPolicyState:
         cycle(config)
         config = tree.as_leaves(config)
         state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
-        actor = start(streams(config), stream_key, noise_key)
-        obs = jax.tree.map(lambda x: x[0], streams(config).by_stream(actor.streams.obs))
-        no, nothing = jnp.zeros((), bool), jnp.zeros(())
-        example = Step(obs, kept_action(space), nothing, no, no, obs)
-        replay = memory(config).init(example, streams(config).num_streams, config)
-        agent, seen = learner.init(agent_key, config), normalization.initial(obs) if config.normalize_observations else ()
-        return OffPolicyState(state_key, config, agent, seen, actor, replay, jnp.zeros((), jnp.int32))
+        agent = agent_fns.init(agent_key, config)
+        actor = begin_streams(
+            environment, stream_key, config.num_envs, agents.initial_carry(team, agent_fns.initial_carry, agent)
+        )
+        exploring = begin_exploring(environment.action_space, noise_key, actor.episode_return.shape, actor.carry)
+        obs, memory = jax.tree.map(lambda x: x[0], by_stream(environment, (actor.obs, actor.carry)))
+        no, zero = jnp.zeros((), bool), jnp.zeros(())
+        example = Step(obs, example_action(environment.action_space), zero, no, no, obs, no, memory)
+        replay = buffer(config).init(example, config.num_envs * team.num_agents, config)
+        observations = normalization.initial(obs) if config.normalize_observations else None
+        actor = actor._replace(carry=exploring)
+        return OffPolicyState(state_key, config, agent, observations, actor, replay, jnp.zeros((), jnp.int32))
 
-    def step(state: OffPolicyState) -> tuple[OffPolicyState, dict[str, jax.Array]]:
-        config, remember, student = state.config, memory(state.config), seeing(learner, state.observations)
+    def step(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
+        config, fns, replay_buffer = state.config, normalized(agent_fns, state.observations), buffer(state.config)
         num_steps, num_updates = cycle(config)
         key, run_key = jax.random.split(state.key)
         progress = state.updates / config.total_updates
-        rate = config.learning_rate * optimizers.anneal(config.learning_rate_final_fraction, progress)
-        learning = dataclasses.replace(config, learning_rate=rate)
 
-        def collect(agent: Any, key: jax.Array, carry: Any, time: jax.Array) -> tuple[Any, Any]:
-            actor, replay = carry
-            explore = lambda *a: student.explore(agent, config, *a, progress)  # noqa: E731
-            is_random = frames_before(state, time) < config.warmup
-            actor, kept, keep, happened = act_once(
-                streams(config), actor, explore, jax.random.fold_in(key, time), is_random, config
-            )
-            if config.normalize_observations:
-                happened["seen"] = kept.obs, keep
-            return (actor, remember.add(replay, kept, keep)), happened
-
-        def once(carry: Any, number: jax.Array) -> tuple[Any, Any]:
-            agent, actor, replay = carry
-            act_key, learn_key = jax.random.split(jax.random.fold_in(run_key, number))
-            times = number * num_steps + jnp.arange(num_steps)
-            acting = functools.partial(collect, agent, act_key)
-            (actor, replay), happened = jax.lax.scan(acting, (actor, replay), times)
-            is_warm = frames_before(state, times[-1] + 1) >= jnp.maximum(config.warmup, config.learning_starts)
-            learn = functools.partial(
-                learn_once, student, remember, learning, progress, is_warm & remember.is_ready(replay, config), learn_key
-            )
+        def once(loop: tuple[Any, Actor, Any], index: jax.Array) -> tuple[Any, Any]:
+            agent, actor, replay = loop
+            act_key, learn_key = jax.random.split(jax.random.fold_in(run_key, index))
+            # Act
+            policy = exploring_policy(environment, fns, config, agent, progress)
+            actor, experience, episodes = unroll(environment, policy, actor, act_key, num_steps)
+            # Remember
+            replay = remember(replay_buffer, replay, experience)
+            # Learn
+            taken = state.updates.astype(jnp.float32) * config.steps_per_update + (index + 1) * (num_steps * config.num_envs)
+            is_warm = taken >= jnp.maximum(config.warmup, config.learning_starts)
+            learn = functools.partial(learn_once, fns, replay_buffer, annealed(config, progress), progress, is_warm, learn_key)
             (agent, replay), metrics = jax.lax.scan(learn, (agent, replay), jnp.arange(num_updates))
-            return (agent, actor, replay), (happened, metrics)
+            return (agent, actor, replay), (experience, episodes, metrics)
 
-        carry = state.agent, state.actor, state.replay
-        carry, (happened, metrics) = jax.lax.scan(once, carry, jnp.arange(config.num_steps // num_steps))
-        agent, actor, replay = carry
-        observations = state.observations
-        if config.normalize_observations:
-            obs, counts = happened["seen"]
-            observations = normalization.update(observations, obs, axes=3, weight=counts)
-        metrics = means(metrics) | summary(happened, agent) | {"learning_rate": rate}
-        return OffPolicyState(key, config, agent, observations, actor, replay, state.updates + 1), metrics
+        loop = state.agent, state.actor, state.replay
+        loop, (experience, episodes, metrics) = jax.lax.scan(once, loop, jnp.arange(config.num_steps // num_steps))
+        observations = observe(state.observations, experience)
+        values, finite = report(experience, metrics, loop[0])
+        values["learning_rate"] = annealed(config, progress).learning_rate
+        agent, actor, replay = loop
+        state = OffPolicyState(key, config, agent, observations, actor, replay, state.updates + 1)
+        return state, Metrics(values, EpisodeSums(*map(jnp.sum, episodes)), finite)
 
-    def act(state: OffPolicyState, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, jax.Array]:
-        own = seeing(learner, state.observations)
-        one = lambda obs, key: given_action(space, own.act(state.agent, state.config, obs, key, greedy))  # noqa: E731
-        if environment.num_agents is None:
-            return carry, one(obs, key)
-        return carry, jax.vmap(one)(obs, jax.random.split(key, environment.num_agents))
+    def act(state: OffPolicyState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        fns = normalized(agent_fns, state.observations)
 
-    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(actor=(), replay=()))
+        def choose(agent: Any, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
+            action, carry = fns.act(agent, state.config, obs, carry, key, greedy)
+            return carry, denormalize_action(environment.action_space, action)
+
+        return agents.act(team, choose, state.agent, obs, carry, key)
+
+    def initial_carry(state: OffPolicyState) -> Any:
+        return agents.initial_carry(team, agent_fns.initial_carry, state.agent)
+
+    def acting_state(state: OffPolicyState) -> OffPolicyState:
+        return state._replace(actor=None, replay=None)
+
+    return Algorithm(init, step, act, initial_carry, acting_state, reseed, by_environment=leaves_under(("actor",)))
 
 
-def frames_before(state: OffPolicyState, time: jax.Array) -> jax.Array:
-    """Environment frames before a step of this update, as a float: exact while they are few, which is when they matter."""
-    updates = state.updates.astype(jnp.float32)
-    return updates * state.config.frames_per_update + time.astype(jnp.float32) * state.config.num_envs
+def normalized(agent_fns: AgentFns, observations: normalization.Moments | None) -> AgentFns:
+    """The functions of an agent whose observations are normalized, or as they are where there are no moments."""
+    if observations is None:
+        return agent_fns
+    normalize = functools.partial(normalization.normalize, observations)
+
+    def update(agent: Any, config: Any, batch: Any, key: jax.Array) -> tuple[Any, Any]:
+        obs, next_obs = jax.vmap(normalize)(batch.obs), jax.vmap(normalize)(batch.next_obs)
+        return agent_fns.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
+
+    return agent_fns._replace(
+        explore=lambda agent, config, obs, *rest: agent_fns.explore(agent, config, normalize(obs), *rest),
+        act=lambda agent, config, obs, *rest: agent_fns.act(agent, config, normalize(obs), *rest),
+        update=update,
+    )
+
+
+def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent: Any, progress: jax.Array) -> Policy:
+    """Random actions for the first `warmup` frames, then those of `explore`. Its carry is `Exploring`, its extra the normalized
+    action."""
+    space = environment.action_space
+
+    def explore(agent: Any, carry: Exploring, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Exploring, Any, jax.Array]:
+        noise_key, random_key, explore_key = jax.random.split(key, 3)
+        noise = None if carry.noise is None else next_noise(carry.noise, noise_key, config.noise_correlation)
+        memory = tree.where(reset, fns.initial_carry(agent), carry.memory)
+        action, memory = fns.explore(agent, config, obs, memory, noise, explore_key, progress)
+        is_random = carry.steps.astype(jnp.float32) * config.num_envs < config.warmup
+        action = jnp.where(is_random, random_action(space, obs, noise, random_key), action)
+        exploring = Exploring(noise, jnp.minimum(carry.steps + 1, 2**30), memory)
+        return exploring, denormalize_action(space, action), action
+
+    return agents.policy(agents.team(environment, "all"), explore, agent)
+
+
+def remember(buffer: ReplayBuffer, replay: Any, experience: Experience) -> Any:
+    """The replay with the steps `[c, S]` of all agents that were not done."""
+    keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
+    ends = experience.terminated, experience.truncated
+    memory = experience.reset, experience.carry.memory
+    steps = Step(experience.obs, experience.extras, experience.reward, *ends, experience.next_obs, *memory)
+    return jax.lax.scan(lambda replay, row: (buffer.add(replay, *row), None), replay, (steps, keep))[0]
+
+
+def annealed(config: Any, progress: jax.Array) -> Any:
+    """The config with the learning rates of this moment."""
+    names = [field.name for field in dataclasses.fields(config) if field.name.endswith("learning_rate")]
+    rates = {name: anneal(getattr(config, name), config.learning_rate_final_fraction, progress) for name in names}
+    return dataclasses.replace(config, **rates)
 
 
 def learn_once(
-    learner: Learner,
-    remember: Memory,
+    fns: AgentFns,
+    buffer: ReplayBuffer,
     config: Any,
     progress: jax.Array,
-    is_active: jax.Array,
+    is_warm: jax.Array,
     key: jax.Array,
-    carry: Any,
-    number: jax.Array,
+    loop: tuple[Any, Any],
+    index: jax.Array,
 ) -> tuple[Any, dict[str, jax.Array]]:
     """One gradient step of the agent from a batch of the replay, or nothing and zeros for its metrics."""
-    agent, replay = carry
-    draw_key, update_key = jax.random.split(jax.random.fold_in(key, number))
-    batch, index = remember.draw(replay, config, draw_key, progress)
-    shapes = jax.eval_shape(learner.update, agent, config, batch, update_key)[1]
+    agent, replay = loop
+    sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))
+    is_active = is_warm & buffer.can_sample(replay, config)
+    batch, places = buffer.sample(replay, config, sample_key, progress)
+    shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
     kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
-    update = lambda: learner.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
+    update = lambda: fns.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
     agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
-    replay = remember.rate(replay, config, index, metrics["error"], is_active)
-    metrics |= {"error": jnp.mean(metrics["error"]), "active": is_active.astype(jnp.float32)}
+    replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
+    metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics
 
 
 def critic_loss(critic: tuple[Any, ...], batch: Batch, target: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """The sum over critics of mean w (Q(s, a) - y)^2; the mean of Q, and the errors |Q - y| `[B]` averaged over critics."""
-    all_values = jnp.stack(values(critic, batch.obs, batch.action))
-    difference = all_values - target[None]
-    loss = jnp.sum(jnp.mean(batch.weight[None] * difference**2, axis=1))
-    return loss, (jnp.mean(all_values), jnp.mean(jnp.abs(difference), axis=0))
+    """The sum over critics of mean w (Q(s, a) - y)^2; the mean of Q, and |Q - y| `[B]` averaged over critics."""
+    values = jnp.stack(critic_values(critic, batch.obs, batch.action))
+    td_error = values - target[None]
+    loss = jnp.sum(jnp.mean(batch.weight[None] * td_error**2, axis=1))
+    return loss, (jnp.mean(values), jnp.mean(jnp.abs(td_error), axis=0))
 
 
-def means(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Means over the gradient steps `[cycles, g]` that were taken; NaN when none was."""
+def observe(observations: normalization.Moments | None, experience: Experience) -> normalization.Moments | None:
+    """The moments with the observations of all cycles `[cycles, c, S]`."""
+    if observations is None:
+        return None
+    return normalization.update(observations, experience.obs, axes=3, mask=experience.mask)
+
+
+def report(experience: Experience, metrics: dict[str, jax.Array], agent: Any) -> tuple[dict[str, jax.Array], Finite]:
+    """Means over the gradient steps `[cycles, g]` that were taken, NaN where none was; and what is still finite."""
     active = metrics.pop("active")
     number = jnp.sum(active)
-    mean = {name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan) for name, x in metrics.items()}
-    is_fine = jnp.all(jnp.isfinite(metrics["loss"]))
-    return mean | {"gradient_steps": number, "finite/loss": is_fine}
-
-
-def summary(happened: dict[str, Any], agent: Any) -> dict[str, jax.Array]:
-    """What a run's host needs of the steps `[cycles, c]`: sums over episodes, and what to blame when numbers go bad."""
-    episodes = jax.tree.map(lambda x: jnp.sum(x).astype(jnp.float32), happened["episodes"])
-    return {
-        "reward": jnp.mean(happened["reward"]),
-        **{f"episodes/{name}": value for name, value in episodes._asdict().items()},
-        **{name: jnp.all(happened[name]) for name in ("finite/observation", "finite/reward")},
-        "finite/parameters": tree.all_finite(agent.network),
-    }
+    means = {name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan) for name, x in metrics.items()}
+    finite = Finite(
+        observation=tree.all_finite(experience.next_obs),
+        reward=tree.all_finite(experience.reward),
+        loss=jnp.all(jnp.isfinite(metrics["loss"])),
+        parameters=tree.all_finite(agent.network),
+    )
+    return means | {"gradient_steps": number, "reward": losses.mean(experience.reward, experience.mask)}, finite

@@ -8,6 +8,7 @@ arXiv:2011.09533), and MAPPO (Yu et al. 2021, arXiv:2103.01955) where critics se
 none of them is a flag here. docs/algorithms/ppo.md walks through every equation.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,15 +17,14 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting import agents, rollout
-from rollax.algorithm import Algorithm
-from rollax.algorithms.on_policy import Happened, Learner, actor_and_critic, on_policy, passes
+from rollax.acting import agents
+from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
+from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.learning import minibatches, normalization, optimizers
-from rollax.learning.epochs import epochs
-from rollax.learning.losses import kl_estimate, policy_objective, value_error
-from rollax.learning.returns import gae, over_streams
+from rollax.learning import losses, minibatches, train_state
+from rollax.learning.returns import gae, next_values, over_streams
+from rollax.learning.train_state import TrainState
 from rollax.networks.core import Network
 
 
@@ -84,9 +84,20 @@ class PPOConfig:
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
-    def frames_per_update(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment frames in one update."""
         return self.num_envs * self.num_steps
+
+
+class State(NamedTuple):
+    """Everything that changes. Where agents do not share all parameters, `train` is by group (`rollax.acting.agents`)."""
+
+    key: jax.Array
+    config: PPOConfig
+    train: TrainState
+    actor: Actor
+    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
+    updates: jax.Array  # int32 []
 
 
 class Batch(NamedTuple):
@@ -95,33 +106,34 @@ class Batch(NamedTuple):
     carry: Any
     obs: Any
     reset: jax.Array
-    draw: jax.Array
+    raw_action: jax.Array
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
-    present: Any = ()  # which samples count; () for all
+    mask: jax.Array | None
 
 
-def loss(network: Any, see: Callable[[Any], Network], data: Batch, config: PPOConfig, entropy_weight: jax.Array) -> Any:
+def loss(network: Any, observations: Any, data: Batch, config: PPOConfig, entropy_coefficient: jax.Array) -> Any:
     """-(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch `[L, B]`, and its metrics."""
-    _, output = see(network).unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
-    density = tree.over_steps(lambda policy, draw: (policy.log_prob(draw), policy.entropy()))
-    log_prob, entropy = density(output.policy, data.draw)
+    network = train_state.normalized(network, observations)
+    _, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    density = tree.over_steps(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy()))
+    log_prob, entropy = density(output.policy, data.raw_action)
 
     by_minibatch = config.normalize_advantages == "minibatch"
-    advantage = normalization.standardize(data.advantage, data.present) if by_minibatch else data.advantage
+    advantage = losses.standardize(data.advantage, data.mask) if by_minibatch else data.advantage
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
     value_clip = config.value_clip if config.clip_values else None
     terms = {
-        "policy_loss": -policy_objective(log_ratio, advantage, config.clip),
-        "value_loss": value_error(output.value, data.value, data.target, value_clip),
+        "policy_loss": -losses.clipped_objective(log_ratio, advantage, config.clip),
+        "value_loss": losses.value_error(output.value, data.value, data.target, value_clip),
         "entropy": entropy,
-        "approx_kl": jax.lax.stop_gradient(kl_estimate(log_ratio)),
+        "approx_kl": jax.lax.stop_gradient(losses.kl_estimate(log_ratio)),
         "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
     }
-    metrics = normalization.means(terms, data.present)
-    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_weight * metrics["entropy"]
+    metrics = losses.means(terms, data.mask)
+    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_coefficient * metrics["entropy"]
     return total, {"loss": total, **metrics}
 
 
@@ -130,44 +142,82 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
 
     `init` raises ValueError when the sizes in the config do not divide.
     """
-    return on_policy(environment, network, actor_and_critic, cut, learn)
+
+    def init(key: jax.Array, config: PPOConfig) -> State:
+        config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
+        for size in agents.num_streams(team, config.num_envs):
+            layout(config, size)  # says which sizes do not divide
+        state_key, *keys = jax.random.split(key, 3)
+        begun = train_state.begin(environment, network, train_state.actor_and_critic, config, keys)
+        return State(state_key, config, *begun, jnp.zeros((), jnp.int32))
+
+    def step(state: State) -> tuple[State, Metrics]:
+        config, team = state.config, agents.team(environment, state.config.sharing)
+        key, act_key, learn_key = jax.random.split(state.key, 3)
+
+        # Act
+        policy = agents.policy(team, train_state.sample, state.train)
+        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+
+        # Credit and learn: every set of parameters from the streams of its own agents
+        last = by_stream(environment, actor.carry), state.discounted_return
+        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
+        update = functools.partial(learn, config, state.updates / config.total_updates)
+        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
+
+        values, finite = agents.summarize(team, *metrics)
+        state = State(key, config, train, actor, agents.join(team, last), state.updates + 1)
+        return state, Metrics(values, episodes, finite)
+
+    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        team = agents.team(environment, state.config.sharing)
+        return agents.act(team, functools.partial(train_state.choose, jnp.asarray(greedy)), state.train, obs, carry, key)
+
+    def initial_carry(state: State) -> Any:
+        return agents.initial_carry(agents.team(environment, state.config.sharing), train_state.initial_carry, state.train)
+
+    by_environment = leaves_under(("actor", "discounted_return"))
+    return Algorithm(init, step, act, initial_carry, without_actor, reseed, by_environment=by_environment)
 
 
-def cut(config: PPOConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one group are cut."""
+def layout(config: PPOConfig, num_streams: int) -> minibatches.Layout:
+    """How the rollouts of one set of parameters are cut into minibatches."""
     return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
 def learn(
-    config: PPOConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
-) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
-    """One update of one set of parameters: credit, then epochs of minibatches."""
-    trajectory, carry, discounted = happened
-    see, present = normalization.view(learner.observations), trajectory.present
+    config: PPOConfig, progress: jax.Array, train: TrainState, rollout: Experience, last: tuple[Any, jax.Array], key: jax.Array
+) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
+    """One update of one set of parameters from a rollout `[T, S]`.
 
+    `last`: the memory after the rollout and the discounted returns before it, `[S]` each.
+    """
     # Credit
-    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
-    next_value = rollout.next_values(see(learner.network), trajectory, carry)
-    ends = trajectory.terminated, trajectory.truncated
-    advantage = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.gae_lambda)
-    target = advantage + trajectory.value
+    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
+    value = rollout.extras.value
+    next_value = next_values(train_state.normalized(train.network, train.observations), rollout, value, last[0])
+    ends = rollout.terminated, rollout.truncated
+    advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.gae_lambda)
+    target = advantage + value
 
     # Learn
-    scaled = normalization.standardize(advantage, present) if config.normalize_advantages == "batch" else advantage
-    starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
-    kept = trajectory.obs, trajectory.reset, trajectory.draw, trajectory.log_prob, trajectory.value
-    layout = cut(config, reward.shape[1])
-    rows = minibatches.to_rows(Batch(starts, *kept, scaled, target, present), layout)
-    entropy_weight = config.entropy_coefficient * optimizers.anneal(config.entropy_final_fraction, progress)
-    transformations = actor_and_critic(config, progress)
+    by_batch = config.normalize_advantages == "batch"
+    scaled = losses.standardize(advantage, rollout.mask) if by_batch else advantage
+    starts = jax.tree.map(lambda x: x[:: config.sequence_length], rollout.carry)
+    extras = rollout.extras.raw_action, rollout.extras.log_prob, value
+    cut = layout(config, reward.shape[1])
+    rows = minibatches.to_rows(Batch(starts, rollout.obs, rollout.reset, *extras, scaled, target, rollout.mask), cut)
+    entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
+    optimizers = train_state.actor_and_critic(config, progress)
 
-    def minibatch(learner: Any, order: jax.Array, active: dict[str, jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
-        network, states = learner
-        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, minibatches.take(rows, order), config, entropy_weight)
+    def minibatch(train: TrainState, order: jax.Array, active: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
+        data = minibatches.take(rows, order)
+        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train.observations, data, config, entropy_coefficient)
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimizers.update(transformations, network, states, gradient, active), metrics
+        return train_state.update(train, optimizers, gradient, active), metrics
 
-    start = learner.network, learner.optimizer
-    (network, optimizer), metrics = epochs(minibatch, start, layout, key, *passes(config, learner), config.target_kl)
-    metrics |= rollout.fit(trajectory, advantage, target)
-    return Learner(network, optimizer, learner.observations, returns), discounted, metrics
+    epochs = train_state.num_epochs(config, train)
+    train, metrics = minibatches.epochs(minibatch, train, cut, key, *epochs, config.target_kl)
+    more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
+    metrics |= more | {"learning_rate": train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)}
+    return train_state.observe(train, rollout), discounted_return, metrics, finite

@@ -7,6 +7,7 @@ too. Deviations: Adam (the paper: rectified Adam), and returns bootstrap where a
 sequences start from stored carries. docs/algorithms/pqn.md has all equations.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,15 +15,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax.acting import agents, rollout
-from rollax.algorithm import Algorithm
-from rollax.algorithms.on_policy import Happened, Learner, on_policy
+from rollax import tree
+from rollax.acting import agents
+from rollax.acting.exploration import EpsilonGreedyNetwork, epsilon_schedule
+from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
+from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.learning import minibatches, normalization, optimizers
-from rollax.learning.returns import gae, over_streams
-from rollax.networks.core import Network
-from rollax.networks.critics import Acting, check_discrete, falling, of_action
+from rollax.learning import losses, minibatches, train_state
+from rollax.learning.returns import gae, next_values, over_streams
+from rollax.learning.train_state import TrainState
+from rollax.networks.core import Network, choose_action, sample_action
+from rollax.networks.q_networks import select_q
+from rollax.spaces import check_discrete
 
 
 @settings
@@ -67,20 +72,42 @@ class PQNConfig:
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
-    def frames_per_update(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment frames in one update."""
         return self.num_envs * self.num_steps
 
 
-class Samples(NamedTuple):
-    """What is learnt from: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
+class State(NamedTuple):
+    """Everything that changes. Where agents do not share all parameters, `train` is by group (`rollax.acting.agents`)."""
+
+    key: jax.Array
+    config: PQNConfig
+    train: TrainState
+    actor: Actor
+    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
+    updates: jax.Array  # int32 []
+
+
+class Batch(NamedTuple):
+    """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
 
     carry: Any
     obs: Any
     reset: jax.Array
     action: jax.Array
     target: jax.Array
-    present: Any = ()  # which samples count; () for all
+    mask: jax.Array | None
+
+
+def loss(network: Any, observations: Any, data: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """mean (Q(s, a) - R)^2 / 2 over a minibatch `[L, B]`, and its metrics."""
+    network = train_state.normalized(network, observations)
+    _, values = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    selected_q = jax.vmap(select_q)(values, data.action)
+    td_error = selected_q - data.target
+    terms = {"loss": 0.5 * td_error**2, "td_error": jnp.abs(td_error), "selected_q": selected_q}
+    metrics = losses.means(terms, data.mask)
+    return metrics["loss"], metrics
 
 
 def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
@@ -89,65 +116,100 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     `init` raises ValueError when the sizes in the config do not divide. Raises UsageError for actions that are not `Discrete`.
     """
     check_discrete(environment.action_space)
-    return on_policy(environment, network, transformations, cut, learn, acting)
+
+    def init(key: jax.Array, config: PQNConfig) -> State:
+        config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
+        for size in agents.num_streams(team, config.num_envs):
+            layout(config, size)  # says which sizes do not divide
+        state_key, *keys = jax.random.split(key, 3)
+        begun = train_state.begin(environment, network, optimizers, config, keys)
+        return State(state_key, config, *begun, jnp.zeros((), jnp.int32))
+
+    def step(state: State) -> tuple[State, Metrics]:
+        config, team = state.config, agents.team(environment, state.config.sharing)
+        key, act_key, learn_key = jax.random.split(state.key, 3)
+
+        progress = state.updates / config.total_updates
+
+        # Act
+        policy = agents.policy(team, functools.partial(sample, config, progress), state.train)
+        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+
+        # Credit and learn: every set of parameters from the streams of its own agents
+        last = by_stream(environment, actor.carry), state.discounted_return
+        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
+        update = functools.partial(learn, config, progress)
+        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
+
+        values, finite = agents.summarize(team, *metrics)
+        state = State(key, config, train, actor, agents.join(team, last), state.updates + 1)
+        return state, Metrics(values, episodes, finite)
+
+    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        team = agents.team(environment, state.config.sharing)
+        return agents.act(team, functools.partial(choose, state.config, jnp.asarray(greedy)), state.train, obs, carry, key)
+
+    def initial_carry(state: State) -> Any:
+        return agents.initial_carry(agents.team(environment, state.config.sharing), train_state.initial_carry, state.train)
+
+    by_environment = leaves_under(("actor", "discounted_return"))
+    return Algorithm(init, step, act, initial_carry, without_actor, reseed, by_environment=by_environment)
 
 
-def acting(network: Network, config: PQNConfig, progress: jax.Array) -> Acting:
-    """Epsilon-greedy, with the chance of this moment."""
-    return Acting(network, falling(config, progress))
+def epsilon_greedy(config: PQNConfig, progress: jax.Array, train: TrainState) -> Network:
+    """The network as it acts: its policy is epsilon-greedy, its value that of the best action."""
+    return train_state.normalized(EpsilonGreedyNetwork(train.network, epsilon_schedule(config, progress)), train.observations)
 
 
-def cut(config: PQNConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one group are cut."""
+def sample(
+    config: PQNConfig, progress: jax.Array, train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array
+) -> tuple[Any, Any, Any]:
+    return sample_action(epsilon_greedy(config, progress, train), carry, obs, reset, key)
+
+
+def choose(config: PQNConfig, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
+    """Not greedily it explores as at the end of training."""
+    return choose_action(epsilon_greedy(config, jnp.ones(()), train), carry, obs, key, greedy)
+
+
+def layout(config: PQNConfig, num_streams: int) -> minibatches.Layout:
+    """How the rollouts of one set of parameters are cut into minibatches."""
     return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
 
 
-def transformations(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimizer, by the name that everything has which is no critic apart; `progress` goes from 0 to 1 over the run."""
-    rate = config.learning_rate * optimizers.anneal(config.learning_rate_final_fraction, progress)
-    return {"actor": optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm)}
+def optimizers(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The optimizer, by the name that everything has which is no separate critic; `progress` goes from 0 to 1 over the run."""
+    rate = train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)
+    return {"actor": train_state.adam(rate, config.adam_epsilon, config.max_grad_norm)}
 
 
 def learn(
-    config: PQNConfig, progress: jax.Array, learner: Learner, happened: Happened, key: jax.Array
-) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
+    config: PQNConfig, progress: jax.Array, train: TrainState, rollout: Experience, last: tuple[Any, jax.Array], key: jax.Array
+) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
     """One update of one set of parameters: targets, then epochs of minibatches. Metrics are means over them all."""
-    trajectory, carry, discounted = happened
-    see = normalization.view(learner.observations)
-
     # Credit: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
-    reward, discounted, returns = rollout.scale_rewards(trajectory, discounted, learner.returns, config.gamma)
-    next_value = rollout.next_values(see(acting(learner.network, config, progress)), trajectory, carry)
-    ends = trajectory.terminated, trajectory.truncated
-    lead = over_streams(gae, 2)(reward, trajectory.value, next_value, *ends, config.gamma, config.q_lambda)
-    target = lead + trajectory.value
+    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
+    value = rollout.extras.value
+    next_value = next_values(epsilon_greedy(config, progress, train), rollout, value, last[0])
+    ends = rollout.terminated, rollout.truncated
+    advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.q_lambda)
+    target = advantage + value
 
     # Learn
-    starts = jax.tree.map(lambda x: x[:: config.sequence_length], trajectory.carry)
-    layout = cut(config, reward.shape[1])
-    rows = minibatches.to_rows(
-        Samples(starts, trajectory.obs, trajectory.reset, trajectory.draw, target, trajectory.present), layout
-    )
-    rules, active = transformations(config, progress), {"actor": jnp.ones((), bool)}
+    starts = jax.tree.map(lambda x: x[:: config.sequence_length], rollout.carry)
+    cut = layout(config, reward.shape[1])
+    batch = Batch(starts, rollout.obs, rollout.reset, rollout.extras.raw_action, target, rollout.mask)
+    rows, transformations = minibatches.to_rows(batch, cut), optimizers(config, progress)
 
-    def minibatch(learner: Any, order: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
-        network, states = learner
-        gradient, metrics = jax.grad(loss, has_aux=True)(network, see, minibatches.take(rows, order))
+    def minibatch(train: TrainState, order: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train.observations, minibatches.take(rows, order))
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return optimizers.update(rules, network, states, gradient, active), metrics
+        return train_state.update(train, transformations, gradient, {"actor": jnp.ones((), bool)}), metrics
 
-    orders = jax.vmap(lambda key: minibatches.shuffle(key, layout))(jax.random.split(key, config.num_epochs))
-    start = learner.network, learner.optimizer
-    (network, optimizer), metrics = jax.lax.scan(minibatch, start, orders.reshape(-1, *orders.shape[2:]))
-    metrics = jax.tree.map(jnp.mean, metrics) | rollout.fit(trajectory, lead, target)
-    metrics["epsilon"] = falling(config, progress)
-    return Learner(network, optimizer, learner.observations, returns), discounted, metrics
-
-
-def loss(network: Any, see: Callable[[Any], Network], samples: Samples) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """mean (Q(s, a) - R)^2 / 2 of samples `[L, B]`."""
-    _, values = see(network).unroll(jax.tree.map(lambda x: x[0], samples.carry), samples.obs, samples.reset)
-    chosen = jax.vmap(of_action)(values, samples.action)
-    error = chosen - samples.target
-    metrics = normalization.means({"loss": 0.5 * error**2, "error": jnp.abs(error), "chosen_value": chosen}, samples.present)
-    return metrics["loss"], metrics
+    orders = jax.vmap(lambda key: minibatches.shuffle(key, cut))(jax.random.split(key, config.num_epochs))
+    train, metrics = jax.lax.scan(minibatch, train, orders.reshape(-1, *orders.shape[2:]))
+    metrics = jax.tree.map(jnp.mean, metrics)
+    more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
+    rate = train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)
+    metrics |= more | {"learning_rate": rate, "epsilon": epsilon_schedule(config, progress)}
+    return train_state.observe(train, rollout), discounted_return, metrics, finite

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import optax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import Learner, critic_loss, off_policy
-from rollax.algorithms.replay_config import ReplayConfig
+from rollax.algorithms.off_policy import AgentFns, ReplayConfig, critic_loss, off_policy
 from rollax.config import number, settings
 from rollax.environments.core import Environment
-from rollax.learning import optimizers
-from rollax.networks.critics import ActorCritics, check_bounded, least
+from rollax.learning.train_state import adam, apply_gradients
+from rollax.networks.critics import ActorCritics, min_q
 from rollax.replay.ring import Batch, uniform
+from rollax.spaces import check_bounded
 
 
 @settings
@@ -29,8 +29,8 @@ class TD3Config(ReplayConfig):
 
     policy_delay: float = number(2.0, low=1)
     """Gradient steps of the critics for each of the policy and the targets, as a whole number."""
-    critic_rate: float = number(1.0, low=0)
-    """Step size of the critics, as a multiple of learning_rate."""
+    critic_learning_rate: float = number(0.0, low=0)
+    """Step size of the critics; 0: the same as the policy's."""
     tau: float = number(0.005, 0, 1)
     """How far both targets move towards their networks each time."""
     exploration_noise: float = number(0.1, low=0)
@@ -57,44 +57,46 @@ class TD3Agent(NamedTuple):
 def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
     """TD3 in `environment` with the policy and critics that `network(key)` makes. `init` raises UsageError for wrong sizes."""
     check_bounded(environment.action_space)
-    learner = Learner(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, learner, lambda config: uniform())
+    agent_fns = AgentFns(lambda key, config: init(network(key), config), explore, act, update)
+    return off_policy(environment, agent_fns, lambda config: uniform())
 
 
 def init(network: ActorCritics, config: TD3Config) -> TD3Agent:
     parts = {"actor": network.actor, "critic": network.critic}
-    states = {name: optimizer.init(parts[name]) for name, optimizer in transformations(config).items()}
+    states = {name: optimizer.init(parts[name]) for name, optimizer in optimizers(config).items()}
     return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
 
 
-def transformations(config: TD3Config) -> dict[str, optax.GradientTransformation]:
-    rates = {"actor": config.learning_rate, "critic": config.learning_rate * config.critic_rate}
-    return {name: optimizers.adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
+    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
+    rates = {"actor": config.learning_rate, "critic": critic_rate}
+    return {name: adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
 
 
 def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> tuple[TD3Agent, dict[str, jax.Array]]:
     """One gradient step of the critics and, every `policy_delay`-th time, of the policy, with both targets after it."""
-    adam, states = transformations(config), agent.optimizer
+    optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     action = jnp.clip(jax.vmap(agent.target.actor)(batch.next_obs) + noise, -1.0, 1.0)
-    next_value = least(agent.target.critic, batch.next_obs, action)
+    next_value = min_q(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
-    (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = optimizers.descend(adam["critic"], states["critic"], agent.network.critic, slope)
+    (loss, (value, td_error)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
+    critic, critic_state = apply_gradients(optimizer["critic"], states["critic"], agent.network.critic, gradient)
 
-    def improve(learnt: Any) -> Any:
-        actor, actor_state, target = learnt
-        slope = jax.grad(policy_loss)(actor, critic, batch)
-        actor, actor_state = optimizers.descend(adam["actor"], actor_state, actor, slope)
-        return actor, actor_state, optimizers.blend(target, ActorCritics(actor, critic), config.tau)
+    def update_policy(before: Any) -> Any:
+        actor, actor_state, target = before
+        gradient = jax.grad(policy_loss)(actor, critic, batch)
+        actor, actor_state = apply_gradients(optimizer["actor"], actor_state, actor, gradient)
+        network: Any = ActorCritics(actor, critic)
+        return actor, actor_state, optax.incremental_update(network, target, config.tau)
 
     steps = agent.steps + 1
-    learnt = agent.network.actor, states["actor"], agent.target
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
-    actor, actor_state, target = jax.lax.cond(is_due, improve, lambda same: same, learnt)
+    before = agent.network.actor, states["actor"], agent.target
+    actor, actor_state, target = jax.lax.cond(is_due, update_policy, lambda before: before, before)
     agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
-    return agent, {"loss": loss, "error": error, "value": value}
+    return agent, {"loss": loss, "td_error": td_error, "value": value}
 
 
 def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
@@ -102,13 +104,17 @@ def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
     return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
 
 
-def explore(agent: TD3Agent, config: TD3Config, obs: Any, noise: jax.Array, key: jax.Array, progress: jax.Array) -> jax.Array:
+def explore(
+    agent: TD3Agent, config: TD3Config, obs: Any, carry: Any, noise: jax.Array, key: jax.Array, progress: jax.Array
+) -> tuple[jax.Array, Any]:
     """The policy's action with noise."""
-    return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0)
+    return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0), carry
 
 
-def act(agent: TD3Agent, config: TD3Config, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
+def act(
+    agent: TD3Agent, config: TD3Config, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array
+) -> tuple[jax.Array, Any]:
     """The policy's action or, not greedily, with the noise of exploration, white: there is no step before."""
     action = agent.network.actor(obs)
     noisy = jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0)
-    return jnp.where(jnp.asarray(greedy), action, noisy)
+    return jnp.where(jnp.asarray(greedy), action, noisy), carry

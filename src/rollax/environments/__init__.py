@@ -1,13 +1,9 @@
-"""Environments: the contract, the registry, and the check for one's own."""
+"""Environments: the contract and the registry (`rollax.check_environment` checks one's own)."""
 
-from rollax.environments.check import check_environment
 from rollax.environments.core import (
     AgentsEnvironment,
     DescribedEnvironment,
     Environment,
-    Streams,
-    StreamState,
-    TimeStep,
     Transition,
 )
 from rollax.environments.registry import arguments, list_environments, make, register
@@ -16,12 +12,8 @@ __all__ = [
     "AgentsEnvironment",
     "DescribedEnvironment",
     "Environment",
-    "StreamState",
-    "Streams",
-    "TimeStep",
     "Transition",
     "arguments",
-    "check_environment",
     "list_environments",
     "make",
     "register",

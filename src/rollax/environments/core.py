@@ -1,17 +1,9 @@
-"""The contract of environments, and the batch of environments that an algorithm acts in.
-
-An environment only steps and resets; it never resets itself. `Streams` runs many copies, restarts those whose episode
-ended, and presents every agent of every copy as one stream of experience.
-"""
+"""The contract of environments: one that steps and resets, and never resets itself (`rollax.acting.streams` restarts)."""
 
 from typing import Any, NamedTuple, Protocol
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from rollax import tree
 from rollax.spaces import ActionSpace, Box, Space
 
 
@@ -81,7 +73,7 @@ def agent_types(environment: Any) -> tuple[str, ...]:
 class TaskEnvironment(Environment, Protocol):
     """An environment whose episodes may differ in their task. `reset(key)` draws a task and begins an episode of it.
 
-    With `keeps_task` each of many copies has one task for good, and `Streams` does not call `reset`.
+    With `keeps_task` each of many copies has one task for good, and what restarts episodes does not call `reset`.
     """
 
     @property
@@ -124,127 +116,3 @@ class DescribedEnvironment(Environment, Protocol):
 def descriptor_space(environment: Any) -> Box | None:
     """The space of the descriptors of an environment's states; None where it describes nothing."""
     return getattr(environment, "descriptor_space", None)
-
-
-class TimeStep(NamedTuple):
-    """What one step of all streams gives, after restarts. `S` streams = environments x agents."""
-
-    obs: Any  # [S, ...]: what to act on next: the first observation of a new episode where one ended
-    reward: jax.Array  # float [S]
-    terminated: jax.Array  # bool [S]
-    truncated: jax.Array  # bool [S]
-    final_obs: Any  # [S, ...]: the true observation after the step, before any restart
-    info: dict[str, jax.Array]  # [E, ...]
-
-
-class StreamState(NamedTuple):
-    """Everything that changes in a batch of E environments. Every leaf leads with `[E]`, so it shards along one axis."""
-
-    env_state: Any
-    obs: Any  # [E, ...] or [E, A, ...]
-    reset: jax.Array  # bool [E]: `obs` begins an episode
-    key: jax.Array  # key [E]: the n-th episode of an environment begins with `reset(fold_in(key, n))`
-    episode: jax.Array  # int32 [E]: how many episodes have begun
-    spare: Any  # (env_state, obs) [E, ...]: the start of one episode to come, a cache of the rule above
-    spare_episode: jax.Array  # int32 [E]: the number of that episode
-
-
-FEWEST_STARTS = 16  # drawn together, where there are as many environments
-_TASK = np.uint32(2**32 - 1)
-
-
-class Streams(eqx.Module):
-    """`num_envs` copies of an environment that restart by themselves, seen as streams of single agents.
-
-    The start of an environment's n-th episode is a pure function of its own key and n. Every environment keeps one start in
-    stock; empty stocks are drawn anew, many together, when one of them is needed. So starts cost about as much as episodes
-    are many, not as steps are many, and are the same however the environments are spread over devices.
-    """
-
-    env: Any
-    num_envs: int = eqx.field(static=True)
-
-    @property
-    def num_streams(self) -> int:
-        return self.num_envs * (self.env.num_agents or 1)
-
-    def init(self, key: jax.Array) -> StreamState:
-        """Starts the first episode of every environment."""
-        keys = jax.random.split(key, self.num_envs)
-        first = jnp.zeros(self.num_envs, jnp.int32)
-        env_state, obs = self._draw(keys, first)
-        spare = self._draw(keys, first + 1)
-        return StreamState(env_state, obs, jnp.ones(self.num_envs, bool), keys, first + 1, spare, first + 1)
-
-    def step(self, keys: jax.Array, state: StreamState, action: Any) -> tuple[StreamState, TimeStep]:
-        """One step of every environment; those whose episode ended begin the next one.
-
-        `keys`: `[E]`, one for each environment; `action`: `[S, ...]`.
-        """
-        transition = jax.vmap(self.env.step)(keys, state.env_state, self._by_environment(action))
-        ended = transition.terminated | transition.truncated
-        ended = ended if self.env.num_agents is None else jnp.all(ended, axis=-1)
-        state = self._refill(state, ended)
-        start_state, start_obs = state.spare
-        state = state._replace(
-            env_state=tree.where(ended, start_state, transition.state),
-            obs=tree.where(ended, start_obs, transition.obs),
-            reset=ended,
-            episode=state.episode + ended,
-        )
-        by_stream = self.by_stream((state.obs, transition.reward, transition.terminated, transition.truncated, transition.obs))
-        return state, TimeStep(*by_stream, info=transition.info)
-
-    def by_stream(self, values: Any) -> Any:
-        """`[E, A, ...]` as `[S, ...]`; without agents the two are the same."""
-        if self.env.num_agents is None:
-            return values
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
-
-    def spread(self, values: jax.Array) -> jax.Array:
-        """A value for each environment `[E]` as one for each of its streams `[S]`."""
-        return jnp.repeat(values, self.env.num_agents or 1, axis=0)
-
-    def _by_environment(self, values: Any) -> Any:
-        if self.env.num_agents is None:
-            return values
-        return jax.tree.map(lambda x: x.reshape(-1, self.env.num_agents, *x.shape[1:]), values)
-
-    def _draw(self, keys: jax.Array, episode: jax.Array) -> Any:
-        """The start of the given episode of every environment."""
-        start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
-        if not getattr(self.env, "keeps_task", False):
-            return jax.vmap(self.env.reset)(start_keys)
-        # The task of an environment follows from its own key, by a number that no episode has.
-        tasks = jax.vmap(lambda key: self.env.sample_task(jax.random.fold_in(key, _TASK)))(keys)
-        return jax.vmap(self.env.reset_task)(start_keys, tasks)
-
-    def _refill(self, state: StreamState, ended: jax.Array) -> StreamState:
-        """Draws new stocks, for a share of the environments at a time, until none that ended has an empty one.
-
-        Those that ended come first, then others whose stock is empty: so a draw is seldom needed, and never larger than useful.
-        A `while_loop` rather than a `cond`: under `vmap` a `cond` would draw at every step.
-        """
-        share = min(self.num_envs, max(FEWEST_STARTS, self.num_envs // 4))
-
-        def urgent(spare_episode: jax.Array) -> jax.Array:
-            return ended & (spare_episode != state.episode)
-
-        def missing(carry: tuple[Any, jax.Array]) -> jax.Array:
-            return jnp.any(urgent(carry[1]))
-
-        def draw(carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            spare, spare_episode = carry
-            first, empty = urgent(spare_episode), spare_episode != state.episode
-            # The rank of each environment among those to draw for: compaction by sums, as sorting is slow.
-            rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
-            place = jnp.where(empty & (rank < share), rank, share)
-            # What is left of the share beyond those that need one falls out of range, and is dropped.
-            chosen = jnp.full(share, self.num_envs).at[place].set(jnp.arange(self.num_envs), mode="drop")
-            keys, episode = (x.at[chosen].get(mode="clip") for x in (state.key, state.episode))
-            starts = self._draw(keys, episode)
-            put = lambda all, some: all.at[chosen].set(some, mode="drop")  # noqa: E731
-            return jax.tree.map(put, spare, starts), put(spare_episode, episode)
-
-        spare, spare_episode = jax.lax.while_loop(missing, draw, (state.spare, state.spare_episode))
-        return state._replace(spare=spare, spare_episode=spare_episode)

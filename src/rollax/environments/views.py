@@ -181,7 +181,7 @@ class Against(View):
         after_carries = {}
         for (kind, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
             seen = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
-            after_carries[kind], theirs = algorithm.act(self.opponents[kind], carries[kind], seen, act_key, False)
+            theirs, after_carries[kind] = algorithm.act(self.opponents[kind], seen, carries[kind], act_key, False)
             own = [i for i, agent in enumerate(agents) if agent_types(self.env)[agent] == kind]
             actions = actions.at[np.asarray(agents)[own]].set(theirs[np.asarray(own)])
         after = self.env.step(env_key, inner, actions)

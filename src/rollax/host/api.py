@@ -12,6 +12,7 @@ import numpy as np
 
 from rollax import tree
 from rollax.acting import descriptors
+from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
 from rollax.environments import make
 from rollax.environments.core import Environment, agent_types
@@ -20,7 +21,7 @@ from rollax.errors import UsageError
 from rollax.host import loop, record, run_folder
 from rollax.host import program as programs
 from rollax.host.checkpoint import Checkpoints
-from rollax.host.evaluation import Episodes, Metric, default_metrics, evaluator, measured
+from rollax.host.evaluation import Metric, default_metrics, measured
 from rollax.host.loop import Result
 from rollax.host.progress import Display, display
 from rollax.host.settings import RunOptions, Spec, evaluated_with, make_spec
@@ -124,7 +125,7 @@ def resume(
     folder = Path(folder)
     spec = loop.resumed(run_folder.read_spec(folder), total_steps, changes)
     newest = max(Checkpoints(folder / "checkpoints").steps(), default=0)
-    end = spec.total_updates * spec.config.frames_per_update
+    end = spec.total_updates * spec.config.steps_per_update
     if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
         raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
     environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
@@ -181,8 +182,7 @@ class Policy(NamedTuple):
     def act(self, obs: Any, carry: Any, key: jax.Array, greedy: bool = True) -> tuple[Any, Any]:
         """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
         vmap it."""
-        carry, action = self.algorithm.act(self.state, carry, obs, key, greedy)
-        return action, carry
+        return self.algorithm.act(self.state, obs, carry, key, greedy)
 
     def evaluate(
         self,
@@ -317,8 +317,8 @@ def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[
 def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
     """An algorithm whose agents see who they are, for observations that do not tell."""
 
-    def act(state: Any, carry: Any, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        return algorithm.act(state, carry, identified(space, obs), key, greedy)
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        return algorithm.act(state, identified(space, obs), carry, key, greedy)
 
     return algorithm._replace(act=act)
 

@@ -14,11 +14,10 @@ from rollax.populations.evolution import Generation
 MOST_SHOWN = 20  # generations that a person is told of
 
 
-def begin(spec: Spec, updates: int, state: Any, recorder: Recorder) -> None:
+def begin(spec: Spec, updates: int, config: Any, recorder: Recorder) -> None:
     """Writes the first line, what every member drew, where a run that evolves is at its start."""
     if not spec.evolve or updates:
         return
-    config = state.members.config
     settings = {name: np.asarray(getattr(config, name)).tolist() for name in spec.evolve}
     recorder.generation(0, {"generation": 0, "fitness": None, "parent": None, "settings": settings})
 

@@ -13,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.evaluate import Episodes, info_shapes
+from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import lineage, record
 from rollax.host import program as programs
 from rollax.host.checkpoint import Checkpoints, SaveFailed
-from rollax.host.evaluation import Episodes, Metric, default_metrics, further, info_shapes, measured
+from rollax.host.evaluation import Metric, default_metrics, further, measured
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration, size
 from rollax.host.run_folder import METRICS, installed
@@ -76,7 +78,7 @@ class Session:
 
     @property
     def frames(self) -> int:
-        return self.updates * self.spec.config.frames_per_update
+        return self.updates * self.spec.config.steps_per_update
 
     @property
     def wall_time(self) -> float:
@@ -84,7 +86,7 @@ class Session:
 
     @property
     def steps_per_second(self) -> float:
-        done = self.busy_updates * self.spec.config.frames_per_update * (self.program.num_members or 1)
+        done = self.busy_updates * self.spec.config.steps_per_update * (self.program.num_members or 1)
         return done / self.busy_seconds if self.busy_seconds else 0.0
 
 
@@ -125,20 +127,20 @@ def _begin(session: Session) -> None:
         again = (folder / METRICS).exists()
         session.recorder = record.Recorder(folder, session.spec, -1 if again else None)
         session.state = program.init()
-        lineage.begin(session.spec, session.updates, session.state, session.recorder)
+        lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
         return
     step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
     for warning in warnings:
         session.show.message(f"warning: {warning}")
     session.checkpoints.set_aside_after(step)
-    session.updates = step // session.spec.config.frames_per_update
+    session.updates = step // session.spec.config.steps_per_update
     earlier = [line for line in read_metrics(folder / METRICS) if line["step"] <= step] if (folder / METRICS).exists() else []
     session.started -= max((line.get("wall_time", 0.0) for line in earlier), default=0.0)
     evaluations = [line for line in earlier if line.get("event") == "evaluation"]
     session.evaluation = evaluations[-1] if evaluations else {}
     session.recorder = record.Recorder(folder, session.spec, step)
-    session.state = programs.with_total_updates(state, session.spec.total_updates)
-    lineage.begin(session.spec, session.updates, session.state, session.recorder)
+    session.state = programs.with_total_updates(program.algorithm, state, session.spec.total_updates)
+    lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
     session.show.message(f"going on from step {step:,}")
 
 
@@ -188,7 +190,7 @@ def _evolve_if_due(session: Session) -> None:
 
 
 def _checkpoint_is_due(session: Session) -> bool:
-    options, frames = session.spec.options, session.spec.config.frames_per_update
+    options, frames = session.spec.options, session.spec.config.steps_per_update
     minutes = (time.monotonic() - session.last_checkpoint) / 60
     by_time = 0 < options.checkpoint_minutes <= minutes
     return bool(
@@ -196,12 +198,12 @@ def _checkpoint_is_due(session: Session) -> bool:
     )
 
 
-def _checkpoint_updates(checkpoint_steps: int, frames_per_update: int, session: Session) -> int:
+def _checkpoint_updates(checkpoint_steps: int, steps_per_update: int, session: Session) -> int:
     """Every how many updates to save; a whole number of lines, so that no line is cut in two."""
     if not checkpoint_steps:
         return session.spec.total_updates + 1
     line = session.spec.updates_per_line
-    return max(1, round(checkpoint_steps / frames_per_update / line)) * line
+    return max(1, round(checkpoint_steps / steps_per_update / line)) * line
 
 
 def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
@@ -252,8 +254,8 @@ def _advance(session: Session) -> bool:
         first = max(start - session.updates, 0)
         updates = session.updates + stop
         timing = {"updates": updates, "wall_time": session.wall_time, "steps_per_second": session.steps_per_second}
-        values = record.line({name: row[first:stop] for name, row in rows.items()})
-        session.recorder.metrics(updates * session.spec.config.frames_per_update, {**values, **timing})
+        values = record.line(rows, first, stop)
+        session.recorder.metrics(updates * session.spec.config.steps_per_update, {**values, **timing})
     session.updates += number
     _show_progress(session, values)
     return True
@@ -272,7 +274,7 @@ def _segment_length(session: Session) -> int:
     for every in (
         spec.updates_per_evaluation,
         spec.updates_per_generation,
-        _checkpoint_updates(spec.options.checkpoint_steps, spec.config.frames_per_update, session),
+        _checkpoint_updates(spec.options.checkpoint_steps, spec.config.steps_per_update, session),
     ):
         if every:
             due = min(due, (updates // every + 1) * every)
@@ -284,14 +286,14 @@ def _segment_length(session: Session) -> int:
 
 def _go_back(session: Session, offset: int, culprit: str) -> bool:
     """To the last good state, which is the newest checkpoint. True when training goes on from it."""
-    frames = (session.updates + offset + 1) * session.spec.config.frames_per_update
+    frames = (session.updates + offset + 1) * session.spec.config.steps_per_update
     step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
     what = record.CULPRITS.get(culprit, f"{culprit} became NaN or infinite")
     session.show.message(
         f"error: {what} at step {frames:,} (update {session.updates + offset + 1}); "
         f"the last good state is the checkpoint of step {step:,}"
     )
-    session.updates = step // session.spec.config.frames_per_update
+    session.updates = step // session.spec.config.steps_per_update
     session.state = state
     if session.spec.options.on_nonfinite == "stop":
         return False
@@ -302,13 +304,15 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
     session.recorder = record.Recorder(session.folder, session.spec, step)
-    session.state = programs.with_other_keys(programs.with_total_updates(state, session.spec.total_updates), session.rollbacks)
-    lineage.begin(session.spec, session.updates, session.state, session.recorder)
+    algorithm = session.program.algorithm
+    state = programs.with_total_updates(algorithm, state, session.spec.total_updates)
+    session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
+    lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")
     return True
 
 
-def _warn_of_members(session: Session, rows: dict[str, np.ndarray]) -> None:
+def _warn_of_members(session: Session, rows: Metrics) -> None:
     """Says once of every member that it is no longer finite; the others go on."""
     if not session.program.num_members:
         return
@@ -326,7 +330,7 @@ def _show_progress(session: Session, values: dict[str, Any]) -> None:
     returns = np.asarray(values.get("episode_return", np.nan), float)
     shown = f"{np.nanmean(returns):.2f}" if np.isfinite(returns).any() else "-"
     figures = {"return": shown, "steps/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
-    session.show.progress(session.frames, session.spec.total_updates * session.spec.config.frames_per_update, figures)
+    session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)
 
 
 def announce(session: Session) -> None:
@@ -360,7 +364,7 @@ def closing_words(result: Result, spec: Spec) -> list[str]:
         f"  {rollax} eval {folder}      more episodes of its policy",
         f"  {rollax} plot {folder}      its curves",
         f"  {rollax} render {folder}    an episode to look at",
-        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.frames_per_update}    to go on",
+        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
     ]
 
 

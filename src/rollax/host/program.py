@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import environments
-from rollax.algorithm import Algorithm, population, segment
+from rollax.acting.evaluate import Episodes, evaluator
+from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
 from rollax.errors import UsageError
 from rollax.host import memory
-from rollax.host.evaluation import Episodes, evaluator
 from rollax.host.settings import Spec, entry
-from rollax.populations.evolution import Evolving, Generation, evolve, evolving
+from rollax.populations import population
+from rollax.populations.evolution import Generation, evolve, evolving
 from rollax.scale import sharding
 
 LARGEST_CAPACITY = 256
@@ -29,12 +30,12 @@ LARGEST_CAPACITY = 256
 class Program(NamedTuple):
     """What the host's loop calls. A population's states, metrics and episodes lead with (or, metrics, follow with) `[P]`."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm  # of the state: of a single run, of a population, of one that evolves
     environment: Environment  # of evaluations
     num_members: int | None  # None: a single run, without the axis
     abstract_state: Any  # shapes, types and placement of the state
     init: Callable[[], Any]
-    advance: Callable[[Any, int], tuple[Any, dict[str, np.ndarray]]]  # (state, updates) -> (state, metrics by update)
+    advance: Callable[[Any, int], tuple[Any, Metrics]]  # (state, updates) -> (state, metrics by update, of NumPy arrays)
     evaluate: Callable[[Any, int], Episodes]  # (state, updates done) -> episodes
     evolve: Callable[[Any], tuple[Any, Generation]] | None  # of a population that does
     capacity: int  # most updates in one call of advance
@@ -102,7 +103,7 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     is_population = len(spec.members()) > 1
     over = _mesh(spec, is_population)
     if not is_population:
-        _placed(one, over, is_population)
+        _placed(algorithm, one, over, is_population)
     _check_memory(spec, one)
 
 
@@ -131,6 +132,12 @@ def child_key(seed: int) -> jax.Array:
     return jax.random.split(jax.random.key(seed), 3)[2]
 
 
+def rollback_key(seed: int, updates: int, number: int) -> jax.Array:
+    """What a member goes on with after its `number`-th rollback to the same update."""
+    key = jax.random.split(jax.random.key(seed), 4)[3]  # the fourth of its seed's keys: see `child_key`
+    return jax.random.fold_in(jax.random.fold_in(key, updates), number)
+
+
 class _Uncompiled(NamedTuple):
     """The functions of a run, one member's or a population's, and what they begin with."""
 
@@ -153,7 +160,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     capacity = min(capacity, max(1, spec.total_updates))
     run, evaluate = segment(parts.algorithm, capacity), parts.evaluate
     over = _mesh(spec, is_population)
-    placed = _placed(parts.abstract, over, is_population)
+    placed = _placed(parts.algorithm, parts.abstract, over, is_population)
     if over is not None and is_population:
         run = sharding.over_members(run, over, (0, None), (0, 1))
         evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
@@ -169,7 +176,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     with ThreadPoolExecutor(2) as threads:
         later = threads.submit(lambda: jax.jit(evaluate).lower(placed, parts.eval_key).compile())
         compiled_run = compile_run()
-        compiled_evolve = _compile_evolve(spec, placed, where)
+        compiled_evolve = _compile_evolve(spec, population(algorithm), placed, where)
         compiled_evaluate = later.result()
     seconds = time.monotonic() - started
 
@@ -177,9 +184,9 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
         state = jax.jit(parts.algorithm.init)(parts.run_key, parts.config)
         return state if where is None else jax.device_put(state, where)
 
-    def advance(state: Any, num_updates: int) -> tuple[Any, dict[str, np.ndarray]]:
+    def advance(state: Any, num_updates: int) -> tuple[Any, Metrics]:
         state, metrics = compiled_run(state, jnp.int32(num_updates))
-        return state, {name: np.asarray(rows)[:num_updates] for name, rows in metrics.items()}
+        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate_at(state: Any, updates: int) -> Episodes:
         key = parts.eval_key
@@ -192,7 +199,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     size = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
     num_members = len(members) if is_population else None
     functions = init, advance, evaluate_at, compiled_evolve
-    return Program(algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
+    return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
 
 
 def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:
@@ -226,12 +233,12 @@ def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda state, *arguments: function(state.members, *arguments)
 
 
-def _compile_evolve(spec: Spec, placed: Any, where: Any) -> Callable[[Any], tuple[Any, Generation]] | None:
+def _compile_evolve(spec: Spec, members: Algorithm, placed: Any, where: Any) -> Callable[[Any], tuple[Any, Generation]] | None:
     """One generation of a population that evolves. Across devices, members come from wherever their parents are."""
     if not spec.updates_per_generation:
         return None
     places = None if where is None else (where, None)
-    jitted = jax.jit(lambda state: evolve(state, spec.evolve, spec.method), donate_argnums=0, out_shardings=places)
+    jitted = jax.jit(lambda state: evolve(members, state, spec.evolve, spec.method), donate_argnums=0, out_shardings=places)
     compiled = jitted.lower(placed).compile()
 
     def run(state: Any) -> tuple[Any, Generation]:
@@ -263,28 +270,20 @@ def _config_of(spec: Spec, member: dict[str, float]) -> Any:
     return dataclasses.replace(spec.config, total_updates=float(spec.total_updates), **swept)
 
 
-def with_total_updates(state: Any, total_updates: int) -> Any:
-    """The state with schedules that end at another number of updates."""
-    if isinstance(state, Evolving):
-        return state._replace(members=with_total_updates(state.members, total_updates))
-    old = state.config.total_updates
-    config = dataclasses.replace(state.config, total_updates=jax.device_put(jnp.full_like(old, total_updates), old.sharding))
-    return state._replace(config=config)
+def with_total_updates(algorithm: Algorithm, state: Any, total_updates: int) -> Any:
+    """The state with schedules that end at another number of updates. `algorithm`: of the state, also a population's."""
+    config = algorithm.config(state)
+    old = config.total_updates
+    total = jax.device_put(jnp.full_like(old, total_updates), old.sharding)
+    return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
 
 
-def with_other_keys(state: Any, number: int) -> Any:
-    """The state with other random numbers and episode starts ahead, so that going back does not repeat what went wrong."""
-
-    def fold(keys: jax.Array) -> jax.Array:
-        folded = jax.vmap(jax.random.fold_in, (0, None))(keys.reshape(-1), number).reshape(keys.shape)
-        return jax.device_put(folded, keys.sharding)
-
-    if isinstance(state, Evolving):
-        return state._replace(members=with_other_keys(state.members, number), key=fold(state.key))
-    streams = state.actor.streams
-    empty = jax.device_put(jnp.full_like(streams.spare_episode, -1), streams.spare_episode.sharding)
-    streams = streams._replace(key=fold(streams.key), spare_episode=empty)
-    return state._replace(key=fold(state.key), actor=state.actor._replace(streams=streams))
+def with_other_keys(algorithm: Algorithm, spec: Spec, state: Any, updates: int, number: int) -> Any:
+    """The state with other random numbers ahead, so that going back does not repeat what went wrong."""
+    keys = [rollback_key(int(member["seed"]), updates, number) for member in spec.members()]
+    key = keys[0] if len(keys) == 1 else jnp.stack(keys)
+    where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(algorithm.reseed, out_shardings=where)(state, key)
 
 
 def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
@@ -296,12 +295,12 @@ def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
     return sharding.mesh(number, "members" if is_population else "environments")
 
 
-def _placed(state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
+def _placed(algorithm: Algorithm, state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
     if over is None:
         return state
     if is_population:
         where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
         places = jax.tree.map(lambda _: where, state)
     else:
-        places = sharding.environment_shardings(state, over)
+        places = sharding.environment_shardings(state, algorithm.by_environment(state), over)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

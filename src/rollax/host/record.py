@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from rollax.algorithm import Finite, Metrics
 from rollax.host import logging
 from rollax.host.run_folder import EVALUATIONS, LINEAGE, METRICS, write_atomically
 from rollax.host.settings import Spec
 
-# Sums over the episodes of a rollout become means over the episodes of a line.
-_EPISODES = ("episodes/number", "episodes/total_return", "episodes/total_length")
-
-# What can be no longer finite, causes before their effects (a compiled program returns its metrics in another order).
+# What is no longer finite, by the fields of `Finite`.
 CULPRITS = {
     "observation": "an observation of the environment became NaN or infinite",
     "reward": "a reward of the environment became NaN or infinite",
@@ -23,39 +21,31 @@ CULPRITS = {
 }
 
 
-def line(rows: dict[str, np.ndarray]) -> dict[str, Any]:
-    """One line of metrics from several updates `[n]` or `[n, P]`: means, and means per episode where episodes ended."""
-    count, total_return, total_length = (rows[name].sum(axis=0) for name in _EPISODES)
+def line(rows: Metrics, first: int, stop: int) -> dict[str, Any]:
+    """One line of metrics from the updates `first` to `stop` of `[n]` or `[n, P]`: means, and means per episode that ended."""
+    count, total_return, total_length = (values[first:stop].sum(axis=0) for values in rows.episodes)
     with np.errstate(invalid="ignore", divide="ignore"):
         episodes = {"episode_return": total_return / count, "episode_length": total_length / count, "episodes": count}
-    others = {name: values.mean(axis=0) for name, values in rows.items() if not name.startswith(("episodes/", "finite/"))}
-    return {name: value.tolist() for name, value in {**episodes, **others}.items()}
+    means = {name: values[first:stop].mean(axis=0) for name, values in rows.values.items()}
+    return {name: value.tolist() for name, value in {**episodes, **means}.items()}
 
 
-def first_nonfinite(rows: dict[str, np.ndarray]) -> tuple[int, str] | None:
+def first_nonfinite(rows: Metrics) -> tuple[int, str] | None:
     """The first update and what went bad in it, the cause before its effects; None while all is well.
 
     Of a population, members that are still well hide those that are not: it takes all of them.
     """
-    names = sorted((name.split("/")[1] for name in rows if name.startswith("finite/")), key=_order)
-    checks = [rows[f"finite/{name}"] for name in names]
-    well = np.stack([values.reshape(len(values), -1) for values in checks], axis=1)  # [n, checks, P]
+    well = np.stack([values.reshape(len(values), -1) for values in rows.finite], axis=1)  # [n, checks, P]
     bad = ~np.any(np.all(well, axis=1), axis=1)
     if not np.any(bad):
         return None
     update = int(np.argmax(bad))
-    return update, names[int(np.argmin(np.all(well[update], axis=1)))]
+    return update, Finite._fields[int(np.argmin(np.all(well[update], axis=1)))]
 
 
-def _order(name: str) -> int:
-    """Causes before effects; what an algorithm of another's making names besides comes last."""
-    return list(CULPRITS).index(name) if name in CULPRITS else len(CULPRITS)
-
-
-def bad_members(rows: dict[str, np.ndarray]) -> np.ndarray:
+def bad_members(rows: Metrics) -> np.ndarray:
     """Which members `[P]` are no longer finite after the last of these updates."""
-    checks = np.stack([values[-1] for name, values in rows.items() if name.startswith("finite/")])
-    return ~np.all(checks, axis=0)
+    return ~np.all(np.stack([values[-1] for values in rows.finite]), axis=0)
 
 
 class Recorder:
@@ -92,7 +82,7 @@ class Recorder:
         """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis."""
         numbers = {f"evaluation/{name}": _scalar(value) for name, value in values.items()}
         self._others.write(step, numbers)
-        arrays = {name: value for name, value in episodes.items() if name != "info" and not isinstance(value, tuple)}
+        arrays = {name: value for name, value in episodes.items() if name != "info" and value is not None}
         arrays |= {f"info/{name}": value for name, value in episodes.get("info", {}).items()}
         for name, value in {"step": step, **arrays}.items():
             self._evaluations.setdefault(name, []).append(np.asarray(value))

@@ -122,7 +122,7 @@ class Spec:
     def total_updates(self) -> int:
         """Updates to run: the total steps, rounded up to whole updates."""
         assert self.options.total_steps is not None, "make_spec sets it"
-        return -(-self.options.total_steps // self.config.frames_per_update)
+        return -(-self.options.total_steps // self.config.steps_per_update)
 
     @property
     def method(self) -> Method:
@@ -132,7 +132,7 @@ class Spec:
 
     def is_generation(self, updates: int) -> bool:
         """Whether there is a generation after so many updates; none at the end, where nothing would be learnt by it."""
-        every, is_begun = self.updates_per_generation, updates * self.config.frames_per_update >= self.options.evolve_start
+        every, is_begun = self.updates_per_generation, updates * self.config.steps_per_update >= self.options.evolve_start
         return bool(every and is_begun and updates % every == 0 and 0 < updates < self.total_updates)
 
     def members(self) -> list[dict[str, float]]:
@@ -305,7 +305,7 @@ def _updates_per_generation(spec: Spec, per_line: int) -> int:
     frames = spec.options.evolve_every
     if frames == 0:
         return 0
-    updates = spec.total_updates / DEFAULT_GENERATIONS if frames is None else frames / spec.config.frames_per_update
+    updates = spec.total_updates / DEFAULT_GENERATIONS if frames is None else frames / spec.config.steps_per_update
     return max(1, round(updates / per_line)) * per_line
 
 
@@ -313,9 +313,9 @@ def _check_generations(spec: Spec) -> None:
     """Raises UsageError when a population that is to evolve never would."""
     if not spec.updates_per_generation:
         return
-    every, options = spec.updates_per_generation * spec.config.frames_per_update, spec.options
+    every, options = spec.updates_per_generation * spec.config.steps_per_update, spec.options
     first = max(1, math.ceil(options.evolve_start / every)) * every
-    total = spec.total_updates * spec.config.frames_per_update
+    total = spec.total_updates * spec.config.steps_per_update
     if first >= total:
         given = "" if options.evolve_every is None else f" and evolve_every {options.evolve_every:,}"
         raise UsageError(

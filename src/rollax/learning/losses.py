@@ -1,14 +1,20 @@
-"""Terms of policy-gradient losses, for one sample each; they work elementwise on arrays of samples."""
+"""Terms of losses, elementwise on arrays of samples; their means over the samples that count; what an update reports."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rollax import tree
+from rollax.acting.streams import Experience
+from rollax.algorithm import Finite
 
-def policy_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): eq. 7 of one sample; to be maximized.
+
+def clipped_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
+    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): Schulman et al. 2017, eq. 7; to be maximized.
 
     >>> ratio, advantage = jnp.array([1.1, 1.5, 0.5]), jnp.array([1.0, 1.0, -1.0])
-    >>> [round(float(x), 3) for x in policy_objective(jnp.log(ratio), advantage, 0.2)]
+    >>> [round(float(x), 3) for x in clipped_objective(jnp.log(ratio), advantage, 0.2)]
     [1.1, 1.2, -0.8]
     """
     ratio = jnp.exp(log_ratio)
@@ -16,7 +22,7 @@ def policy_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array
 
 
 def value_error(value: jax.Array, old: jax.Array, target: jax.Array, clip: jax.Array | float | None) -> jax.Array:
-    """(V - target)^2 / 2 of one sample; with `clip`, the larger of that and the same for V within `clip` of the old value."""
+    """(V - target)^2 / 2; with `clip`, the larger of that and the same for V within `clip` of the old value."""
     error = (value - target) ** 2
     if clip is not None:
         error = jnp.maximum(error, (old + jnp.clip(value - old, -clip, clip) - target) ** 2)
@@ -27,3 +33,49 @@ def kl_estimate(log_ratio: jax.Array) -> jax.Array:
     """(r - 1) - log r: an unbiased and never negative estimate of KL(old || new) from samples of old (Schulman 2020, k3)."""
     # exp is there already and expm1 is slow; what rounding takes below zero is zero.
     return jnp.maximum(jnp.exp(log_ratio) - 1 - log_ratio, 0.0)
+
+
+def mean(x: jax.Array, mask: jax.Array | None = None, axes: tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
+    """The mean over `axes` (all of them by default) of the samples where `mask` is true, of all where it is None.
+
+    `mask`: bool, the leading axes of `x`; where it is false everywhere the mean is 0.
+    """
+    if mask is None:
+        return jnp.mean(x, axes, keepdims=keepdims)
+    counts = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x.shape)
+    number = jnp.sum(counts.astype(x.dtype), axes, keepdims=keepdims)
+    # What does not count may be anything, also no number.
+    return jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=keepdims) / jnp.maximum(number, 1.0)
+
+
+def means(terms: dict[str, jax.Array], mask: jax.Array | None = None) -> dict[str, jax.Array]:
+    """The mean of each term, all of one shape, in one reduction: each alone costs as much."""
+    together = jax.vmap(lambda x: mean(x, mask))(jnp.stack(list(terms.values())))
+    return dict(zip(terms, together, strict=True))
+
+
+def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """Mean 0 and variance 1 over all of `x` that counts. A single sample stays as it is: it would be 0, and teach nothing."""
+    number = x.size if mask is None else jnp.sum(jnp.broadcast_to(mask, x.shape))
+    centered = x - mean(x, mask)
+    return jnp.where(number > 1, centered / (jnp.sqrt(mean(centered**2, mask)) + 1e-8), x)
+
+
+def report(
+    rollout: Experience, advantage: jax.Array, target: jax.Array, loss: jax.Array, network: Any
+) -> tuple[dict[str, jax.Array], Finite]:
+    """What an update from a rollout `[T, S]` reports: how well values fit their targets, and what is still finite."""
+    mask, value = rollout.mask, rollout.extras.value
+    variance = lambda x: mean((x - mean(x, mask)) ** 2, mask)  # noqa: E731
+    finite = Finite(
+        observation=tree.all_finite((rollout.obs, rollout.next_obs)),
+        reward=tree.all_finite(rollout.reward),
+        advantage=tree.all_finite(advantage),
+        loss=jnp.isfinite(loss),
+        parameters=tree.all_finite(network),
+    )
+    return {
+        "value": mean(value, mask),
+        "reward": mean(rollout.reward, mask),
+        "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
+    }, finite

@@ -5,12 +5,10 @@ within every group, and a minibatch takes the same share of each group. So each 
 minibatch sees every part of the batch, whole rows are copied at once instead of single samples, and no sample leaves the
 device on which its environment runs. With groups of one sequence per minibatch and stream (16 streams or fewer in a block)
 this is a full shuffle stratified by stream.
-
-What is drawn by priority is laid out as one pool instead: every sequence of every stream is a row of its own, and all of them
-compete.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +37,7 @@ class Layout(NamedTuple):
 
 
 def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:
-    """How rollouts are cut; `pooled`: into a single group of single sequences, as `prioritize` needs.
+    """How rollouts are cut; `pooled`: into a single group of single sequences, as sampling by priority needs.
 
     Raises ValueError, saying what would fit, when the sizes do not divide.
 
@@ -88,35 +86,6 @@ def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
     return order.reshape(cut.num_minibatches, -1, cut.groups)
 
 
-def prioritize(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
-    """As `shuffle`, but rows of a pool are drawn with replacement, each with a probability proportional to `priority^exponent`.
-
-    `priority`: `[rows]`, 0 where there is nothing to learn from: such a row is drawn only if all are.
-    """
-    draws = jax.random.categorical(key, log_probability(priority, exponent), shape=(cut.rows,))
-    return draws.reshape(cut.num_minibatches, -1, 1)
-
-
-def log_probability(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
-    """log P `[rows]` by which `prioritize` draws: finite, also for a priority of 0."""
-    positive = priority > 0
-    return jax.nn.log_softmax(jnp.where(positive, exponent * jnp.log(jnp.where(positive, priority, 1.0)), -1e9))
-
-
-def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array) -> jax.Array:
-    """Weights `[rows]` proportional to `P^-beta` (Schaul et al. 2016, section 3.4) against the preference of `prioritize`.
-
-    `size`: `[rows]`, how many samples of a row count; there is no weight where none does. The mean weight of the samples that
-    are drawn is 1, so that with `beta` 1 the losses that are drawn have the mean of all. Deviation: the source divides by the
-    largest weight, by which the least of all rows would set the size of every loss.
-    """
-    log_p = log_probability(priority, exponent)
-    log_size = jnp.log(jnp.maximum(size, 1e-30))
-    log_weight = jnp.where(size > 0, -beta * log_p, 0.0)
-    log_scale = jax.nn.logsumexp(log_p + log_size) - jax.nn.logsumexp(log_p + log_weight + log_size)
-    return jnp.where(size > 0, jnp.exp(log_weight + log_scale), 0.0)
-
-
 def take(data: Any, order: jax.Array) -> Any:
     """One minibatch `[L, B, ...]` from rows `[rows, groups, L, block, ...]` by `order` `[rows / M, groups]`."""
 
@@ -129,6 +98,47 @@ def take(data: Any, order: jax.Array) -> Any:
         return jnp.moveaxis(picked, (2, 1), (0, 1)).reshape(length, -1, *features)
 
     return jax.tree.map(gather, data)
+
+
+Active = dict[str, jax.Array]  # by part of the network, "actor" and "critic": whether it learns now
+# (train, order, active) -> (train, metrics)
+Minibatch = Callable[[Any, jax.Array, Active], tuple[Any, dict[str, jax.Array]]]
+
+
+def epochs(
+    minibatch: Minibatch,
+    learner: Any,
+    cut: Layout,
+    key: jax.Array,
+    actor_epochs: int,
+    critic_epochs: int,
+    target_kl: jax.Array | float,
+    shuffle: Callable[[jax.Array, Layout], jax.Array] = shuffle,
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Runs `minibatch` over fresh shuffles: exactly `actor_epochs`, unless one ends with "approx_kl" above `target_kl`.
+
+    A separate critic has `critic_epochs` of its own, 0 when there is none. Metrics are the means over the last epoch that ran,
+    and "epochs", how many the policy had.
+    """
+
+    def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
+        index, stop, learner, _ = loop
+        active = {"actor": index < stop, "critic": index < critic_epochs}
+        orders = shuffle(jax.random.fold_in(key, index), cut)
+        learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, active), learner, orders)
+        metrics = jax.tree.map(jnp.mean, metrics)
+        stop = jnp.where(metrics["approx_kl"] > target_kl, jnp.minimum(stop, index + 1), stop)
+        return index + 1, stop, learner, metrics
+
+    def unfinished(loop: tuple[jax.Array, jax.Array, Any, Any]) -> jax.Array:
+        index, stop, _, _ = loop
+        return (index < critic_epochs) | (index < stop)
+
+    first = jnp.zeros((), jnp.int32), jnp.asarray(actor_epochs, jnp.int32), learner
+    shapes = jax.eval_shape(lambda loop: epoch((*loop, None))[3], first)
+    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    _, stop, learner, metrics = jax.lax.while_loop(unfinished, epoch, (*first, empty))
+    return learner, {**metrics, "epochs": stop.astype(jnp.float32)}
 
 
 def _divisors_near(number: int, wanted: int) -> str:

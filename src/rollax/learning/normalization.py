@@ -1,12 +1,14 @@
 """Running mean and variance of what a run has seen; a pytree that lives in the state."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from rollax.acting.streams import Experience
+from rollax.learning.losses import mean
+from rollax.learning.returns import discounted_returns
 from rollax.networks.core import Network, Preprocessed
 
 
@@ -24,33 +26,20 @@ def initial(sample: Any) -> Moments:
     return Moments(zeros, jax.tree.map(jnp.ones_like, zeros), jnp.zeros(()))
 
 
-def mean(x: jax.Array, weight: Any = (), axes: tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
-    """The mean over `axes` (all of them by default) of the samples that count: `weight` is true there, or `()` for all.
-
-    `weight`: boolean, the leading axes of `x`; where nothing counts the mean is 0.
-    """
-    if isinstance(weight, tuple):
-        return jnp.mean(x, axes, keepdims=keepdims)
-    counts = jnp.broadcast_to(weight.reshape(weight.shape + (1,) * (x.ndim - weight.ndim)), x.shape)
-    number = jnp.sum(counts.astype(x.dtype), axes, keepdims=keepdims)
-    # What does not count may be anything, also no number.
-    return jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=keepdims) / jnp.maximum(number, 1.0)
-
-
-def update(moments: Moments, batch: Any, axes: int, weight: Any = ()) -> Moments:
+def update(moments: Moments, batch: Any, axes: int, mask: jax.Array | None = None) -> Moments:
     """Adds a batch whose leading `axes` axes count samples (Chan et al. 1979, parallel variance).
 
-    `weight`: which of them do, boolean over these axes; `()` for all.
+    `mask`: which of them do, bool over these axes; None for all.
     """
     leading = tuple(range(axes))
     number = float(math.prod(jax.tree.leaves(batch)[0].shape[:axes]))
-    added = number if isinstance(weight, tuple) else jnp.sum(weight.astype(jnp.float32))
+    added = number if mask is None else jnp.sum(mask.astype(jnp.float32))
     total = jnp.maximum(moments.size + added, 1.0)
 
     def merge(old: jax.Array, variance: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = x.astype(jnp.float32)
-        batch_mean = mean(x, weight, leading, keepdims=True)
-        batch_variance = mean((x - batch_mean) ** 2, weight, leading)
+        batch_mean = mean(x, mask, leading, keepdims=True)
+        batch_variance = mean((x - batch_mean) ** 2, mask, leading)
         delta = jnp.squeeze(batch_mean, leading) - old
         share = added / total
         merged = (1 - share) * variance + share * batch_variance + share * (1 - share) * delta**2
@@ -72,21 +61,20 @@ def normalize(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
     return jax.tree.map(apply, moments.mean, moments.variance, sample)
 
 
-def view(moments: Any) -> Callable[[Any], Network]:
-    """How networks see observations: normalized by the statistics, or as they are when there are none (`()`)."""
-    if moments == ():
-        return lambda network: network
-    return lambda network: Preprocessed(network, jax.tree_util.Partial(normalize, moments))
+def normalized(network: Network, moments: Moments) -> Network:
+    """The network behind the normalization of its observations."""
+    return Preprocessed(network, jax.tree_util.Partial(normalize, moments))
 
 
-def standardize(x: jax.Array, weight: Any = ()) -> jax.Array:
-    """Mean 0 and deviation 1 over all of `x` that counts. A single sample stays as it is: it would be 0, and teach nothing."""
-    number = x.size if isinstance(weight, tuple) else jnp.sum(jnp.broadcast_to(weight, x.shape))
-    centerd = x - mean(x, weight)
-    return jnp.where(number > 1, centerd / (jnp.sqrt(mean(centerd**2, weight)) + 1e-8), x)
+def scale_rewards(
+    moments: Moments, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
+) -> tuple[jax.Array, jax.Array, Moments]:
+    """Rewards `[T, S]` over the running standard deviation of discounted returns; those returns, and the moments, after it.
 
-
-def means(terms: dict[str, jax.Array], weight: Any = ()) -> dict[str, jax.Array]:
-    """The mean of each term, all of one shape, in one reduction: each alone costs as much."""
-    together = jax.vmap(lambda x: mean(x, weight))(jnp.stack(list(terms.values())))
-    return dict(zip(terms, together, strict=True))
+    `discounted_return`: `[S]`, as the rollout before left it.
+    """
+    ended = rollout.terminated | rollout.truncated
+    run = jax.vmap(discounted_returns, in_axes=(1, 1, 0, None), out_axes=(0, 1))
+    last, running = run(rollout.reward, ended, discounted_return, gamma)
+    moments = update(moments, running, axes=2, mask=rollout.mask)
+    return rollout.reward * jax.lax.rsqrt(moments.variance + 1e-8), last, moments

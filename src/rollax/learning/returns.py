@@ -7,6 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rollax import tree
+from rollax.acting.streams import Experience
+from rollax.networks.core import Network
+
 Scalar = Float[Array, ""] | float
 
 
@@ -42,48 +46,6 @@ def gae(
     return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=8)[1]
 
 
-def vtrace(
-    reward: Float[Array, " T"],
-    value: Float[Array, " T"],
-    next_value: Float[Array, " T"],
-    log_ratio: Float[Array, " T"],
-    terminated: Bool[Array, " T"],
-    truncated: Bool[Array, " T"],
-    gamma: Scalar,
-    vtrace_lambda: Scalar,
-    rho_clip: Scalar,
-    c_clip: Scalar,
-) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """Targets and advantages of V-trace, for a policy other than the one that acted (Espeholt et al. 2018, arXiv:1802.01561).
-
-    rho_t   = min(rho_clip, ratio_t), c_t = lambda min(c_clip, ratio_t)                                        (section 4.1)
-    delta_t = rho_t (r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t))
-    v_t     = V(s_t) + delta_t + gamma c_t (1 - ended_t) (v_{t+1} - V(s_{t+1}))                                (eq. 1, remark 1)
-    A_t     = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda v'_t) - V(s_t)                     (section 4.2)
-
-    `log_ratio`: log pi(a) - log mu(a) of the learning and the acting policy; `next_value` as for `gae`, and v'_t is v_{t+1}, or
-    V(s'_t) after the last step and where the episode was cut off. The policy gradient weighs A_t by rho_t. Deviation: the
-    mixture with lambda in A_t, as in rlax, with which it is that of `gae` when both policies are one and nothing is clipped;
-    for lambda = 1 it is the paper's.
-
-    Returns: `(target, advantage)`.
-    """
-    ratio = jnp.exp(log_ratio)
-    rho, c = jnp.minimum(rho_clip, ratio), vtrace_lambda * jnp.minimum(c_clip, ratio)
-    bootstrap = jnp.where(terminated, 0.0, next_value)
-    going_on = jnp.where(terminated | truncated, 0.0, 1.0)
-    delta = rho * (reward + gamma * bootstrap - value)
-
-    def backward(error: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        error = step[0] + step[1] * error
-        return error, error
-
-    start = jnp.zeros_like(delta[0])
-    error = jax.lax.scan(backward, start, (delta, gamma * c * going_on), reverse=True, unroll=8)[1]
-    later = going_on * jnp.concatenate([error[1:], start[None]])
-    return value + error, reward + gamma * (bootstrap + vtrace_lambda * later) - value
-
-
 def discounted_returns(
     reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, " T"]]:
@@ -108,3 +70,40 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
         return jax.vmap(function, in_axes=axes, out_axes=1)(*arguments)
 
     return batched
+
+
+def next_values(network: Network, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
+    """V of the true observation after every step of a rollout, `[T, S]`.
+
+    `value`: V of the observations before them, `[T, S]`; `carry`: the memory after the last one, `[S, ...]`.
+
+    Within an episode that is the next step's value, which is known. Only the last step and truncated ones need the critic:
+    those are few, so they are gathered and evaluated in as many batches of S as it takes, usually one.
+    """
+
+    def values(network: Any, rollout: Experience, value: jax.Array, last_carry: Any) -> jax.Array:
+        def evaluate(carry: Any, obs: Any) -> jax.Array:
+            return jax.vmap(lambda c, o: network(c, o)[1].value)(carry, obs)
+
+        num_steps, size = rollout.reward.shape
+        last = evaluate(last_carry, jax.tree.map(lambda x: x[-1], rollout.next_obs))
+        following = jnp.concatenate([value[1:], last[None]])
+        needed = (rollout.truncated & ~rollout.terminated).at[-1].set(False).reshape(-1)
+        rank = jnp.cumsum(needed)
+        flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout.next_obs)
+        flat_carry = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout.carry)
+
+        def body(loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            done, following = loop
+            index = jnp.searchsorted(rank, done + 1 + jnp.arange(size))  # beyond the last one: out of range, dropped
+            # The memory after step t is the one stored before step t + 1, one row further on.
+            carry = jax.tree.map(lambda x: x.at[index + size].get(mode="clip"), flat_carry)
+            obs = jax.tree.map(lambda x: x.at[index].get(mode="clip"), flat_obs)
+            return done + size, following.at[index].set(evaluate(carry, obs), mode="drop")
+
+        start = (jnp.zeros((), rank.dtype), following.reshape(-1))
+        _, following = jax.lax.while_loop(lambda loop: loop[0] < rank[-1], body, start)
+        return following.reshape(num_steps, size)
+
+    run = tree.over_devices(values, in_axes=(None, 1, 1, 0), out_axes=1)
+    return run(network, rollout, value, carry)

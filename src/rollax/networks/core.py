@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from rollax import tree
 from rollax.networks.distributions import Distribution
@@ -70,6 +69,24 @@ class Preprocessed(eqx.Module):
         return self.network.unroll(carry, tree.over_steps(self.function)(obs), reset)
 
 
-def batch_carry(network: Network, size: int) -> Any:
-    """The initial memory of `size` streams, `[size, ...]`."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry())
+class Extras(NamedTuple):
+    """What an actor-critic gives besides the action, for one step of one stream."""
+
+    raw_action: jax.Array  # what was sampled: of a squashed policy before the squash, of a clipped one before the clip
+    log_prob: jax.Array  # float []: of the raw action
+    value: jax.Array  # float []
+
+
+def sample_action(network: Network, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
+    """One step of one stream by an actor-critic (outputs `ActorCriticOutput`): its memory, a sampled action, and the rest."""
+    carry, output = step(network, carry, obs, reset)
+    raw_action = output.policy.sample(key)
+    extras = Extras(raw_action, output.policy.log_prob(raw_action), output.value)
+    return carry, output.policy.action(raw_action), extras
+
+
+def choose_action(network: Network, carry: Any, obs: Any, key: jax.Array, greedy: jax.Array) -> tuple[Any, Any]:
+    """As `sample_action` within an episode, or the mode of the policy where `greedy`: memory and action."""
+    carry, output = network(carry, obs)
+    raw_action = tree.where(greedy, output.policy.mode(), output.policy.sample(key))
+    return carry, output.policy.action(raw_action)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.algorithm import Algorithm, Metrics
-from rollax.environments.core import StreamState
 
 
 class Range(NamedTuple):
@@ -79,27 +78,42 @@ def evolving(algorithm: Algorithm, ranges: Ranges) -> Algorithm:
 
     def step(state: Evolving) -> tuple[Evolving, Metrics]:
         members, metrics = algorithm.step(state.members)
-        finite = jnp.stack([values for name, values in metrics.items() if name.startswith("finite/")])
         state = state._replace(
             members=members,
-            total_return=state.total_return + metrics["episodes/total_return"],
-            episodes=state.episodes + metrics["episodes/number"],
-            is_well=state.is_well & jnp.all(finite, axis=0),
+            total_return=state.total_return + metrics.episodes.total_return,
+            episodes=state.episodes + metrics.episodes.number,
+            is_well=state.is_well & jnp.all(jnp.stack(metrics.finite), axis=0),
         )
-        return state, metrics | {f"evolve/{name}": getattr(members.config, name) for name in ranges}
+        config = algorithm.config(members)
+        return state, metrics._replace(values=metrics.values | {f"evolve/{name}": getattr(config, name) for name in ranges})
+
+    def reseed(state: Evolving, keys: jax.Array) -> Evolving:
+        return state._replace(
+            members=algorithm.reseed(state.members, keys), key=jax.vmap(jax.random.fold_in, (0, None))(keys, 0)
+        )
 
     return Algorithm(
         init,
         step,
-        lambda state, *arguments: algorithm.act(state.members, *arguments),
-        lambda state: algorithm.initial_carry(state.members),
+        act=lambda state, *arguments: algorithm.act(state.members, *arguments),
+        initial_carry=lambda state: algorithm.initial_carry(state.members),
+        acting_state=lambda state: algorithm.acting_state(state.members),
+        reseed=reseed,
+        config=lambda state: algorithm.config(state.members),
+        with_config=lambda state, config: state._replace(members=algorithm.with_config(state.members, config)),
     )
 
 
-def evolve(state: Evolving, ranges: Ranges, method: Method = Method()) -> tuple[Evolving, Generation]:  # noqa: B008
+def evolve(
+    algorithm: Algorithm,
+    state: Evolving,
+    ranges: Ranges,
+    method: Method = Method(),  # noqa: B008
+) -> tuple[Evolving, Generation]:
     """One generation: the worst members become copies of random ones of the best, with settings and keys of their own.
 
     A copy is of the whole state: parameters, optimizer, environments, replay. Members that stay are not changed in any bit.
+    `algorithm`: made by `population`.
     """
     split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
     key, parent_key, explore_key, renew_key = split(state.key)
@@ -110,15 +124,15 @@ def evolve(state: Evolving, ranges: Ranges, method: Method = Method()) -> tuple[
 
     # A child never has its parent's keys, so those are not taken.
     copies = jax.tree.map(lambda x: x if _is_key(x) else x[parent], state.members)
-    copies = jax.vmap(renewed)(renew_key, copies)
+    copies = algorithm.reseed(copies, renew_key)
     members = jax.tree.map(lambda new, own: _replaced(is_child, new, own), copies, state.members)
     settings = {}
     for index, (name, span) in enumerate(ranges.items()):
         keys = jax.vmap(jax.random.fold_in, (0, None))(explore_key, index)
-        value = getattr(members.config, name)
+        value = getattr(algorithm.config(members), name)
         child = jax.vmap(lambda key, value, span=span: explore(key, value, span, method))(keys, value)
         settings[name] = jnp.where(is_child, child, value)
-    members = members._replace(config=dataclasses.replace(members.config, **settings))
+    members = algorithm.with_config(members, dataclasses.replace(algorithm.config(members), **settings))
 
     zero = jnp.zeros_like(fitness)
     state = Evolving(members, key, zero, zero, jnp.isfinite(zero), fitness[parent])
@@ -182,23 +196,6 @@ def _ends(span: Range) -> tuple[float, float]:
 def _number(place: jax.Array, span: Range) -> jax.Array:
     """The setting at a place of its scale; clipped, because rounding leads out of it."""
     return jnp.clip(jnp.exp(place) if span.scale == "log" else place, span.low, span.high)
-
-
-def renewed(key: jax.Array, state: Any) -> Any:
-    """One member's state with new keys throughout, so that it is soon another than the one it was copied from.
-
-    The starts of episodes that were drawn ahead with the keys before are dropped.
-    """
-    leaves, structure = jax.tree.flatten(state)
-    for index, leaf in enumerate(leaves):
-        if _is_key(leaf):
-            leaves[index] = jax.random.split(jax.random.fold_in(key, index), leaf.shape)
-
-    def forget(part: Any) -> Any:
-        is_streams = isinstance(part, StreamState)
-        return part._replace(spare_episode=jnp.full_like(part.spare_episode, -1)) if is_streams else part
-
-    return jax.tree.map(forget, structure.unflatten(leaves), is_leaf=lambda part: isinstance(part, StreamState))
 
 
 def _replaced(is_child: jax.Array, new: jax.Array, own: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.replay import ring
-from rollax.replay.ring import Batch, Memory, Replay, Step
+from rollax.replay.ring import Batch, Replay, ReplayBuffer, Step
 
 CHILDREN = 16
 
@@ -89,7 +89,7 @@ class Prioritized(NamedTuple):
     largest: jax.Array  # float []: the largest priority there was, to the power of alpha
 
 
-def prioritized(num_steps: int = 1) -> Memory:
+def prioritized(num_steps: int = 1) -> ReplayBuffer:
     """Steps in proportion to the errors that they had when they were last learnt from; returns over `num_steps` steps.
 
     Besides that of `ring.uniform` the config has `priority_exponent` (alpha), `importance_exponent` (beta at the start) and
@@ -106,11 +106,11 @@ def prioritized(num_steps: int = 1) -> Memory:
         weight = jnp.full(keep.shape, state.largest)
         return state._replace(replay=after, tree=put(state.tree, ring.newest(after), weight, keep))
 
-    def draw(state: Prioritized, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
+    def sample(state: Prioritized, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
         size = config.batch_size
         # One point in each of B equal parts of the whole, as in the paper's appendix B.2.1.
         part = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size
-        # Read once: a second look at the weights, which `rate` may overtake, would make XLA keep a copy of them all.
+        # Read once: a second look at the weights, which `update_priorities` may overtake, would make XLA copy them all.
         index, weight = find(state.tree, part * total(state.tree))
         batch = ring.returns(state.replay, index, num_steps, config.gamma)
         correction = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
@@ -119,16 +119,18 @@ def prioritized(num_steps: int = 1) -> Memory:
         importance = jnp.power(jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction)
         return batch._replace(weight=importance), index
 
-    def rate(state: Prioritized, config: Any, index: jax.Array, error: jax.Array, is_active: jax.Array) -> Prioritized:
-        weight = jnp.power(error + config.priority_epsilon, config.priority_exponent)
+    def update_priorities(
+        state: Prioritized, config: Any, index: jax.Array, td_error: jax.Array, is_active: jax.Array
+    ) -> Prioritized:
+        weight = jnp.power(td_error + config.priority_epsilon, config.priority_exponent)
         keep = jnp.broadcast_to(is_active, index.shape)
         largest = jnp.where(is_active, jnp.maximum(state.largest, jnp.max(weight)), state.largest)
         return Prioritized(state.replay, put(state.tree, index, weight, keep), largest)
 
-    return Memory(
+    return ReplayBuffer(
         init=start,
         add=add,
-        is_ready=lambda state, config: ring.can_sample(state.replay, config.batch_size),
-        draw=draw,
-        rate=rate,
+        can_sample=lambda state, config: ring.can_sample(state.replay, config.batch_size),
+        sample=sample,
+        update_priorities=update_priorities,
     )

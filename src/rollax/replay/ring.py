@@ -29,6 +29,8 @@ class Step(NamedTuple):
     terminated: jax.Array  # bool []
     truncated: jax.Array  # bool []
     next_obs: Any  # the true observation after the step, never that of a new episode
+    reset: jax.Array  # bool []: obs begins an episode
+    carry: Any  # the policy's memory before the step, before any reset; `()` without memory
 
 
 class Replay(NamedTuple):
@@ -48,35 +50,37 @@ class Batch(NamedTuple):
     discount: jax.Array  # float [B]: gamma to the number of these steps; 0 after a termination
     next_obs: Any
     weight: jax.Array  # float [B]: of each sample in the loss; 1 where samples are drawn uniformly
+    reset: jax.Array  # bool [B]: obs begins an episode
+    carry: Any  # [B, ...] the policy's memory at obs, before any reset
 
 
-class Memory(NamedTuple):
-    """How an algorithm remembers: uniformly (`uniform`) or by priority (`sum_tree.prioritized`). Any state will do."""
+class ReplayBuffer(NamedTuple):
+    """How an algorithm remembers: uniformly (`uniform`) or by priority (`prioritized.prioritized`). Any state will do."""
 
     init: Callable[[Step, int, Any], Any]  # (one step, streams, config) -> state
     add: Callable[[Any, Step, jax.Array], Any]  # (state, steps [S, ...], which to keep bool [S]) -> state
-    is_ready: Callable[[Any, Any], jax.Array]  # (state, config) -> whether it can be drawn from
-    draw: Callable[..., tuple[Batch, jax.Array]]  # (state, config, key, progress) -> (batch, index int32 [B])
-    rate: Callable[..., Any]  # (state, config, index, error [B], is_active) -> state: what the errors were
+    can_sample: Callable[[Any, Any], jax.Array]  # (state, config) -> bool []
+    sample: Callable[..., tuple[Batch, jax.Array]]  # (state, config, key, progress) -> (batch, index int32 [B])
+    update_priorities: Callable[..., Any]  # (state, config, index, td_error [B], is_active) -> state
 
 
-def uniform(num_steps: int = 1) -> Memory:
+def uniform(num_steps: int = 1) -> ReplayBuffer:
     """Every step is as likely; returns over `num_steps` steps. The config has `capacity`, `batch_size` and `gamma`."""
-
-    def draw(replay: Replay, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
-        index = sample(replay, key, config.batch_size, num_steps)
-        return returns(replay, index, num_steps, config.gamma), index
 
     def start(example: Step, num_streams: int, config: Any) -> Replay:
         check_enough(num_streams, config.capacity, config.batch_size, num_steps)
         return init(example, num_streams, config.capacity)
 
-    return Memory(
+    def sample_batch(replay: Replay, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
+        index = sample(replay, key, config.batch_size, num_steps)
+        return returns(replay, index, num_steps, config.gamma), index
+
+    return ReplayBuffer(
         init=start,
         add=add,
-        is_ready=lambda replay, config: can_sample(replay, config.batch_size, num_steps),
-        draw=draw,
-        rate=lambda replay, config, index, error, is_active: replay,
+        can_sample=lambda replay, config: can_sample(replay, config.batch_size, num_steps),
+        sample=sample_batch,
+        update_priorities=lambda replay, config, index, td_error, is_active: replay,
     )
 
 
@@ -177,7 +181,7 @@ def returns(replay: Replay, index: jax.Array, num_steps: int, gamma: jax.Array |
     if num_steps == 1:
         now = rows(replay, index)
         discount = gamma * jnp.where(now.terminated, 0.0, 1.0)
-        return Batch(now.obs, now.action, now.reward, discount, now.next_obs, jnp.ones_like(now.reward))
+        return Batch(now.obs, now.action, now.reward, discount, now.next_obs, jnp.ones_like(now.reward), now.reset, now.carry)
     scalars = replay._replace(data=(steps.reward, steps.terminated, steps.truncated))
     reward, terminated, truncated = sequences(scalars, index, num_steps)
     stream = index // places
@@ -189,9 +193,9 @@ def returns(replay: Replay, index: jax.Array, num_steps: int, gamma: jax.Array |
     total = jnp.sum(jnp.where(before == 0, power * reward, 0.0), axis=0)
     is_over = jnp.any((before == 0) & terminated, axis=0)
     discount = jnp.where(is_over, 0.0, jnp.power(gamma, last + 1.0))
-    obs, action = rows(replay._replace(data=(steps.obs, steps.action)), index)
+    obs, action, reset, carry = rows(replay._replace(data=(steps.obs, steps.action, steps.reset, steps.carry)), index)
     next_obs = rows(replay._replace(data=steps.next_obs), index, last)
-    return Batch(obs, action, total, discount, next_obs, jnp.ones_like(total))
+    return Batch(obs, action, total, discount, next_obs, jnp.ones_like(total), reset, carry)
 
 
 def _shape(replay: Replay) -> tuple[int, int]:

@@ -18,17 +18,19 @@ def mesh(num_devices: int, axis: str) -> Mesh:
     return jax.make_mesh((num_devices,), (axis,), axis_types=(AxisType.Auto,), devices=available[:num_devices])
 
 
-def environment_shardings(state: Any, over: Mesh) -> Any:
-    """Where each leaf of a single run's state lives: what is under `state.actor` is split, the rest is whole everywhere."""
+def environment_shardings(state: Any, by_environment: Any, over: Mesh) -> Any:
+    """Where each leaf of a single run's state lives: split where `by_environment`, a tree of bool, else whole everywhere.
+
+    Raises UsageError where the number of environments cannot be split evenly.
+    """
     size = over.shape["environments"]
 
-    def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        split = isinstance(path[0], jax.tree_util.GetAttrKey) and path[0].name == "actor"
-        if split and leaf.shape[0] % size:
+    def place(is_split: bool, leaf: Any) -> NamedSharding:
+        if is_split and leaf.shape[0] % size:
             raise UsageError(f"num_envs ({leaf.shape[0]}) must be a multiple of devices ({size})")
-        return NamedSharding(over, P("environments") if split else P())
+        return NamedSharding(over, P("environments") if is_split else P())
 
-    return jax.tree_util.tree_map_with_path(place, state)
+    return jax.tree.map(place, by_environment, state)
 
 
 def over_members(function: Callable[..., Any], over: Mesh, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image, ImageDraw
 
-from rollax import tree
+from rollax.acting.evaluate import Playing, begin_episodes, policy_of
+from rollax.acting.evaluate import play as play_step
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.host.api import Policy, load
@@ -115,55 +116,45 @@ def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
     return shown
 
 
-class Now(NamedTuple):
-    """An episode under way."""
+def player(policy: Policy, greedy: bool) -> Callable[[Any, Playing, jax.Array], tuple[Playing, Any]]:
+    """`(algorithm's state, playing, keys [n]) -> (playing, steps [n, ...])`, compiled: n steps, none after the end.
 
-    carry: Any
-    env_state: Any
-    obs: Any
-    terminated: jax.Array  # bool []
-    truncated: jax.Array  # bool []
-
-
-def player(policy: Policy, greedy: bool) -> Callable[[Any, Now, jax.Array], tuple[Now, Any]]:
-    """`(algorithm's state, now, keys [n]) -> (now, what happened [n, ...])`, compiled: n steps, none after the end."""
+    A step is the state to show, the episode after it, the action, the reward, and whether the episode still went on.
+    """
     environment = policy.environment
 
-    def step(state: Any, now: Now, key: jax.Array) -> tuple[Now, Any]:
-        act_key, env_key = jax.random.split(key)
-        carry, action = policy.algorithm.act(state, now.carry, now.obs, act_key, greedy)
-        after = environment.step(env_key, now.env_state, action)
-        ended = jnp.all(after.terminated | after.truncated)
-        terminated = jnp.all(after.terminated)
-        new = Now(carry, after.state, after.obs, terminated, ended & ~terminated)
-        over = now.terminated | now.truncated
-        new = tree.where(over, now, new)
-        shown = shown_state(environment, env_key, now.env_state, action, after.state)
-        return new, (new._replace(env_state=shown), action, jnp.where(over, 0.0, after.reward), ~over)
+    def step(state: Any, playing: Playing, key: jax.Array) -> tuple[Playing, Any]:
+        before, keys = playing, key[None]
+        playing, (experience, after) = play_step(environment, policy_of(policy.algorithm, state, greedy), before, keys)
+        env_key = jax.random.split(key)[1]  # as the step splits it
+        first = lambda values: jax.tree.map(lambda x: x[0], values)  # noqa: E731
+        seen = first((before.actor.env_state, experience.action, after.state))
+        shown = shown_state(environment, env_key, *seen)
+        return playing, (shown, *first((playing, experience.action, experience.reward, before.alive)))
 
-    return jax.jit(lambda state, now, keys: jax.lax.scan(lambda now, key: step(state, now, key), now, keys))
+    with_keys = lambda state, playing, keys: jax.lax.scan(lambda p, key: step(state, p, key), playing, keys)  # noqa: E731
+    return jax.jit(with_keys)
 
 
-def start(policy: Policy, key: jax.Array) -> Now:
+def start(policy: Policy, key: jax.Array) -> Playing:
     """The beginning of an episode."""
-    env_state, obs = jax.jit(lambda key: policy.environment.reset(key))(key)
-    # Every leaf as an array of its final type, so that the scan's first step compiles no second program.
-    return tree.as_leaves(Now(policy.initial_carry(), env_state, obs, jnp.zeros((), bool), jnp.zeros((), bool)))
+    begin = jax.jit(lambda key: begin_episodes(policy.environment, key[None], policy.initial_carry()))
+    return begin(key)
 
 
 def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: int) -> Play:
     """One episode to its end, or to the most steps that an evaluation would take."""
     limit = eval_steps(policy.environment, policy.spec)
     reset_key, run_key = jax.random.split(key)
-    now = start(policy, reset_key)
+    playing = start(policy, reset_key)
     zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
-    env_state, obs = jax.device_get((now.env_state, now.obs))
+    env_state, obs = jax.tree.map(lambda x: x[0], jax.device_get((playing.actor.env_state, playing.actor.obs)))
     last = Frame(0, env_state, obs, None, zero, zero, "")
     frames, stride = [last], 1
     for first in range(0, limit, CHUNK):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(CHUNK))
-        now, happened = run(policy.state, now, keys)
-        new = _frames(jax.device_get(happened), first, limit, last.total)
+        playing, steps = run(policy.state, playing, keys)
+        new = _frames(jax.device_get(steps), first, limit, last.total)
         last = new[-1]
         frames += [frame for frame in new if frame.step % stride == 0]
         # Thinned while it is played, so that a long episode of large states does not fill the memory.
@@ -175,21 +166,21 @@ def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: in
     return Play(frames if frames[-1] is last else [*frames, last], stride)
 
 
-def _frames(happened: Any, first: int, limit: int, total: np.ndarray) -> list[Frame]:
+def _frames(steps: Any, first: int, limit: int, total: np.ndarray) -> list[Frame]:
     """The frames of one chunk, those after the end left out. `first`: steps before it; `total`: return before it."""
-    now, action, reward, alive = happened
+    shown, playing, action, reward, alive = steps
     count = min(int(np.sum(alive)), limit - first)
     totals = total + np.cumsum(reward, axis=0)
     at = lambda values, i: jax.tree.map(lambda x: x[i], values)  # noqa: E731
     return [
         Frame(
             first + i + 1,
-            at(now.env_state, i),
-            at(now.obs, i),
+            at(shown, i),
+            at(playing.actor.obs, i),
             np.asarray(action[i]),
             reward[i],
             totals[i],
-            "terminated" if now.terminated[i] else "truncated" if now.truncated[i] else "",
+            "terminated" if playing.terminated[i] else "truncated" if playing.truncated[i] else "",
         )
         for i in range(count)
     ]

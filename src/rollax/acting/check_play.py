@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import tree
+from rollax.acting import streams
+from rollax.acting.streams import Actor, Policy
 from rollax.environments.core import Environment, Transition
 from rollax.spaces import Box, Dict, Space
 
@@ -39,23 +40,30 @@ def random_action(env: Environment, key: jax.Array, obs: Any) -> Any:
     return one(key, obs) if env.num_agents is None else jax.vmap(one)(jax.random.split(key, env.num_agents), obs)
 
 
+def random_policy(env: Environment) -> Policy:
+    """Uniform random actions."""
+    return lambda carry, obs, reset, key: (carry, random_action(env, key, obs), None)
+
+
 def rollout(env: Environment, key: jax.Array, steps: int) -> Visit:
-    """Random steps in a few copies, with a reset after each end. Every leaf leads with `[E, T]`."""
+    """Random steps in a few copies, with a restart after each end. Every leaf leads with `[E, T]`."""
 
-    def act(carry: tuple[Any, Any], key: jax.Array) -> tuple[Any, Visit]:
-        state, obs = carry
-        action_key, step_key, reset_key = jax.random.split(key, 3)
-        action = random_action(env, action_key, obs)
-        transition = env.step(step_key, state, action)
-        ended = jnp.all(transition.terminated | transition.truncated)
-        carry = tree.where(ended, env.reset(reset_key), (transition.state, transition.obs))
-        return carry, Visit(step_key, state, obs, action, transition, ended)
+    def act(loop: tuple[Actor, jax.Array], time: jax.Array) -> tuple[tuple[Actor, jax.Array], Visit]:
+        before, copy_keys = loop
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(copy_keys)
+        actor, experience, after = streams.step(env, random_policy(env), before, keys)
+        ended = streams.episode_ended(env, after)
+        env_keys = jax.vmap(lambda key: jax.random.split(key)[1])(keys)  # as the step splits them
+        visit = Visit(env_keys, before.env_state, before.obs, experience.action, after, ended)
+        return (streams.restart(env, actor, ended), copy_keys), visit
 
-    def one(key: jax.Array) -> Visit:
-        reset_key, loop_key = jax.random.split(key)
-        return jax.lax.scan(act, env.reset(reset_key), jax.random.split(loop_key, steps))[1]
+    def run(key: jax.Array) -> Visit:
+        start_key, step_key = jax.random.split(key)
+        loop = streams.begin_streams(env, start_key, COPIES, ()), jax.random.split(step_key, COPIES)
+        visits = jax.lax.scan(act, loop, jnp.arange(steps))[1]
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), visits)
 
-    return jax.jit(jax.vmap(one))(jax.random.split(key, COPIES))
+    return jax.jit(run)(key)
 
 
 def same_twice(env: Environment, key: jax.Array) -> list[str]:

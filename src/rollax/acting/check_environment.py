@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments import check_play
+from rollax.acting import check_play
 from rollax.environments.core import EXTRACTIONS, Environment, Transition, agent_types, descriptor_space
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space

@@ -1,0 +1,124 @@
+"""Whole episodes: every episode counts, long or short, and none is cut but by its own limit."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.acting import descriptors
+from rollax.acting.streams import Actor, Experience, Policy, begin, episode_ended, step
+from rollax.algorithm import Algorithm
+from rollax.environments.core import Environment, Transition
+from rollax.spaces import zeros
+
+
+class Episodes(NamedTuple):
+    """What N episodes gave. With agents, returns have a further axis `[A]`; with members, all lead with `[P]`."""
+
+    returns: jax.Array  # float [N] or [N, A]
+    length: jax.Array  # int32 [N]
+    terminated: jax.Array  # bool [N]: all agents' tasks ended
+    truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
+    info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of the environment's `info`
+    descriptor: Any = None  # float [N, K]: of each episode; None where the environment describes no behavior
+
+
+class Playing(NamedTuple):
+    """N episodes under way, each in an environment of its own."""
+
+    actor: Actor
+    terminated: jax.Array  # bool [N]
+    truncated: jax.Array  # bool [N]
+
+    @property
+    def alive(self) -> jax.Array:
+        """Which episodes still go on, bool [N]."""
+        return ~(self.terminated | self.truncated)
+
+
+def policy_of(algorithm: Algorithm, state: Any, greedy: bool | jax.Array) -> Policy:
+    """The policy of an algorithm's state, for whole episodes: what it gives besides the action is None."""
+
+    def act(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, None]:
+        carry = tree.where(reset, algorithm.initial_carry(state), carry)
+        action, carry = algorithm.act(state, obs, carry, key, greedy)
+        return carry, action, None
+
+    return act
+
+
+def begin_episodes(environment: Environment, keys: jax.Array, carry: Any) -> Playing:
+    """Episodes before their first step, by a key each, `[N]`. `carry`: the memory in one environment."""
+    actor = begin(environment, *jax.vmap(environment.reset)(keys), carry)
+    no = jnp.zeros(keys.shape, bool)
+    # Every leaf of a definite type, so that the first step compiles no second program.
+    return tree.as_leaves(Playing(actor, no, no))
+
+
+def play(
+    environment: Environment, policy: Policy, playing: Playing, keys: jax.Array
+) -> tuple[Playing, tuple[Experience, Transition]]:
+    """One step of every episode that still goes on, by a key each, `[N]`; those that are over stay as they are."""
+    actor, experience, after = step(environment, policy, playing.actor, keys)
+    ended, all_terminated = episode_ended(environment, after), after.terminated
+    if environment.num_agents is not None:
+        all_terminated = jnp.all(all_terminated, axis=-1)
+    moved = Playing(actor, ended & all_terminated, ended & ~all_terminated)
+    return tree.where(playing.alive, moved, playing), (experience, after)
+
+
+def evaluator(
+    environment: Environment,
+    algorithm: Algorithm,
+    num_episodes: int,
+    max_steps: int,
+    greedy: bool,
+    descriptor: descriptors.Choice = None,
+) -> Callable[[Any, jax.Array], Episodes]:
+    """`(state, key) -> Episodes`: N environments side by side, each for one episode from its own start.
+
+    It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`. What an agent
+    gets after its own end does not count. `descriptor`: how the descriptor of an episode is extracted, as for
+    `descriptors.describing`; None: as the environment has it.
+    """
+    describing = descriptors.describing(environment, descriptor, max_steps)
+
+    def evaluate(state: Any, key: jax.Array) -> Episodes:
+        reset_key, run_key = jax.random.split(key)
+        policy = policy_of(algorithm, state, greedy)
+        playing = begin_episodes(environment, jax.random.split(reset_key, num_episodes), algorithm.initial_carry(state))
+        keys = jax.random.split(run_key, num_episodes)
+        # Truth values and whole numbers are added up in float32.
+        info = jax.tree.map(lambda x: jnp.zeros((num_episodes, *x.shape)), info_shapes(environment))
+
+        def running(loop: tuple[Any, ...]) -> jax.Array:
+            time, playing, _, _ = loop
+            return (time < max_steps) & jnp.any(playing.alive)
+
+        def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+            time, playing, info, memory = loop
+            alive = playing.alive
+            step_keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
+            playing, (_, after) = play(environment, policy, playing, step_keys)
+            info = tree.where(alive, jax.tree.map(jnp.add, info, after.info), info)
+            return time + 1, playing, info, describing.add(memory, after.state, time, alive)
+
+        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(num_episodes)
+        _, playing, info, memory = jax.lax.while_loop(running, body, loop)
+        length = playing.actor.episode_length
+        length = length if environment.num_agents is None else jnp.max(length, axis=-1)
+        descriptor = describing.finish(memory, length)
+        return Episodes(playing.actor.episode_return, length, playing.terminated, playing.truncated, info, descriptor)
+
+    return evaluate
+
+
+def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and types of the environment's `info` at one step."""
+    action = zeros(environment.action_space)
+    if environment.num_agents is not None:
+        action = jax.tree.map(lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action)
+    keys = jax.random.split(jax.random.key(0))
+    return jax.eval_shape(lambda keys: environment.step(keys[0], environment.reset(keys[1])[0], action).info, keys)

@@ -1,0 +1,203 @@
+"""Acting: copies of an environment side by side, one step of all of them by a policy, and T steps with restarts.
+
+An environment never resets itself. Everyone who makes environments move - rollouts, replay, evaluation, rendering, checks -
+does it by `step`, and keeps no books of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.algorithm import EpisodeSums
+from rollax.algorithm import reseed as reseed_keys
+from rollax.environments.core import Environment, Transition
+
+# (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
+# that the policy begins with its initial memory. With agents, carry, obs, action and extras lead with [A].
+Policy = Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any, Any]]
+
+FEWEST_STARTS = 16  # drawn together, where there are as many environments
+_TASK = np.uint32(2**32 - 1)
+
+
+class Starts(NamedTuple):
+    """The starts of the episodes of E environments. The n-th of an environment is a pure function of its own key and n.
+
+    Every environment keeps the start of one episode in stock; empty stocks are drawn anew, many together, when one of them is
+    needed. So starts cost about as much as episodes are many, not steps, and do not depend on how environments are spread over
+    devices.
+    """
+
+    key: jax.Array  # key [E]: the n-th episode of an environment begins with `reset(fold_in(key, n))`
+    episode: jax.Array  # int32 [E]: how many episodes have begun
+    spare: Any  # (env_state, obs) [E, ...]: the start of one episode to come, a cache of the rule above
+    spare_episode: jax.Array  # int32 [E]: the number of that episode
+
+
+class Actor(NamedTuple):
+    """What acting carries from step to step. Every leaf leads with [E]; with agents, what belongs to each with [E, A]."""
+
+    env_state: Any
+    obs: Any
+    reset: jax.Array  # bool [E]: `obs` begins an episode
+    carry: Any  # the policy's memory as the last step left it, before any reset
+    agent_done: jax.Array | None  # bool [E, A]: this agent's episode has ended before its environment's; None with one agent
+    episode_return: jax.Array  # float [E] or [E, A]: of the running episode
+    episode_length: jax.Array  # int32, likewise
+    starts: Starts | None  # None where nothing restarts
+
+
+class Experience(NamedTuple):
+    """One step of every stream, `[S, ...]`, S = environments x agents; of a rollout `[T, S, ...]`."""
+
+    obs: Any
+    reset: jax.Array  # bool: obs begins an episode
+    carry: Any  # the policy's memory before the step, before any reset
+    action: Any
+    extras: Any  # what the policy gave besides
+    reward: jax.Array  # float; 0 for agents that are done
+    terminated: jax.Array  # bool
+    truncated: jax.Array  # bool
+    next_obs: Any  # the true observation after the step, never that of a new episode
+    mask: jax.Array | None  # bool: False where the agent was done before the step; None where none ever is
+
+
+def begin(environment: Environment, env_state: Any, obs: Any, carry: Any) -> Actor:
+    """Actors at the start of an episode in each of E environments. `carry`: the memory in one environment."""
+    size = jax.tree.leaves(obs)[0].shape[0]
+    each = (size,) if environment.num_agents is None else (size, environment.num_agents)
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), carry)
+    done = jnp.zeros(each, bool) if (environment.num_agents or 1) > 1 else None
+    return Actor(env_state, obs, jnp.ones(size, bool), carry, done, jnp.zeros(each), jnp.zeros(each, jnp.int32), None)
+
+
+def begin_streams(environment: Environment, key: jax.Array, num_envs: int, carry: Any) -> Actor:
+    """As `begin`, in environments that restart in `unroll`."""
+    keys = jax.random.split(key, num_envs)
+    first = jnp.zeros(num_envs, jnp.int32)
+    env_state, obs = _draw(environment, keys, first)
+    actor = begin(environment, env_state, obs, carry)
+    return actor._replace(starts=Starts(keys, first + 1, _draw(environment, keys, first + 1), first + 1))
+
+
+def step(environment: Environment, policy: Policy, actor: Actor, keys: jax.Array) -> tuple[Actor, Experience, Transition]:
+    """One step of every environment, without restarts: the actor after it, what it experienced `[E, ...]`, the transition.
+
+    `keys`: `[E]`, each split into that of the policy and that of the environment.
+    """
+    act_keys, env_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(keys)
+    carry, action, extras = jax.vmap(policy)(actor.carry, actor.obs, actor.reset, act_keys)
+    after = jax.vmap(environment.step)(env_keys, actor.env_state, action)
+    mask = None if actor.agent_done is None else ~actor.agent_done
+    reward = after.reward if mask is None else jnp.where(mask, after.reward, 0.0)
+    done = None if actor.agent_done is None else actor.agent_done | after.terminated | after.truncated
+    reset = _spread(actor.reset, reward)
+    acted = actor.obs, reset, actor.carry, action, extras
+    experience = Experience(*acted, reward, after.terminated, after.truncated, after.obs, mask)
+    totals = actor.episode_return + reward, actor.episode_length + (1 if mask is None else mask)
+    moved = Actor(after.state, after.obs, jnp.zeros_like(actor.reset), carry, done, *totals, actor.starts)
+    return moved, experience, after
+
+
+def _spread(values: jax.Array, like: jax.Array) -> jax.Array:
+    """A value for each environment, `[E]`, in the shape of `like`, `[E]` or `[E, A]`."""
+    return jnp.broadcast_to(values.reshape(-1, *(1,) * (like.ndim - 1)), like.shape)
+
+
+def episode_ended(environment: Environment, after: Transition) -> jax.Array:
+    """Whether the episode of each environment is over, bool [E]: with agents, when that of every agent is."""
+    ended = after.terminated | after.truncated
+    return ended if environment.num_agents is None else jnp.all(ended, axis=-1)
+
+
+def restart(environment: Environment, actor: Actor, ended: jax.Array) -> Actor:
+    """The actor with the next episode begun where one `ended` [E]."""
+    starts = _refill(environment, actor.starts, ended)
+    env_state, obs = tree.where(ended, starts.spare, (actor.env_state, actor.obs))
+    books = actor.agent_done, actor.episode_return, actor.episode_length
+    done, total, length = tree.where(ended, jax.tree.map(jnp.zeros_like, books), books)
+    starts = starts._replace(episode=starts.episode + ended)
+    return Actor(env_state, obs, ended, actor.carry, done, total, length, starts)
+
+
+def unroll(
+    environment: Environment, policy: Policy, actor: Actor, key: jax.Array, num_steps: int
+) -> tuple[Actor, Experience, EpisodeSums]:
+    """T steps of every stream with restarts: the actor after them, `Experience` [T, S, ...], sums over episodes that ended."""
+
+    def body(keys: jax.Array, actor: Actor, time: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
+        # Keys are per environment, so that a device's share does not depend on the others.
+        actor, experience, after = step(environment, policy, actor, jax.vmap(lambda k: jax.random.fold_in(k, time))(keys))
+        ended = episode_ended(environment, after)
+        counts, totals = _spread(ended, actor.episode_return), (1, actor.episode_return, actor.episode_length)
+        sums = EpisodeSums(*(jnp.where(counts, total, 0).astype(jnp.float32) for total in totals))
+        return restart(environment, actor, ended), (by_stream(environment, experience), sums)
+
+    def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
+        return jax.lax.scan(lambda actor, time: body(keys, actor, time), actor, jnp.arange(num_steps))
+
+    keys = jax.random.split(key, actor.reset.shape[0])
+    actor, (experience, sums) = tree.over_devices(run, in_axes=(0, 0), out_axes=(0, (1, 1)))(actor, keys)
+    return actor, experience, jax.tree.map(jnp.sum, sums)
+
+
+def by_stream(environment: Environment, values: Any) -> Any:
+    """`[E, A, ...]` as `[S, ...]`; without agents the two are the same."""
+    if environment.num_agents is None:
+        return values
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
+
+
+def without_actor(state: Any) -> Any:
+    """An algorithm's state without its field `actor`, which nobody needs who acts elsewhere."""
+    return state._replace(actor=None)
+
+
+def reseed(state: Any, key: jax.Array) -> Any:
+    """A state of an algorithm with other random numbers ahead, its starts of episodes drawn with the former keys dropped."""
+    is_starts = lambda part: isinstance(part, Starts)  # noqa: E731
+    drop = lambda part: part._replace(spare_episode=jnp.full_like(part.spare_episode, -1)) if is_starts(part) else part  # noqa: E731
+    return jax.tree.map(drop, reseed_keys(state, key), is_leaf=is_starts)
+
+
+def _draw(environment: Any, keys: jax.Array, episode: jax.Array) -> Any:
+    """The start of the given episode of every environment."""
+    start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
+    if not getattr(environment, "keeps_task", False):
+        return jax.vmap(environment.reset)(start_keys)
+    # The task of an environment follows from its own key, by a number that no episode has.
+    tasks = jax.vmap(lambda key: environment.sample_task(jax.random.fold_in(key, _TASK)))(keys)
+    return jax.vmap(environment.reset_task)(start_keys, tasks)
+
+
+def _refill(environment: Environment, starts: Any, ended: jax.Array) -> Starts:
+    """Draws new stocks, for a share of the environments at a time, until none that ended has an empty one.
+
+    Those that ended come first, then others whose stock is empty: so a draw is seldom needed, and never larger than useful.
+    A `while_loop` rather than a `cond`: under `vmap` a `cond` would draw at every step.
+    """
+    size = ended.shape[0]
+    share = min(size, max(FEWEST_STARTS, size // 4))
+
+    def urgent(spare_episode: jax.Array) -> jax.Array:
+        return ended & (spare_episode != starts.episode)
+
+    def draw(loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        spare, spare_episode = loop
+        first, empty = urgent(spare_episode), spare_episode != starts.episode
+        # The rank of each environment among those to draw for: compaction by sums, as sorting is slow.
+        rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
+        place = jnp.where(empty & (rank < share), rank, share)
+        # What is left of the share beyond those that need one falls out of range, and is dropped.
+        chosen = jnp.full(share, size).at[place].set(jnp.arange(size), mode="drop")
+        keys, episode = (x.at[chosen].get(mode="clip") for x in (starts.key, starts.episode))
+        put = lambda all, some: all.at[chosen].set(some, mode="drop")  # noqa: E731
+        return jax.tree.map(put, spare, _draw(environment, keys, episode)), put(spare_episode, episode)
+
+    loop = starts.spare, starts.spare_episode
+    spare, spare_episode = jax.lax.while_loop(lambda loop: jnp.any(urgent(loop[1])), draw, loop)
+    return starts._replace(spare=spare, spare_episode=spare_episode)

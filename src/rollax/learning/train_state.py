@@ -1,0 +1,144 @@
+"""Parameters and what belongs to them. Optimizers are rebuilt at every trace from numbers that may be traced, so that their
+states are arrays only."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import tree
+from rollax.acting import agents
+from rollax.acting.streams import Actor, Experience, begin_streams, by_stream
+from rollax.environments.core import Environment
+from rollax.learning import normalization
+from rollax.networks.core import Extras, Network, choose_action, sample_action
+
+Parts = dict[str, Any]
+
+
+class TrainState(NamedTuple):
+    """One set of parameters that learns from rollouts, and what belongs to it."""
+
+    network: Any
+    optimizer: Parts  # by part of the network: "actor", "critic"
+    observations: normalization.Moments | None  # of observations, None where they are not normalized
+    returns: normalization.Moments | None  # of discounted returns, None where rewards are not normalized
+
+
+def begin(
+    environment: Environment,
+    make_network: Callable[[jax.Array], Network],
+    make_optimizers: Callable[..., Any],
+    config: Any,
+    keys: Any,
+) -> tuple[TrainState, Actor, jax.Array]:
+    """New train states of all agents, by group where they do not share all, actors, and discounted returns `[S]` of zero.
+
+    `make_optimizers(config, progress)`; `keys`: of the networks and of the environments. The config has `num_envs`, `sharing`,
+    `normalize_observations` and `normalize_rewards`.
+    """
+    team, optimizers = agents.team(environment, config.sharing), make_optimizers(config, 0.0)
+    networks = agents.make(team, make_network, keys[0])
+    carry = agents.initial_carry(team, lambda network: network.initial_carry(), networks)
+    actor = begin_streams(environment, keys[1], config.num_envs, carry)
+
+    def new(network: Network, obs: Any) -> tuple[TrainState]:
+        states = {name: optimizers[name].init(part) for name, part in split(network).items()}
+        one = jax.tree.map(lambda x: x[0], obs)
+        observations = normalization.initial(one) if config.normalize_observations else None
+        returns = normalization.initial(0.0) if config.normalize_rewards else None
+        return (TrainState(network, states, observations, returns),)
+
+    obs = agents.split(team, jax.tree.map(lambda x: x[: team.num_agents], by_stream(environment, actor.obs)))
+    (train,) = agents.each(team, new, networks, obs)
+    return train, actor, jnp.zeros(config.num_envs * team.num_agents)
+
+
+def normalized(network: Any, observations: normalization.Moments | None) -> Network:
+    """The network behind the normalization of its observations, or as it is where there is none."""
+    return network if observations is None else normalization.normalized(network, observations)
+
+
+def initial_carry(train: TrainState) -> Any:
+    """The memory that an episode begins with."""
+    return train.network.initial_carry()
+
+
+def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
+    """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides."""
+    return sample_action(normalized(train.network, train.observations), carry, obs, reset, key)
+
+
+def choose(greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
+    """As `sample` within an episode, or the mode of the policy where `greedy`: memory and action."""
+    return choose_action(normalized(train.network, train.observations), carry, obs, key, greedy)
+
+
+def scale_rewards(
+    train: TrainState, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
+) -> tuple[TrainState, jax.Array, jax.Array]:
+    """Rewards `[T, S]`, scaled where the moments of discounted returns are kept; discounted returns `[S]` after the rollout."""
+    if train.returns is None:
+        return train, rollout.reward, discounted_return
+    reward, discounted_return, returns = normalization.scale_rewards(train.returns, rollout, discounted_return, gamma)
+    return train._replace(returns=returns), reward, discounted_return
+
+
+def observe(train: TrainState, rollout: Experience) -> TrainState:
+    """Updates the moments of observations, where they are kept, after learning from a rollout."""
+    if train.observations is None:
+        return train
+    return train._replace(observations=normalization.update(train.observations, rollout.obs, axes=2, mask=rollout.mask))
+
+
+def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
+    """Adam on gradients clipped by their global norm."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+
+
+def anneal(initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float) -> jax.Array:
+    """From `initial` to `final_fraction * initial` in a straight line as progress goes from 0 to 1."""
+    return initial * (1 + (jnp.asarray(final_fraction) - 1) * jnp.clip(progress, 0.0, 1.0))
+
+
+def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
+    """The optimizer of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
+    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
+    rates = {"actor": config.learning_rate, "critic": critic_rate}
+    rates = {name: anneal(rate, config.learning_rate_final_fraction, progress) for name, rate in rates.items()}
+    return {name: adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+
+
+def num_epochs(config: Any, train: TrainState) -> tuple[int, int]:
+    """Epochs of the policy and of a separate critic, 0 where there is none."""
+    return config.num_epochs, (config.critic_epochs or config.num_epochs) if "critic" in train.optimizer else 0
+
+
+def split(network: Any) -> Parts:
+    """A network's parts that have an optimizer of their own: what lies under its field `critic`, and the rest as "actor"."""
+
+    def is_critic(path: tuple[Any, ...], _: Any) -> bool:
+        return bool(path) and isinstance(path[0], jax.tree_util.GetAttrKey) and path[0].name == "critic"
+
+    critic, rest = eqx.partition(network, jax.tree_util.tree_map_with_path(is_critic, network))
+    return {"actor": rest, "critic": critic} if jax.tree.leaves(critic) else {"actor": rest}
+
+
+def apply_gradients(optimizer: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
+    """One step of an optimizer: the part of a network after it, and the optimizer's state."""
+    updates, state = optimizer.update(gradient, state, part)
+    return eqx.apply_updates(part, updates), state
+
+
+def update(
+    train: TrainState, optimizers: dict[str, optax.GradientTransformation], gradient: Any, active: dict[str, jax.Array]
+) -> TrainState:
+    """One step of each part's optimizer, where `active`; the others stay as they are."""
+    gradients, parts, states = split(gradient), {}, {}
+    for name, part in split(train.network).items():
+        new = apply_gradients(optimizers[name], train.optimizer[name], part, gradients[name])
+        parts[name], states[name] = tree.where(active[name], new, (part, train.optimizer[name]))
+    return train._replace(network=eqx.combine(*parts.values()), optimizer=states)
