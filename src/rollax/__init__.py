@@ -2,12 +2,14 @@
 
 from rollax.acting.check_environment import check_environment
 from rollax.algorithm import Algorithm, Metrics, segment
+from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
+from rollax.checks.algorithm import check_algorithm
 from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
@@ -20,6 +22,7 @@ from rollax.version import __version__
 __all__ = [
     "__version__",
     "Algorithm",
+    "AlgorithmEntry",
     "DQNConfig",
     "Environment",
     "ImpalaConfig",
@@ -35,11 +38,13 @@ __all__ = [
     "Transition",
     "UsageError",
     "actor_critic",
+    "check_algorithm",
     "check_environment",
     "dqn",
     "evolve",
     "evolving",
     "impala",
+    "list_algorithms",
     "list_environments",
     "load",
     "make",
@@ -47,6 +52,7 @@ __all__ = [
     "ppo",
     "pqn",
     "register",
+    "register_algorithm",
     "resume",
     "sac",
     "segment",

@@ -56,6 +56,12 @@ def over_steps(function: Callable[..., T]) -> Callable[..., T]:
     return batched
 
 
+def num_devices() -> int:
+    """Over how many devices the environments of a run are split: by the mesh in force (`jax.set_mesh`)."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.shape["environments"] if "environments" in mesh.axis_names else 1
+
+
 def over_devices(function: Callable[..., T], in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., T]:
     """Runs `function` once per device on its share of the environments, without any communication.
 
@@ -64,7 +70,7 @@ def over_devices(function: Callable[..., T], in_axes: tuple[Any, ...], out_axes:
     is `function` itself.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if "environments" not in mesh.axis_names or "environments" in mesh.manual_axes:
+    if num_devices() == 1 or "environments" in mesh.manual_axes:
         return function
 
     def spec(axis: int | None) -> jax.sharding.PartitionSpec:

@@ -1,27 +1,12 @@
 """The algorithms: a module each, and by name, with what a run needs to build them."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-
-from rollax.algorithm import Algorithm
 from rollax.algorithms import dqn, impala, ppo, pqn, sac, td3
-from rollax.environments.core import Environment
+from rollax.algorithms.registry import AlgorithmEntry, find, fits, list_algorithms, register_algorithm
 from rollax.errors import UsageError
 from rollax.networks import critics, q_networks
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
-
-
-class Entry(NamedTuple):
-    """How a run builds an algorithm: its settings, its network's settings, and the functions that take them."""
-
-    make: Callable[[Environment, Callable[[jax.Array], Any]], Algorithm]
-    config: type
-    network_config: type
-    make_network: Callable[[Environment, Any, jax.Array], Any]
-    check: Callable[[Any, Any], None]  # (config, network config): raises UsageError when they do not go together
-    summary: str
 
 
 def _memory_needs_sequences(config: Any, network: Any) -> None:
@@ -42,12 +27,8 @@ def _actor_critic_fits(config: Any, network: Any) -> None:
         )
 
 
-def _fits(config: Any, network: Any) -> None:
-    """`init` says what does not."""
-
-
-ALGORITHMS: dict[str, Entry] = {
-    "ppo": Entry(
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "ppo": AlgorithmEntry(
         ppo.ppo,
         ppo.PPOConfig,
         NetworkConfig,
@@ -55,7 +36,7 @@ ALGORITHMS: dict[str, Entry] = {
         _actor_critic_fits,
         "proximal policy optimization: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
     ),
-    "impala": Entry(
+    "impala": AlgorithmEntry(
         impala.impala,
         impala.ImpalaConfig,
         NetworkConfig,
@@ -63,15 +44,15 @@ ALGORITHMS: dict[str, Entry] = {
         _actor_critic_fits,
         "actor-critic with V-trace: learns several times from a rollout as its policy moves away from it",
     ),
-    "dqn": Entry(
+    "dqn": AlgorithmEntry(
         dqn.dqn,
         dqn.DQNConfig,
         q_networks.QNetworkConfig,
         q_networks.q_network,
-        _fits,
+        fits,
         "deep Q-learning: discrete actions, from replay, double, dueling, n-step, prioritized",
     ),
-    "pqn": Entry(
+    "pqn": AlgorithmEntry(
         pqn.pqn,
         pqn.PQNConfig,
         q_networks.RecurrentQNetworkConfig,
@@ -79,22 +60,34 @@ ALGORITHMS: dict[str, Entry] = {
         _memory_needs_sequences,
         "parallelized Q-learning: discrete actions, lambda-returns over many environments, a memory or none, no replay",
     ),
-    "sac": Entry(
+    "sac": AlgorithmEntry(
         sac.sac,
         sac.SACConfig,
         critics.ActorCriticsConfig,
         critics.stochastic,
-        _fits,
+        fits,
         "soft actor-critic: continuous actions, from replay, learned temperature",
     ),
-    "td3": Entry(
+    "td3": AlgorithmEntry(
         td3.td3,
         td3.TD3Config,
         critics.ActorCriticsConfig,
         critics.deterministic,
-        _fits,
+        fits,
         "twin delayed deterministic policy gradient: continuous actions, from replay",
     ),
 }
 
-__all__ = ["ALGORITHMS", "Entry", "dqn", "impala", "ppo", "pqn", "sac", "td3"]
+__all__ = [
+    "ALGORITHMS",
+    "AlgorithmEntry",
+    "dqn",
+    "find",
+    "impala",
+    "list_algorithms",
+    "ppo",
+    "pqn",
+    "register_algorithm",
+    "sac",
+    "td3",
+]

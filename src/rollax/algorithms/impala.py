@@ -199,7 +199,14 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one set of parameters are cut into minibatches of trajectories."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    return minibatches.layout(*sizes, pooled=config.prioritized)
+    cut, devices = minibatches.layout(*sizes, pooled=config.prioritized), tree.num_devices()
+    trajectories = num_streams * cut.sequences // config.num_minibatches
+    if trajectories % devices:  # the values of final observations are computed on each device for its own share
+        raise ValueError(
+            f"a minibatch has {trajectories} trajectories (num_envs x agents x num_steps / sequence_length / num_minibatches), "
+            f"which devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
+        )
+    return cut
 
 
 def trajectory_priorities(

@@ -99,9 +99,10 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
     algorithm, environment = assemble(spec, environment, make_network)
     evaluation_environment(spec, environment)
-    one = abstract(spec, algorithm)
     is_population = len(spec.members()) > 1
     over = _mesh(spec, is_population)
+    with jax.set_mesh(over) if over is not None and not is_population else contextlib.nullcontext():
+        one = abstract(spec, algorithm)
     if not is_population:
         _placed(algorithm, one, over, is_population)
     _check_memory(spec, one)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from rollax.algorithms import ALGORITHMS, Entry
+from rollax.algorithms import AlgorithmEntry, find
 from rollax.config import check_choices, check_settings, traced_fields
 from rollax.environments import registry
 from rollax.environments.suites.xminigrid.ruleset_files import lasting
@@ -157,11 +157,9 @@ class Preset(NamedTuple):
     network: dict[str, Any]
 
 
-def entry(algorithm: str) -> Entry:
+def entry(algorithm: str) -> AlgorithmEntry:
     """Raises UnknownNameError for an algorithm that is not there."""
-    if algorithm not in ALGORITHMS:
-        raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
-    return ALGORITHMS[algorithm]
+    return find(algorithm)[1]
 
 
 def preset(algorithm: str, environment: str) -> Preset:

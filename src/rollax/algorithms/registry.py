@@ -1,0 +1,76 @@
+"""Algorithms by name: what a run needs to build them. An outsider's is one `AlgorithmEntry`, as ours are."""
+
+import importlib.metadata
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+
+from rollax.algorithm import Algorithm
+from rollax.environments.core import Environment
+from rollax.errors import UnknownNameError, UsageError
+from rollax.networks.actor_critic import NetworkConfig, actor_critic
+
+ENTRY_POINTS = "rollax.algorithms"
+
+
+def fits(config: Any, network: Any) -> None:
+    """Any settings go together; `init` says what does not."""
+
+
+class AlgorithmEntry(NamedTuple):
+    """How a run builds an algorithm: its settings, its network's settings, and the functions that take them."""
+
+    make: Callable[[Environment, Callable[[jax.Array], Any]], Algorithm]  # (environment, key -> network) -> algorithm
+    config: type  # of settings, with defaults: see `rollax.algorithm.Config`
+    network_config: type = NetworkConfig
+    make_network: Callable[[Environment, Any, jax.Array], Any] = actor_critic  # (environment, network config, key) -> network
+    check: Callable[[Any, Any], None] = fits  # (config, network config): raises UsageError when they do not go together
+    summary: str = ""
+    unit: str = "frames"  # what steps count: frames of the environment, or evaluations
+
+
+_registered: dict[str, AlgorithmEntry] = {}
+
+
+def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
+    """Makes an algorithm known as `name`, to `train` and to the command line. The last registration of a name counts.
+
+    Raises UsageError for a name of rollax's own, or one that cannot be part of a file's name.
+    """
+    from rollax.algorithms import ALGORITHMS
+
+    if name in ALGORITHMS:
+        raise UsageError(f"{name} is an algorithm of rollax: register yours under another name, such as my_{name}")
+    if not name.replace("-", "_").isidentifier():
+        raise UsageError(f"an algorithm's name is letters, digits and underscores, not {name!r}: try 'my_algorithm'")
+    _registered[name] = entry
+
+
+def list_algorithms() -> dict[str, AlgorithmEntry]:
+    """All algorithms by name: those of rollax, of other installed packages, and those registered."""
+    from rollax.algorithms import ALGORITHMS
+
+    return {**ALGORITHMS, **{name: point.load() for name, point in _entry_points().items()}, **_registered}
+
+
+def find(algorithm: AlgorithmEntry | str) -> tuple[str, AlgorithmEntry]:
+    """Name and entry of an algorithm, which may be given by its name. Raises UnknownNameError for one that is not there."""
+    if isinstance(algorithm, AlgorithmEntry):
+        return algorithm.make.__name__, algorithm
+    from rollax.algorithms import ALGORITHMS
+
+    if algorithm in ALGORITHMS:
+        return algorithm, ALGORITHMS[algorithm]
+    if algorithm in _registered:
+        return algorithm, _registered[algorithm]
+    if algorithm in _entry_points():
+        return algorithm, _entry_points()[algorithm].load()
+    raise UnknownNameError("algorithm", algorithm, [*ALGORITHMS, *_registered, *_entry_points()])
+
+
+@cache
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Algorithms of other installed packages: the entry point's name is the algorithm's, its object an `AlgorithmEntry`."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}

@@ -1,0 +1,1 @@
+"""Checks of what users bring: their environments and their algorithms."""
