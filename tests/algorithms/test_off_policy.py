@@ -173,7 +173,7 @@ def test_a_learner_that_sees_normalized_observations() -> None:
     """Its update is that of the plain learner from a batch that was normalized before; the rest of the batch is the same."""
     row = BY_NAME["td3"]
     shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
-    sample = normalization.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
+    sample = normalization.initial(jnp.zeros(1))._replace(mean=jnp.array([1.0]), variance=jnp.array([4.0]))
     ones = jnp.ones(2)
     batch = Batch(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)), ones)
     _, (given, _) = seeing(shown, sample).update((), row.config, batch, jax.random.key(0))
