@@ -14,7 +14,21 @@ Parts = dict[str, Any]
 
 def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
     """Adam on gradients clipped by their global norm."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+    return optax.chain(clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+
+
+def clip_by_global_norm(max_norm: jax.Array | float) -> optax.GradientTransformation:
+    """g where ||g|| < max_norm, else g max_norm / ||g||, of the norm over all arrays together (Pascanu et al. 2013).
+
+    As `optax.clip_by_global_norm`, bit for bit, but for `max_norm` 0 and a gradient of 0, which there is 0 / 0.
+    """
+
+    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        norm = optax.tree.norm(gradient)
+        is_small, divisor = norm < max_norm, jnp.where(norm == 0, 1.0, norm)
+        return jax.tree.map(lambda g: jnp.where(is_small, g, g / divisor.astype(g.dtype) * max_norm), gradient), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def anneal(end: jax.Array | float, progress: jax.Array | float) -> jax.Array:
