@@ -163,7 +163,8 @@ class Dict:
 
     The part named "action_mask" is special: it is no input of the network but says which actions are legal, as a boolean
     array of shape `[n]` for `Discrete(n)` or `[len(sizes), max(sizes)]` for `MultiDiscrete(sizes)`. For a `Box` it has the
-    shape of an action, and says which of its numbers there are: the others are 0.
+    shape of an action, and says which of its numbers there are: the others are 0 (of `sac` and `td3` the middle of their
+    bounds, which is 0 for bounds -b ... b).
     """
 
     items: tuple[tuple[str, "Space"], ...]

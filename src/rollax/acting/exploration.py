@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rollax import tree
 from rollax.acting.rollout import Episodes
 from rollax.environments.core import Streams, StreamState
-from rollax.networks.critics import legal, to_space
+from rollax.networks.critics import legal, masked_action, to_space
 from rollax.replay.ring import Step
 from rollax.spaces import Box
 
@@ -86,7 +86,7 @@ def next_noise(noise: Any, key: jax.Array, config: Any) -> Any:
 def random_action(space: Any, obs: Any, noise: Any, key: jax.Array) -> jax.Array:
     """A uniform action, as it is kept; of a discrete space one that is legal, of a box one that moves with the noise."""
     if isinstance(space, Box):
-        return jax.scipy.special.erf(noise / jnp.sqrt(2.0))  # 2 Phi(z) - 1
+        return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
     return jax.random.categorical(key, legal(jnp.zeros(space.n), obs)).astype(space.dtype)
 
 

@@ -21,7 +21,7 @@ from rollax.algorithms.replay_config import ReplayConfig
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import optimizers
-from rollax.networks.critics import ActorCritics, check_bounded, draw, least, sample
+from rollax.networks.critics import ActorCritics, check_bounded, draw, least, num_dimensions, sample
 from rollax.replay.ring import Batch, uniform
 
 
@@ -40,7 +40,7 @@ class SACConfig(ReplayConfig):
     initial_temperature: float = number(1.0, low=0)
     """Weight of the entropy at the start (alpha)."""
     target_entropy: float = number(-1.0)
-    """Entropy to hold, for each dimension of the action, in nats of an action within -1 ... 1."""
+    """Entropy to hold, for each dimension of the action (that is not masked), in nats of an action within -1 ... 1."""
     reward_scale: float = number(1.0)
     """What rewards are multiplied by."""
     noise_correlation: float = number(0.0, 0, 1)
@@ -93,7 +93,7 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
         actor, log_temperature, actor_state, temperature_state = learnt
         slope, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
         actor, actor_state = optimizers.descend(adam["actor"], actor_state, actor, slope)
-        goal = config.target_entropy * batch.action[0].size
+        goal = config.target_entropy * jax.vmap(num_dimensions)(batch.action, batch.obs)
         slope = temperature * jnp.mean(-log_prob - goal)  # of eq. 18 in the logarithm of alpha
         log_temperature, temperature_state = optimizers.descend(adam["temperature"], temperature_state, log_temperature, slope)
         return actor, log_temperature, actor_state, temperature_state

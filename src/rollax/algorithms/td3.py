@@ -19,7 +19,7 @@ from rollax.algorithms.replay_config import ReplayConfig
 from rollax.config import number, settings
 from rollax.environments.core import Environment
 from rollax.learning import optimizers
-from rollax.networks.critics import ActorCritics, check_bounded, least
+from rollax.networks.critics import ActorCritics, check_bounded, least, masked_action
 from rollax.replay.ring import Batch, uniform
 
 
@@ -77,7 +77,7 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     adam, states = transformations(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
-    action = jnp.clip(jax.vmap(agent.target.actor)(batch.next_obs) + noise, -1.0, 1.0)
+    action = jax.vmap(perturbed)(jax.vmap(agent.target.actor)(batch.next_obs), noise, batch.next_obs)
     next_value = least(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
     (loss, (value, error)), slope = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
@@ -104,11 +104,16 @@ def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
 
 def explore(agent: TD3Agent, config: TD3Config, obs: Any, noise: jax.Array, key: jax.Array, progress: jax.Array) -> jax.Array:
     """The policy's action with noise."""
-    return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0)
+    return perturbed(agent.network.actor(obs), config.exploration_noise * noise, obs)
 
 
 def act(agent: TD3Agent, config: TD3Config, obs: Any, key: jax.Array, greedy: bool | jax.Array) -> jax.Array:
     """The policy's action or, not greedily, with the noise of exploration, white: there is no step before."""
     action = agent.network.actor(obs)
-    noisy = jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0)
+    noisy = perturbed(action, config.exploration_noise * jax.random.normal(key, action.shape), obs)
     return jnp.where(jnp.asarray(greedy), action, noisy)
+
+
+def perturbed(action: jax.Array, noise: jax.Array, obs: Any) -> jax.Array:
+    """clip(action + noise, -1, 1), 0 where the observation's "action_mask" rules a dimension out."""
+    return masked_action(jnp.clip(action + noise, -1.0, 1.0), obs)
