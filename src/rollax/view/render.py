@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from rollax import tree
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
+from rollax.host import keys
 from rollax.host.api import Policy, load
 from rollax.host.program import eval_steps
 from rollax.host.run_folder import write_atomically
@@ -99,10 +100,15 @@ def render(
     return target
 
 
+def play_keys(seed: int, episodes: int) -> jax.Array:
+    """A key of each episode; they share no random numbers with a run of that seed."""
+    return jax.random.split(keys.of_render(jax.random.key(seed)), episodes)
+
+
 def play_all(policy: Policy, seed: int, episodes: int, greedy: bool, max_frames: int) -> list[Play]:
     """Several episodes, each of no more than `max_frames` frames."""
     run = player(policy, greedy)
-    return [play(policy, run, key, max_frames) for key in jax.random.split(jax.random.key(seed), episodes)]
+    return [play(policy, run, key, max_frames) for key in play_keys(seed, episodes)]
 
 
 def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
