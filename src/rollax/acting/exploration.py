@@ -56,7 +56,8 @@ def act_once(
     ended = streams.spread(state.reset)
     happened = {
         "episodes": Episodes(jnp.sum(ended), jnp.sum(jnp.where(ended, total, 0.0)), jnp.sum(jnp.where(ended, length, 0))),
-        "reward": jnp.mean(after.reward),
+        "reward": jnp.sum(jnp.where(actor.is_over, 0.0, after.reward)),
+        "rewards": jnp.sum(~actor.is_over),
         "finite/observation": tree.all_finite(after.final_obs),
         "finite/reward": tree.all_finite(after.reward),
     }

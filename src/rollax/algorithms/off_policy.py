@@ -192,7 +192,7 @@ def summary(happened: dict[str, Any], agent: Any) -> dict[str, jax.Array]:
     """What a run's host needs of the steps `[cycles, c]`: sums over episodes, and what to blame when numbers go bad."""
     episodes = jax.tree.map(lambda x: jnp.sum(x).astype(jnp.float32), happened["episodes"])
     return {
-        "reward": jnp.mean(happened["reward"]),
+        "reward": jnp.sum(happened["reward"]) / jnp.maximum(jnp.sum(happened["rewards"]), 1),
         **{f"episodes/{name}": value for name, value in episodes._asdict().items()},
         **{name: jnp.all(happened[name]) for name in ("finite/observation", "finite/reward")},
         "finite/parameters": tree.all_finite(agent.network),

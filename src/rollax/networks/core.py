@@ -12,11 +12,11 @@ from rollax.networks.distributions import Distribution
 
 
 class Network(Protocol):
-    """A pytree whose leaves are arrays only; it sees one step of one stream, never a reset. The library vmaps.
+    """A pytree whose leaves are arrays only: `(carry, obs) -> (carry, output)`, one step of one stream. The library vmaps it.
 
-    `unroll` is the same over a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset` `[L, B]` (this observation
-    begins an episode, so the memory starts afresh before it). What has no memory sees all L * B steps at once, only memory is
-    scanned. `Stepwise` gives `unroll` to any network that has only the other two.
+    `unroll` is the same over a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset` `[L, B]`; where `reset`,
+    the observation begins an episode and the carry before it is the initial one. Layers without memory take all L * B steps at
+    once, only the recurrent core is scanned. `Stepwise` gives `unroll` to any network that has only the other two.
     """
 
     def initial_carry(self) -> Any: ...
@@ -32,7 +32,7 @@ class ActorCriticOutput(NamedTuple):
 
 
 def step(network: Network, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
-    """One step of one stream; where `reset`, the memory is that of a new episode."""
+    """One step of one stream; where `reset`, from the initial carry."""
     return network(tree.where(reset, network.initial_carry(), carry), obs)
 
 
@@ -55,7 +55,7 @@ class Stepwise(eqx.Module):
 
 
 class Preprocessed(eqx.Module):
-    """A network behind a function of the observation, such as normalization or a view of a part of it."""
+    """A network applied to a function of the observation, such as its normalization or a part of it."""
 
     network: Network
     function: Callable[[Any], Any]
@@ -71,5 +71,5 @@ class Preprocessed(eqx.Module):
 
 
 def batch_carry(network: Network, size: int) -> Any:
-    """The initial memory of `size` streams, `[size, ...]`."""
+    """The initial carry of `size` streams, `[size, ...]`."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry())

@@ -17,7 +17,8 @@ from rollax.networks.core import ActorCriticOutput
 from rollax.networks.tower import Tower
 from rollax.spaces import Box, Dict, Discrete, Space
 
-# Bounds of the logarithm of a policy's spread, as usual (Haarnoja et al. 2018b, their code).
+# Bounds of the logarithm of a policy's standard deviation, those of pytorch_sac (Yarats and Kostrikov 2020) and CleanRL; the
+# code of Haarnoja et al. 2018 has -20 ... 2.
 LOW_LOG_STD, HIGH_LOG_STD = -5.0, 2.0
 
 

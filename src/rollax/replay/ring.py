@@ -1,8 +1,8 @@
-"""Replay: what happened, kept in a ring for every stream of experience, and drawn from again.
+"""Replay buffers: a ring of transitions for every stream of experience, sampled uniformly.
 
-A `Replay` is a pytree of arrays `[S, N, ...]`: S streams with N places each. Rows keep their types. Adding writes one row a
-stream and drawing reads the rows that it draws, so neither takes longer where N is larger, as long as the state is donated to
-the compiled program. What a learner sees of it is a `Batch`.
+A `Replay` is a pytree of arrays `[S, N, ...]`: S streams with N places each, in the types of the rows. Adding writes one row a
+stream and sampling reads the rows of its batch, so neither takes longer where N is larger, as long as the state is donated to
+the compiled program. A learner gets a `Batch`.
 
 flashbax 0.1.3 was weighed. All its streams move together, so that the steps of an agent that has ended before the others would
 be kept; it holds no true next observation, but takes the row that follows, which after an end begins another episode; its
@@ -21,10 +21,10 @@ from rollax.errors import UsageError
 
 
 class Step(NamedTuple):
-    """What is kept of one step of a stream."""
+    """A transition of one stream."""
 
     obs: Any
-    action: jax.Array  # as the learner means it, such as -1 ... 1 for each dimension
+    action: jax.Array  # of a box normalized, within -1 ... 1 for each dimension
     reward: jax.Array  # float []
     terminated: jax.Array  # bool []
     truncated: jax.Array  # bool []
@@ -40,28 +40,28 @@ class Replay(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learnt from, `[B, ...]`: `target = reward + discount * value(next_obs)`."""
+    """A sample of transitions `[B, ...]` for the target `reward + discount * value(next_obs)`."""
 
     obs: Any
     action: jax.Array
     reward: jax.Array  # float [B]: discounted sum over the steps between the two observations
     discount: jax.Array  # float [B]: gamma to the number of these steps; 0 after a termination
     next_obs: Any
-    weight: jax.Array  # float [B]: of each sample in the loss; 1 where samples are drawn uniformly
+    weight: jax.Array  # float [B]: importance weight of each sample in the loss; 1 for uniform sampling
 
 
 class Memory(NamedTuple):
-    """How an algorithm remembers: uniformly (`uniform`) or by priority (`sum_tree.prioritized`). Any state will do."""
+    """The functions of a replay buffer: `uniform`, or `prioritized.prioritized`. The state is any pytree."""
 
     init: Callable[[Step, int, Any], Any]  # (one step, streams, config) -> state
     add: Callable[[Any, Step, jax.Array], Any]  # (state, steps [S, ...], which to keep bool [S]) -> state
-    is_ready: Callable[[Any, Any], jax.Array]  # (state, config) -> whether it can be drawn from
+    is_ready: Callable[[Any, Any], jax.Array]  # (state, config) -> bool []: whether it holds a batch
     draw: Callable[..., tuple[Batch, jax.Array]]  # (state, config, key, progress) -> (batch, index int32 [B])
-    rate: Callable[..., Any]  # (state, config, index, error [B], is_active) -> state: what the errors were
+    rate: Callable[..., Any]  # (state, config, index, |TD error| [B], is_active) -> state with new priorities
 
 
 def uniform(num_steps: int = 1) -> Memory:
-    """Every step is as likely; returns over `num_steps` steps. The config has `capacity`, `batch_size` and `gamma`."""
+    """Uniform sampling of `num_steps`-step returns. The config has `capacity`, `batch_size` and `gamma`."""
 
     def draw(replay: Replay, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
         index = sample(replay, key, config.batch_size, num_steps)
@@ -81,13 +81,13 @@ def uniform(num_steps: int = 1) -> Memory:
 
 
 def size_in_bytes(example: Any, num_streams: int, capacity: int) -> int:
-    """What the rows of a `Replay` will take. `example`: one row of one stream, or its shapes."""
+    """The size of a `Replay`'s rows. `example`: one row of one stream, or its shapes."""
     row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(lambda: example)))
     return row * num_streams * (capacity // num_streams)
 
 
 def check_enough(num_streams: int, capacity: int, batch_size: int, num_steps: int = 1) -> None:
-    """Raises UsageError for rings that, when full, hold no batch of sequences of that length: they would never be drawn."""
+    """Raises UsageError for rings that, when full, hold less than a batch of sequences of that length."""
     if num_streams * max(capacity // num_streams - num_steps + 1, 0) < batch_size:
         enough = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
         raise UsageError(
@@ -111,7 +111,7 @@ def init(example: Any, num_streams: int, capacity: int) -> Replay:
 
 
 def add(replay: Replay, rows: Any, keep: jax.Array) -> Replay:
-    """One row `[S, ...]` for each stream where `keep`; what is oldest makes room."""
+    """One row `[S, ...]` for each stream where `keep`, in place of the oldest one when the ring is full."""
     num_streams, places = _shape(replay)
     streams = jnp.arange(num_streams)
     place = jnp.where(keep, replay.cursor, places)  # out of range: not written
@@ -132,7 +132,7 @@ def can_sample(replay: Replay, batch_size: int, length: int = 1) -> jax.Array:
 
 
 def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> jax.Array:
-    """Where sequences begin, int32 [B]: each sequence of `length` rows of one stream that is there is as likely.
+    """Indices int32 [B] of the first rows of sequences, uniform over all sequences of `length` consecutive rows of a stream.
 
     Raises UsageError when there is none; inside a compiled program ask `can_sample` first.
     """
@@ -159,9 +159,9 @@ def rows(replay: Replay, index: jax.Array, offset: jax.Array | int = 0) -> Any:
 
 
 def sequences(replay: Replay, index: jax.Array, length: int) -> Any:
-    """Rows `[L, B, ...]` in a row, from `index` [B] on: what a learner with memory unrolls its network over.
+    """Consecutive rows `[L, B, ...]` from `index` [B] on, for a recurrent learner to unroll its network over.
 
-    Keep its memory before each step as a further part of the rows, and begin from that of the first one.
+    Store the carry before each step as a further part of the rows, and start from that of the first one.
     """
     return rows(replay, jnp.broadcast_to(index, (length, *index.shape)), jnp.arange(length)[:, None])
 
