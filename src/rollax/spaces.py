@@ -1,6 +1,6 @@
-"""What observations and actions may be: box, ball, discrete, multi-discrete, grids of symbols, and dictionaries of these.
+"""Spaces of observations and actions: box, ball, discrete, multi-discrete, grids of symbols, and dictionaries of these.
 
-Spaces are plain hashable values, so they are part of the program and never of the data.
+Spaces are plain hashable values: static, part of the compiled program.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Box:
         return bool(np.all(np.abs(self.low) < 1e30) and np.all(np.abs(self.high) < 1e30))
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """A uniform draw; where a side is infinite, the draw is uniform within one unit of the finite side or zero."""
+        """A uniform sample; where a bound is infinite, uniform within 1 of the finite bound, or within -1 ... 1."""
         low, high = np.broadcast_to(self.low, self.shape), np.broadcast_to(self.high, self.shape)
         no_low, no_high = np.abs(low) > 1e30, np.abs(high) > 1e30
         start = np.where(no_low, np.where(no_high, -1.0, high - 1.0), low)
@@ -69,7 +69,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Vectors `[size]` of floats whose Euclidean norm is at most `radius`, such as forces of limited strength."""
+    """Vectors `[size]` of floats whose Euclidean norm is at most `radius`, such as forces."""
 
     size: int
     radius: float = 1.0
@@ -83,7 +83,7 @@ class Ball:
         return "float32"
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """A uniform draw."""
+        """A uniform sample."""
         return self.radius * jax.random.ball(key, self.size)
 
     def contains(self, value: jax.Array) -> jax.Array:
@@ -136,9 +136,9 @@ class MultiDiscrete:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Cells `[height, width]` of symbols: the i-th number of a cell is from 0 ... sizes[i] - 1 and means no magnitude.
+    """Cells `[height, width]` of symbols: the i-th symbol of a cell is a category, one of 0 ... sizes[i] - 1.
 
-    An array `[height, width, len(sizes)]`; networks embed every symbol.
+    A value is an array `[height, width, len(sizes)]`; networks embed every symbol.
 
     >>> Grid((5, 5), (13, 12)).shape
     (5, 5, 2)
@@ -163,9 +163,10 @@ class Grid:
 class Dict:
     """Named parts, each with a space of its own: `Dict({"position": Box(...), "action_mask": Box(...)})`.
 
-    The part named "action_mask" is special: it is no input of the network but says which actions are legal, as a boolean
+    The part named "action_mask" is no input of encoders: it says which actions are legal, as a boolean
     array of shape `[n]` for `Discrete(n)` or `[len(sizes), max(sizes)]` for `MultiDiscrete(sizes)`. For a `Box` it has the
-    shape of an action, and says which of its numbers there are: the others are 0.
+    shape of an action, and says which of its numbers there are: the others are 0 (of `sac` and `td3` the middle of their
+    bounds, which is 0 for bounds -b ... b).
     """
 
     items: tuple[tuple[str, "Space"], ...]

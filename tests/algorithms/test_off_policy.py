@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rollax.algorithms.replay_config import cycle
 
 import rollax
 from host.fixtures import compile_once, quick_compilation  # noqa: F401
@@ -19,9 +20,8 @@ from laws.walk import Walk
 from rollax.acting.exploration import next_noise, random_action
 from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.off_policy import Learner, seeing
-from rollax.algorithms.replay_config import cycle
 from rollax.learning import normalization
-from rollax.networks.critics import to_space
+from rollax.networks.critics import ActorCriticsConfig, deterministic, to_space
 from rollax.replay.ring import Batch
 from rollax.spaces import Box, Discrete
 
@@ -169,11 +169,24 @@ def test_observations_are_normalized() -> None:
     np.testing.assert_allclose(played, to_space(row.environment.action_space, expected), atol=1e-5)
 
 
+def test_the_reward_is_that_of_agents_that_are_there() -> None:
+    """Its mean is over the steps that the replay keeps: those of an agent that has ended before the others are none."""
+    environment = Walk(continuous=True, agents=3, early=True)
+    make = lambda key: deterministic(environment, ActorCriticsConfig(hidden=(8,)), key)  # noqa: E731
+    algorithm = ALGORITHMS["td3"].make(environment, make)
+    config = ALGORITHMS["td3"].config(num_envs=2, num_steps=8, capacity=60, batch_size=4, warmup=1000.0)
+    state, metrics = jax.jit(algorithm.step)(jax.jit(algorithm.init)(jax.random.key(0), config))
+    size = np.asarray(state.replay.size)
+    rewards = [np.asarray(state.replay.data.reward)[stream, : size[stream]] for stream in range(6)]
+    assert size.sum() < 6 * 8
+    assert float(metrics["reward"]) == pytest.approx(np.concatenate(rewards).mean(), abs=1e-5)
+
+
 def test_a_learner_that_sees_normalized_observations() -> None:
     """Its update is that of the plain learner from a batch that was normalized before; the rest of the batch is the same."""
     row = BY_NAME["td3"]
     shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
-    sample = normalization.Moments(jnp.array([1.0]), jnp.array([4.0]), jnp.float32(9))
+    sample = normalization.initial(jnp.zeros(1))._replace(mean=jnp.array([1.0]), variance=jnp.array([4.0]))
     ones = jnp.ones(2)
     batch = Batch(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)), ones)
     _, (given, _) = seeing(shown, sample).update((), row.config, batch, jax.random.key(0))

@@ -1,6 +1,7 @@
 """A trained policy in one's own hands: `rollax.load`."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -10,9 +11,15 @@ import numpy as np
 import pytest
 
 import rollax
-from host.runs import FRAMES, Script, evaluations
+from host.runs import FRAMES, NETWORK, SMALL, Script, evaluations, options
+from rollax.host import keys
+from rollax.host.evaluation import evaluator
+from rollax.host.loop import Result, closing_words
+from rollax.host.program import eval_steps
+from rollax.host.settings import make_spec
 from rollax.networks import distributions
 from rollax.networks.core import ActorCriticOutput
+from rollax.view.render import play_keys
 
 
 @pytest.fixture(params=["none", "gru"])
@@ -79,8 +86,8 @@ def test_memory_is_begun_anew_where_episodes_begin(policy: rollax.Policy) -> Non
                 np.testing.assert_array_equal(x[place], start if begins[place] else jnp.full_like(start, 7.0))
 
 
-def test_evaluate_repeats_what_the_run_saw(policy: rollax.Policy) -> None:
-    """The same key gives the same episodes; the key of the run's evaluations gives those that the run recorded."""
+def test_evaluate_repeats_itself(policy: rollax.Policy) -> None:
+    """The same key gives the same episodes."""
     numbers, episodes = policy.evaluate(8, jax.random.key(1))
     further, _ = policy.evaluate(8, jax.random.key(1), metrics=lambda played: {"longest": played.length.max()})
     assert further == numbers | {"longest": 4}
@@ -92,12 +99,39 @@ def test_evaluate_repeats_what_the_run_saw(policy: rollax.Policy) -> None:
 
 
 def test_evaluation_of_a_run_is_that_of_its_policy(train: Callable) -> None:
-    from rollax.host.program import seed_keys
-
+    """With the key of the run's evaluations the evaluator gives the episodes that the run recorded."""
     result = train(seed=4)
-    _, key = seed_keys(4)
-    _, episodes = rollax.load(result.folder).evaluate(8, key)
+    policy = rollax.load(result.folder)
+    steps = eval_steps(policy.environment, policy.spec)
+    episodes = jax.jit(evaluator(policy.environment, policy.algorithm, 8, steps, True))(policy.state, keys.evaluations(4))
     np.testing.assert_array_equal(episodes.returns, evaluations(result.folder)["returns"][-1])
+
+
+def test_no_two_purposes_share_a_key() -> None:
+    """Of any seeds: training, its evaluations and children, later evaluations and pictures, and what they split into."""
+    seeds = range(20)
+    later = [jax.random.key(seed) for seed in seeds]
+    found = [*later, *map(keys.training, seeds), *map(keys.evaluations, seeds), *map(keys.children, seeds)]
+    found += [*map(keys.of_evaluate, later), *(play_keys(seed, 8)[0] for seed in seeds)]
+    parts = jax.vmap(lambda key: jax.random.split(key, 8))(jnp.stack(found[len(later) :]))
+    numbers = np.concatenate([jax.random.key_data(jnp.stack(found)), jax.random.key_data(parts).reshape(-1, 2)])
+    assert len(np.unique(numbers, axis=0)) == len(numbers)
+
+
+@pytest.mark.parametrize("keep_best", [0, 1])
+def test_the_best_checkpoint_is_told_by_other_episodes(tmp_path: Path, keep_best: int) -> None:
+    """The last lines of a run name the command for it where there is one; their own number is that of the last policy."""
+    spec = make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path, keep_best=keep_best), {})
+    lines = closing_words(Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0), spec)
+    assert any(f"eval {tmp_path}  " in line for line in lines)
+    assert any(f"eval {tmp_path} --checkpoint best" in line for line in lines) == bool(keep_best)
+
+
+def test_evaluations_share_no_start_with_the_run(train: Callable) -> None:
+    """`policy.evaluate` with the key of the run's seed plays other episodes than the run's evaluations, also of other seeds."""
+    folder = train(environment="gymnax/CartPole-v1", seed=4, eval_stochastic=True, updates=1).folder
+    _, episodes = rollax.load(folder).evaluate(8, jax.random.key(4), greedy=False)
+    assert not np.array_equal(np.sort(episodes.returns), np.sort(evaluations(folder)["returns"][-1]))
 
 
 def test_which_checkpoint(train: Callable) -> None:

@@ -1,5 +1,7 @@
 """The terms of policy-gradient losses, and running moments."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -110,9 +112,64 @@ def test_standardize() -> None:
     x = normalization.standardize(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
-    assert jnp.all(jnp.isfinite(normalization.standardize(jnp.ones((3, 4))))), "a single value has no deviation"
     assert normalization.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
     alone = normalization.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
     assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
     two = normalization.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
     assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])
+
+
+@pytest.mark.parametrize("value", [0.3, -7e-3, 1e4 / 3, 0.0])
+@pytest.mark.parametrize("count", [(3, 4), (100_003,)])
+def test_equal_numbers_are_zero_when_standardized(value: float, count: tuple[int, ...]) -> None:
+    """However their mean is rounded; also where they differ by the last bit, where others do not count, and in gradients."""
+    equal = jnp.full(count, value, jnp.float32)
+    assert not jnp.any(normalization.standardize(equal))
+    nearly = equal.at[0].set(jnp.nextafter(equal[0], jnp.float32(jnp.inf)))
+    assert not jnp.any(normalization.standardize(nearly)) or value == 0
+    mask = jnp.ones(count, bool).at[-1].set(False)
+    masked = normalization.standardize(equal.at[-1].set(jnp.nan), mask)
+    assert not jnp.any(jnp.where(mask, masked, 0.0))
+    gradient = jax.grad(lambda x: jnp.sum(normalization.standardize(x) ** 2))(equal)
+    assert not jnp.any(gradient)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_small_differences_are_standardized(size: float) -> None:
+    """A closed form: of -1, 0, 1 on an offset that float32 still tells apart; and no number that is none is hidden."""
+    x = normalization.standardize(size * (100.0 + jnp.array([-1.0, 0.0, 1.0]) / 100))
+    expected = size / 100 * np.sqrt(2 / 3)
+    np.testing.assert_allclose(x, np.array([-1.0, 0.0, 1.0]) * np.sqrt(1.5) * expected / (expected + 1e-8), atol=2e-3)
+    assert jnp.all(jnp.isnan(normalization.standardize(jnp.array([1.0, jnp.nan, 1.0]))))
+
+
+def test_moments_stay_right_over_millions_of_updates() -> None:
+    """Those of 64-bit numpy after a million updates, and every sample counts, also beyond 2^30 of them."""
+    updates, before = 1_000_000, 2**30
+
+    def batch(i: Any) -> Any:
+        return ((i * 7919) % 1009) / 512, ((i * 9973) % 503) / 128
+
+    def merge(i: jax.Array, moments: normalization.Moments) -> normalization.Moments:
+        return normalization.update(moments, jnp.stack(batch(i % 2**17)), axes=1)
+
+    run = jax.jit(lambda moments: jax.lax.fori_loop(0, updates, merge, moments))
+    found = run(normalization.initial(0.0))
+    x = np.stack(batch(np.arange(updates) % 2**17))
+    assert float(found.mean) == pytest.approx(x.mean(), rel=1e-6)
+    assert float(found.variance) == pytest.approx(x.var(), rel=1e-6)
+    assert int(found.size) == 2 * updates
+    counted = run(found._replace(size=jnp.float32(before)))
+    assert int(counted.size) == before + 2 * updates
+    again = (before * x.mean() + x.sum()) / int(counted.size)
+    assert float(counted.mean) == pytest.approx(again, rel=1e-6)
+
+
+def test_moments_of_a_constant_are_exact() -> None:
+    """Its mean is the number itself, so that it is 0 when normalized, however large it is."""
+    data = jnp.full((1000, 37), 12345.678)
+    moments = normalization.initial(0.0)
+    for _ in range(3):
+        moments = normalization.update(moments, data, axes=2)
+    assert float(normalization.normalize(moments, data[0, 0])) == 0.0
+    assert float(moments.variance) == 0.0

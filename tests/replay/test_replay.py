@@ -45,12 +45,12 @@ def compiled(name: str) -> Any:
 
 def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[list[int]]]:
     """A ring to which a row was added at every time, by the streams that keep it; and each stream's numbers, oldest first."""
-    ring, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
+    replay, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
     for time, keep in enumerate(keeps):
-        ring = compiled("add")(ring, row(streams, time), jnp.asarray(keep))
+        replay = compiled("add")(replay, row(streams, time), jnp.asarray(keep))
         for stream in range(streams):
             kept[stream] += [1000 * stream + time] if keep[stream] else []
-    return ring, [numbers[-places:] for numbers in kept]
+    return replay, [numbers[-places:] for numbers in kept]
 
 
 @few
@@ -58,13 +58,13 @@ def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[lis
 def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: int) -> None:
     """All of the last rows come, in their types, and none that was never added, was overwritten, or was not to be kept."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.7
-    ring, kept = filled(streams, places, keeps)
+    replay, kept = filled(streams, places, keeps)
     everything = sorted(number for numbers in kept for number in numbers)
-    assert int(jnp.sum(ring.size)) == len(everything)
+    assert int(jnp.sum(replay.size)) == len(everything)
     if not everything:
         return
-    index = compiled("sample")(ring, jax.random.key(seed), 400, 1)
-    drawn = ring.rows(ring, index)
+    index = compiled("sample")(replay, jax.random.key(seed), 400, 1)
+    drawn = ring.rows(replay, index)
     assert sorted(set(np.asarray(drawn["number"]).tolist())) == everything
     assert {name: x.dtype for name, x in drawn.items()} == {name: x.dtype for name, x in example().items()}
     assert np.array_equal(drawn["picture"][:, 1, 1], np.asarray(drawn["number"]) % 256)
@@ -76,33 +76,33 @@ def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: 
 def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time: int) -> None:
     """Each sequence that is whole comes, from the oldest to the newest, and none across the place where the ring is written."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.8
-    ring, kept = filled(streams, 6, keeps)
+    replay, kept = filled(streams, 6, keeps)
     whole = {tuple(numbers[i : i + length]) for numbers in kept for i in range(len(numbers) - length + 1)}
-    assert bool(ring.can_sample(ring, 1, length)) == bool(whole)
-    assert bool(ring.can_sample(ring, len(whole), length))
-    assert not bool(ring.can_sample(ring, len(whole) + 1, length))
+    assert bool(ring.can_sample(replay, 1, length)) == bool(whole)
+    assert bool(ring.can_sample(replay, len(whole), length))
+    assert not bool(ring.can_sample(replay, len(whole) + 1, length))
     if whole:
-        index = compiled("sample")(ring, jax.random.key(seed), 400, length)
-        drawn = np.asarray(compiled("sequences")(ring, index, length)["number"])
+        index = compiled("sample")(replay, jax.random.key(seed), 400, length)
+        drawn = np.asarray(compiled("sequences")(replay, index, length)["number"])
         assert {tuple(column) for column in drawn.T.tolist()} == whole
 
 
 def test_streams_of_other_lengths_are_drawn_evenly() -> None:
     """Each row is as likely, not each stream."""
-    ring, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
-    drawn = ring.rows(ring, compiled("sample")(ring, jax.random.key(0), 10_000, 1))["number"]
+    replay, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
+    drawn = ring.rows(replay, compiled("sample")(replay, jax.random.key(0), 10_000, 1))["number"]
     _, counts = np.unique(np.asarray(drawn), return_counts=True)
     assert len(counts) == 10
     assert scipy.stats.chisquare(counts).pvalue > 0.01
 
 
 def test_nothing_to_sample() -> None:
-    ring = ring.init(example(), 1, 4)
+    replay = ring.init(example(), 1, 4)
     with pytest.raises(UsageError, match="nothing to sample"):
-        ring.sample(ring, jax.random.key(0), 2)
-    ring = ring.add(ring, row(1, 0), jnp.ones(1, bool))
+        ring.sample(replay, jax.random.key(0), 2)
+    replay = ring.add(replay, row(1, 0), jnp.ones(1, bool))
     with pytest.raises(UsageError, match="no stream holds 2 rows"):
-        ring.sample(ring, jax.random.key(0), 2, 2)
+        ring.sample(replay, jax.random.key(0), 2, 2)
 
 
 def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +168,12 @@ def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, g
 def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
     """By definition: to n steps, an end, or the newest row, whichever comes first; also where the ring has wrapped."""
     numbers, places = np.random.default_rng(seed), 6
-    ring = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
+    replay = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
     steps = [(float(numbers.normal()), bool(numbers.random() < 0.2), bool(numbers.random() < 0.2)) for _ in range(3 + extra)]
     for time, (reward, terminated, truncated) in enumerate(steps):
-        ring = compiled("add")(ring, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
-    index = jnp.arange(int(ring.size[0]), dtype=jnp.int32)
-    batch = ring.returns(ring, index, n, 0.9)
+        replay = compiled("add")(replay, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
+    index = jnp.arange(int(replay.size[0]), dtype=jnp.int32)
+    batch = ring.returns(replay, index, n, 0.9)
     for i, obs in enumerate(np.asarray(batch.obs).astype(int)):
         reward, discount, next_obs = expected_return(steps, obs, n, 0.9)
         assert float(batch.reward[i]) == pytest.approx(reward, abs=1e-5)
@@ -242,6 +242,30 @@ def test_priorities_are_the_distribution() -> None:
     assert np.max(np.abs(counts - expected)) < 0.02 * counts.sum()
     weight = priority[np.asarray(index)] ** -0.7  # beta is half way from 0.4 to 1
     np.testing.assert_allclose(batch.weight, weight / weight.max(axis=1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("capacity", [20, 45])
+def test_another_exponent(exponent: float, capacity: int) -> None:
+    """The tree becomes what it would be had the exponent always been that one, also after 0, of which all weights are 1."""
+    memory = prioritized.prioritized()
+
+    def played(first: float) -> prioritized.Prioritized:
+        config = Settings(capacity=capacity, batch_size=8, priority_exponent=first)
+        state = memory.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 2, config)
+        for time in range(18):  # more than one ring holds, and fewer
+            state = memory.add(state, step(2, float(time), 0.0, False, False), jnp.array([True, time % 2 == 0]))
+            error = jnp.array([3.0 / (1 + time), 0.0])
+            index = jnp.array([time % (capacity // 2), capacity // 2])
+            state = memory.rate(state, config, index, error, jnp.array(time > 2))
+        return state
+
+    expected = played(exponent)
+    for first in (0.0, 0.7):
+        found = jax.jit(lambda state: prioritized.reweighted(state, jnp.float32(exponent)))(played(first))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert not np.allclose(prioritized.total(played(0.7).tree), prioritized.total(expected.tree))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def check_picture(picture):
 
 def played(run, seed=0, **options):
     policy = rollax.load(run)
-    key = jax.random.split(jax.random.key(seed), 1)[0]
+    key = renders.play_keys(seed, 1)[0]
     return renders.play(policy, renders.player(policy, True), key, options.pop("max_frames", 10_000))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollax.networks import distributions
 from rollax.networks.core import ActorCriticOutput
+from rollax.networks.critics import masked_action
 from rollax.networks.q_networks import mask_actions
 from rollax.spaces import ActionSpace, Box
 
@@ -87,7 +88,7 @@ def next_noise(noise: Any, key: jax.Array, correlation: jax.Array | float) -> An
 def random_action(space: Any, obs: Any, noise: Any, key: jax.Array) -> jax.Array:
     """A uniform normalized action: of a discrete space one that is not masked, of a box by standard normal `noise`."""
     if isinstance(space, Box):
-        return jax.scipy.special.erf(noise / jnp.sqrt(2.0))  # 2 Phi(z) - 1
+        return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
     return jax.random.categorical(key, mask_actions(jnp.zeros(space.n), obs)).astype(space.dtype)
 
 

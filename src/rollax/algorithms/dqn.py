@@ -15,12 +15,12 @@ import optax
 
 from rollax.acting.exploration import EpsilonGreedy, epsilon_schedule
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, ReplayConfig, off_policy
+from rollax.algorithms.off_policy import AgentFns, OffPolicyState, ReplayConfig, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
 from rollax.networks.q_networks import argmax_q, mask_actions, select_q
-from rollax.replay.prioritized import prioritized
+from rollax.replay.prioritized import prioritized, reweighted
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_discrete
 
@@ -82,7 +82,19 @@ def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algori
     """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
     check_discrete(environment.action_space)
     agent_fns = AgentFns(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, agent_fns, lambda config: (prioritized if config.prioritized else uniform)(config.n_step))
+    algorithm = off_policy(
+        environment, agent_fns, lambda config: (prioritized if config.prioritized else uniform)(config.n_step)
+    )
+
+    def with_config(state: OffPolicyState, config: DQNConfig) -> OffPolicyState:
+        if not config.prioritized:
+            return state._replace(config=config)
+        is_same = config.priority_exponent == state.config.priority_exponent
+        reweight = lambda replay: reweighted(replay, config.priority_exponent)  # noqa: E731
+        replay = jax.lax.cond(is_same, lambda replay: replay, reweight, state.replay)
+        return state._replace(config=config, replay=replay)
+
+    return algorithm._replace(with_config=with_config)
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:

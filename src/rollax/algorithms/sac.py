@@ -20,7 +20,7 @@ from rollax.algorithms.off_policy import AgentFns, ReplayConfig, critic_loss, of
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.critics import ActorCritics, min_q, raw_action, sample_actions
+from rollax.networks.critics import ActorCritics, min_q, num_dimensions, raw_action, sample_actions
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_bounded
 
@@ -42,7 +42,7 @@ class SACConfig(ReplayConfig):
     initial_temperature: float = number(1.0, low=0)
     """Weight of the entropy at the start (alpha)."""
     target_entropy: float = number(-1.0)
-    """Entropy to hold, for each dimension of the action, in nats of an action within -1 ... 1."""
+    """Entropy to hold, for each dimension of the action (that is not masked), in nats of an action within -1 ... 1."""
     reward_scale: float = number(1.0)
     """What rewards are multiplied by."""
     noise_correlation: float = number(0.0, 0, 1)
@@ -96,7 +96,7 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
         gradient, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
         actor, actor_state = apply_gradients(optimizer["actor"], actor_state, actor, gradient)
         if config.learn_temperature:
-            target_entropy = config.target_entropy * batch.action[0].size
+            target_entropy = config.target_entropy * jax.vmap(num_dimensions)(batch.action, batch.obs)
             gradient = temperature * jnp.mean(-log_prob - target_entropy)  # of eq. 18 in the logarithm of alpha
             learnt = apply_gradients(optimizer["temperature"], temperature_state, log_temperature, gradient)
             log_temperature, temperature_state = learnt

@@ -18,7 +18,7 @@ from rollax.algorithms.off_policy import AgentFns, ReplayConfig, critic_loss, of
 from rollax.config import number, settings
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.critics import ActorCritics, min_q
+from rollax.networks.critics import ActorCritics, masked_action, min_q
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_bounded
 
@@ -78,7 +78,7 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
-    action = jnp.clip(jax.vmap(agent.target.actor)(batch.next_obs) + noise, -1.0, 1.0)
+    action = jax.vmap(perturbed)(jax.vmap(agent.target.actor)(batch.next_obs), noise, batch.next_obs)
     next_value = min_q(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
     (loss, (value, td_error)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
@@ -108,7 +108,7 @@ def explore(
     agent: TD3Agent, config: TD3Config, obs: Any, carry: Any, noise: jax.Array, key: jax.Array, progress: jax.Array
 ) -> tuple[jax.Array, Any]:
     """The policy's action with noise."""
-    return jnp.clip(agent.network.actor(obs) + config.exploration_noise * noise, -1.0, 1.0), carry
+    return perturbed(agent.network.actor(obs), config.exploration_noise * noise, obs), carry
 
 
 def act(
@@ -116,5 +116,10 @@ def act(
 ) -> tuple[jax.Array, Any]:
     """The policy's action or, not greedily, with the noise of exploration, white: there is no step before."""
     action = agent.network.actor(obs)
-    noisy = jnp.clip(action + config.exploration_noise * jax.random.normal(key, action.shape), -1.0, 1.0)
+    noisy = perturbed(action, config.exploration_noise * jax.random.normal(key, action.shape), obs)
     return jnp.where(jnp.asarray(greedy), action, noisy), carry
+
+
+def perturbed(action: jax.Array, noise: jax.Array, obs: Any) -> jax.Array:
+    """clip(action + noise, -1, 1), 0 where the observation's "action_mask" rules a dimension out."""
+    return masked_action(jnp.clip(action + noise, -1.0, 1.0), obs)

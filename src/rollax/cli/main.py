@@ -159,7 +159,7 @@ def resume(arguments: list[str]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Plays whole episodes with the policy of a run.
+    """Plays whole episodes with the policy of a run, other ones than its training and its own evaluations had.
 
     After RUN, --eval-env.NAME VALUE gives an argument of the environment another value than the run's own evaluations have:
     rollax eval RUN --eval-env.episodes 10

@@ -18,7 +18,7 @@ from rollax.environments import make
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import Against, Identified, identified
 from rollax.errors import UsageError
-from rollax.host import loop, record, run_folder
+from rollax.host import keys, loop, record, run_folder
 from rollax.host import program as programs
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.evaluation import Metric, default_metrics, measured
@@ -196,13 +196,14 @@ class Policy(NamedTuple):
 
         With an environment that describes behavior also each one's descriptor: "final", "mean", a function
         `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None). `metrics` adds numbers, as it
-        does in `train`.
+        does in `train`. A constant is folded into the key, so that the key of the run's seed gives other starts and noise than
+        training and its evaluations had.
 
         Raises UsageError for a descriptor where the environment describes none.
         """
         steps = programs.eval_steps(self.environment, self.spec)
         run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy, descriptor))
-        played = jax.device_get(run(self.state, key))
+        played = jax.device_get(run(self.state, keys.of_evaluate(key)))
         return default_metrics(played, agent_types(self.environment)) | measured(metrics, played), played
 
 

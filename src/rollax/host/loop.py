@@ -39,7 +39,7 @@ class Result(NamedTuple):
     status: str  # "done", "stopped" or "nonfinite"
     exit_code: int
     steps: int
-    evaluation: dict[str, Any]  # the numbers of the last evaluation; empty when there was none
+    evaluation: dict[str, Any]  # the numbers of the last evaluation, not of the best one; empty when there was none
     wall_time: float
     steps_per_second: float  # frames of all members together, without evaluation and compiling
 
@@ -359,9 +359,11 @@ def closing_words(result: Result, spec: Spec) -> list[str]:
         return [*lines, f"  {rollax} resume {folder}"]
     if result.status == "nonfinite":
         return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
+    best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint, on other episodes than chose it"
     return [
         *lines,
-        f"  {rollax} eval {folder}      more episodes of its policy",
+        f"  {rollax} eval {folder}      other episodes of its last policy",
+        *([best] if spec.options.keep_best else []),
         f"  {rollax} plot {folder}      its curves",
         f"  {rollax} render {folder}    an episode to look at",
         f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",

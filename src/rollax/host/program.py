@@ -18,7 +18,7 @@ from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
 from rollax.errors import UsageError
-from rollax.host import memory
+from rollax.host import keys, memory
 from rollax.host.settings import Spec, entry
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
@@ -121,24 +121,6 @@ def _check_memory(spec: Spec, one: Any) -> None:
     memory.check_memory(needed / devices, capacity, what)
 
 
-def seed_keys(seed: int) -> tuple[jax.Array, jax.Array]:
-    """A member's keys: for its run and for its evaluations."""
-    run_key, eval_key = jax.random.split(jax.random.key(seed))
-    return run_key, eval_key
-
-
-def child_key(seed: int) -> jax.Array:
-    """The key of the children in a member's place."""
-    # The third of its seed's keys: that of its run is the same whether there are children or not.
-    return jax.random.split(jax.random.key(seed), 3)[2]
-
-
-def rollback_key(seed: int, updates: int, number: int) -> jax.Array:
-    """What a member goes on with after its `number`-th rollback to the same update."""
-    key = jax.random.split(jax.random.key(seed), 4)[3]  # the fourth of its seed's keys: see `child_key`
-    return jax.random.fold_in(jax.random.fold_in(key, updates), number)
-
-
 class _Uncompiled(NamedTuple):
     """The functions of a run, one member's or a population's, and what they begin with."""
 
@@ -210,22 +192,22 @@ def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable
 
 def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
     (member,) = spec.members()
-    keys = seed_keys(int(member["seed"]))
-    evaluate = _evaluator(spec, algorithm, shown)
-    return _Uncompiled(algorithm, evaluate, _config_of(spec, member), *keys, abstract(spec, algorithm))
+    seed, evaluate = int(member["seed"]), _evaluator(spec, algorithm, shown)
+    run_key, eval_key = keys.training(seed), keys.evaluations(seed)
+    return _Uncompiled(algorithm, evaluate, _config_of(spec, member), run_key, eval_key, abstract(spec, algorithm))
 
 
 def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
     abstract(spec, algorithm)  # says which sizes do not divide
     members = spec.members()
-    keys = [seed_keys(int(member["seed"])) for member in members]
+    seeds = [int(member["seed"]) for member in members]
     running, evaluate = population(algorithm), jax.vmap(_evaluator(spec, algorithm, shown))
     config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *(_config_of(spec, member) for member in members))
-    run_key, eval_key = (jnp.stack(ks) for ks in zip(*keys, strict=True))
+    run_key, eval_key = (jnp.stack([key(seed) for seed in seeds]) for key in (keys.training, keys.evaluations))
     if spec.evolve:
         running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
-        run_key = run_key, jnp.stack([child_key(int(member["seed"])) for member in members])
-    shapes = jax.tree.map(lambda keys: jax.ShapeDtypeStruct(keys.shape, keys.dtype), run_key)
+        run_key = run_key, jnp.stack([keys.children(seed) for seed in seeds])
+    shapes = jax.tree.map(lambda key: jax.ShapeDtypeStruct(key.shape, key.dtype), run_key)
     return _Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
 
 
@@ -281,8 +263,8 @@ def with_total_updates(algorithm: Algorithm, state: Any, total_updates: int) -> 
 
 def with_other_keys(algorithm: Algorithm, spec: Spec, state: Any, updates: int, number: int) -> Any:
     """The state with other random numbers ahead, so that going back does not repeat what went wrong."""
-    keys = [rollback_key(int(member["seed"]), updates, number) for member in spec.members()]
-    key = keys[0] if len(keys) == 1 else jnp.stack(keys)
+    each = [keys.rollback(int(member["seed"]), updates, number) for member in spec.members()]
+    key = each[0] if len(each) == 1 else jnp.stack(each)
     where = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(algorithm.reseed, out_shardings=where)(state, key)
 

@@ -66,7 +66,7 @@ class RunOptions:
     devices: int = 1
     """Devices to spread over: members of a population, or the environments of a single run."""
     evolve_every: int | None = None
-    """Environment frames between generations of a population that evolves (--evolve.NAME); default: a 25th of the total steps;
+    """Environment frames between generations of a population that evolves (--evolve.NAME); default: a 10th of the total steps;
     0: never, so that every member keeps the settings that it drew at the start."""
     evolve_start: int = 0
     """Environment frames before there is a generation."""

@@ -9,6 +9,9 @@ from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.algorithm import Finite
 
+# Equal numbers, each computed in a few float32 operations, differ by less than this share of their size.
+ROUNDING = 4 * float(jnp.finfo(jnp.float32).eps)
+
 
 def clipped_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
     """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): Schulman et al. 2017, eq. 7; to be maximized.
@@ -54,11 +57,36 @@ def means(terms: dict[str, jax.Array], mask: jax.Array | None = None) -> dict[st
     return dict(zip(terms, together, strict=True))
 
 
+def mean_and_variance(
+    x: jax.Array, mask: jax.Array | None = None, axes: tuple[int, ...] | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and population variance over `axes` of the samples that count, as in `mean`; the axes stay, of length 1.
+
+    The corrected two-pass algorithm (Chan, Golub and LeVeque 1983, eq. 1.7): with m a first mean and d = x - m,
+
+    mean = m + mean d,    variance = mean d^2 - (mean d)^2
+
+    so that the mean of equal numbers is that number, however m was rounded.
+    """
+    first = mean(x, mask, axes, keepdims=True)
+    difference = x - first
+    correction = mean(difference, mask, axes, keepdims=True)
+    square = mean(difference**2, mask, axes, keepdims=True)
+    return first + correction, jnp.maximum(square - correction**2, 0.0)
+
+
 def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """Mean 0 and variance 1 over all of `x` that counts. A single sample stays as it is: it would be 0, and teach nothing."""
+    """(x - mean x) / (std x + 1e-8) over all samples that count, as in `mean`.
+
+    Where the standard deviation is below the rounding of float32, all of `x` is equal and the result is 0. A single sample
+    stays as it is: its advantage would be 0, and no gradient would be left.
+    """
     number = x.size if mask is None else jnp.sum(jnp.broadcast_to(mask, x.shape))
-    centered = x - mean(x, mask)
-    return jnp.where(number > 1, centered / (jnp.sqrt(mean(centered**2, mask)) + 1e-8), x)
+    average, variance = mean_and_variance(x, mask)
+    is_equal = variance <= (ROUNDING * average) ** 2
+    std = jnp.sqrt(jnp.where(is_equal, 1.0, variance))  # of 0 the square root has no gradient
+    standard = jnp.where(is_equal, 0.0, (x - average) / (std + 1e-8))
+    return jnp.where(number > 1, standard, x)
 
 
 def report(

@@ -1,4 +1,4 @@
-"""Credit: advantages of one trajectory. Each function takes arrays `[T]`; `over_streams` applies it to `[T, S]`."""
+"""Advantages and value targets of one trajectory. Functions take arrays `[T]`; `over_streams` applies them to `[T, S]`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +23,14 @@ def gae(
     gamma: Scalar,
     gae_lambda: Scalar,
 ) -> Float[Array, " T"]:
-    """Generalized advantage estimation, cut at every end (Schulman et al. 2016, arXiv:1506.02438, eqs. 11, 12, 16).
+    """Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eqs. 11, 12, 16).
 
     delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
     A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}
 
-    `next_value[t]` is V of the true observation after step t: at a truncation that of the final observation, not of the new
-    episode's first one. A termination stops the bootstrap and the trace, a truncation the trace alone (Pardo et al. 2018,
-    arXiv:1712.00378).
+    with ended = terminated or truncated, and A_T = 0 after the last step. `next_value[t]` is V of the true observation after
+    step t: at a truncation that of the final observation, not of the next episode's first one. A termination stops bootstrap
+    and trace, a truncation the trace alone (Pardo et al. 2018, arXiv:1712.00378).
 
     >>> end = jnp.array([False, True])
     >>> gae(jnp.array([1.0, 2.0]), jnp.full(2, 0.5), jnp.full(2, 0.5), end, jnp.zeros(2, bool), 1.0, 1.0).tolist()
@@ -49,10 +49,10 @@ def gae(
 def discounted_returns(
     reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, " T"]]:
-    """Running discounted sums g_t = gamma g_{t-1} + r_t from the start of the episode, and the sum to go on with.
+    """g_t = gamma g_{t-1} + r_t from the start of each episode; reward normalization divides by its standard deviation.
 
-    `initial` is the sum that the rollout before ended with. The spread of g is the scale of the rewards that reward
-    normalization divides by.
+    `initial`: g before the first step, from the rollout before. Returns: g after the last step (0 where an episode ended), and
+    g `[T]`.
     """
 
     def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

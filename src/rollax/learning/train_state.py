@@ -96,7 +96,21 @@ def observe(train: TrainState, rollout: Experience) -> TrainState:
 
 def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
     """Adam on gradients clipped by their global norm."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+    return optax.chain(clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
+
+
+def clip_by_global_norm(max_norm: jax.Array | float) -> optax.GradientTransformation:
+    """g where ||g|| < max_norm, else g max_norm / ||g||, of the norm over all arrays together (Pascanu et al. 2013).
+
+    As `optax.clip_by_global_norm`, bit for bit, but for `max_norm` 0 and a gradient of 0, which there is 0 / 0.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        norm = optax.tree.norm(updates)
+        is_small, divisor = norm < max_norm, jnp.where(norm == 0, 1.0, norm)
+        return jax.tree.map(lambda g: jnp.where(is_small, g, g / divisor.astype(g.dtype) * max_norm), updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def anneal(initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float) -> jax.Array:

@@ -52,11 +52,11 @@ class NetworkConfig:
     activation: layers.Activation = "tanh"
     """Activation of every layer."""
     core: cores.Kind = "none"
-    """Memory between encoder and heads."""
+    """Recurrent core between encoder and heads."""
     core_size: int = 64
-    """Size of the memory."""
+    """Units of the core."""
     core_layers: int = 1
-    """Memories one upon the other."""
+    """Layers of the core."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
     attention: int = 0

@@ -11,11 +11,11 @@ from rollax.networks.distributions import Distribution
 
 
 class Network(Protocol):
-    """A pytree whose leaves are arrays only; it sees one step of one stream, never a reset. The library vmaps.
+    """A pytree whose leaves are arrays only: `(carry, obs) -> (carry, output)`, one step of one stream. The library vmaps it.
 
-    `unroll` is the same over a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset` `[L, B]` (this observation
-    begins an episode, so the memory starts afresh before it). What has no memory sees all L * B steps at once, only memory is
-    scanned. `Stepwise` gives `unroll` to any network that has only the other two.
+    `unroll` is the same over a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset` `[L, B]`; where `reset`,
+    the observation begins an episode and the carry before it is the initial one. Layers without memory take all L * B steps at
+    once, only the recurrent core is scanned. `Stepwise` gives `unroll` to any network that has only the other two.
     """
 
     def initial_carry(self) -> Any: ...
@@ -31,7 +31,7 @@ class ActorCriticOutput(NamedTuple):
 
 
 def step(network: Network, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any]:
-    """One step of one stream; where `reset`, the memory is that of a new episode."""
+    """One step of one stream; where `reset`, from the initial carry."""
     return network(tree.where(reset, network.initial_carry(), carry), obs)
 
 
@@ -54,7 +54,7 @@ class Stepwise(eqx.Module):
 
 
 class Preprocessed(eqx.Module):
-    """A network behind a function of the observation, such as normalization or a view of a part of it."""
+    """A network applied to a function of the observation, such as its normalization or a part of it."""
 
     network: Network
     function: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Memories: recurrent cores behind one protocol."""
+"""Recurrent cores: GRU, LSTM, minGRU, and stacks of them, behind one protocol."""
 
 import math
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from rollax import tree
 from rollax.errors import UsageError
 from rollax.networks.layers import linear
 
-LONGEST_MEMORY = 32  # steps, of the units of a new memory
+LONGEST_MEMORY = 32  # steps: the largest time constant of a unit at initialization
 
 
 class Core(Protocol):
-    """Memory: `(carry, [n]) -> (carry, [m])`, and the same over sequences `[L, B, n]` with resets `[L, B]`.
+    """A recurrent layer: `(carry, [n]) -> (carry, [m])`, and the same over sequences `[L, B, n]` with resets `[L, B]`.
 
-    A reset puts the memory back to its beginning before the step.
+    Where `reset`, the carry before that step is the initial one.
     """
 
     def initial_carry(self) -> Any: ...
@@ -40,10 +40,12 @@ class Memoryless(eqx.Module):
 
 
 class GRU(eqx.Module):
-    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078).
+    """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), `h' = n + z (h - n)`, whose update gate z keeps the old value.
 
-    Its units begin with memories of 2 to `LONGEST_MEMORY` steps, by the bias of the update gate (chrono initialization, Tallec
-    and Ollivier 2018, arXiv:1804.11188, eq. 16): with a bias of 0 all would have halved after one step.
+    Initialization: recurrent weights orthogonal gate by gate, input weights Glorot normal, biases 0 but that of the update
+    gate. With a bias of b that gate keeps sigmoid(b), so it is b = log u, u ~ U(1, LONGEST_MEMORY - 1): time constants of 2 to
+    `LONGEST_MEMORY` steps (chrono initialization, Tallec and Ollivier 2018, arXiv:1804.11188, eq. 16). With 0 every unit would
+    lose half of its value at each step.
     """
 
     cell: eqx.nn.GRUCell
@@ -65,7 +67,7 @@ class GRU(eqx.Module):
         return _scan(self._advance, self.initial_carry(), carry, tree.over_steps(self._project)(x), reset)
 
     def _project(self, x: jax.Array) -> jax.Array:
-        """What the gates take from the input, which no step has to wait for."""
+        """The input's part of the gates, which does not depend on the step before."""
         return self.cell.weight_ih @ x + _bias(self.cell)
 
     def _advance(self, carry: jax.Array, projected: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -80,7 +82,10 @@ class GRU(eqx.Module):
 
 
 class LSTM(eqx.Module):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997), begun as `GRU` with memories of several lengths."""
+    """Long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate (Gers et al. 2000).
+
+    Initialization: as `GRU`, with chrono biases b of the forget gate and -b of the input gate (the source's eq. 16).
+    """
 
     cell: eqx.nn.LSTMCell
 
@@ -117,8 +122,8 @@ class MinGRU(eqx.Module):
     """Minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201, section 3.1): `h' = (1 - z) h + z n`.
 
     Gate z and new value n depend on the input alone, so a sequence is a linear recurrence and is solved by a parallel scan:
-    its depth grows with the logarithm of the length. Deviation: no log-space form, which single precision does not
-    need for gates between 0 and 1.
+    its depth grows with the logarithm of the length. Deviations: no log-space form, which single precision does not need for
+    gates between 0 and 1; orthogonal weights; and chrono biases -b of the gate (see `GRU`).
     """
 
     gate: eqx.nn.Linear
@@ -127,7 +132,7 @@ class MinGRU(eqx.Module):
     def __init__(self, inputs: int, size: int, *, key: jax.Array) -> None:
         gate_key, new_key, bias_key = jax.random.split(key, 3)
         gate = linear(inputs, size, gate_key, 1.0)
-        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size))  # as in `GRU`
+        self.gate = eqx.tree_at(lambda m: m.bias, gate, -_chrono(bias_key, size))  # 1 - z keeps
         self.new = linear(inputs, size, new_key, 1.0)
 
     def initial_carry(self) -> jax.Array:
@@ -155,7 +160,7 @@ class MinGRU(eqx.Module):
 
 
 class Stack(eqx.Module):
-    """Memories one upon the other: the last one's output, or the sum of all."""
+    """Recurrent layers in sequence, each on the output of the one before: the last one's output, or the sum of all."""
 
     cores: tuple[Any, ...]
     is_sum: bool = eqx.field(static=True)
@@ -179,10 +184,9 @@ class Stack(eqx.Module):
 
 
 class Block(eqx.Module):
-    """A memory as transformers have their attention: `x + memory(norm(x))`, and then `x + dense(norm(x))`.
+    """A residual block, as of a transformer with a recurrent core for attention: y = x + core(norm(x)), y + dense(norm(y)).
 
-    For memories such as `MinGRU`, whose gates do not see what is remembered: what old and new say together is left to
-    the dense layers.
+    For cores such as `MinGRU`, whose gates depend on the input alone: the dense layers combine it with the carry.
     """
 
     core: Any
@@ -212,7 +216,7 @@ class Block(eqx.Module):
 
 
 class Projected(eqx.Module):
-    """A memory behind a dense layer without activation, which gives its input the size that the memory has."""
+    """A core behind a dense layer without activation, from the input's size to its own."""
 
     layer: eqx.nn.Linear
     core: Any
@@ -246,7 +250,7 @@ def _bias(cell: Any, name: str = "bias") -> jax.Array:
 
 
 def _chrono(key: jax.Array, size: int) -> jax.Array:
-    """Biases `[size]` of a gate that keeps, sigmoid(log(t - 1)) = 1 - 1 / t, for memories of t = 2 ... steps."""
+    """Biases `[size]` log(t - 1) of a gate that keeps sigmoid(log(t - 1)) = 1 - 1 / t, t ~ U(2, LONGEST_MEMORY) steps."""
     return jnp.log(jax.random.uniform(key, (size,), minval=1.0, maxval=LONGEST_MEMORY - 1))
 
 
@@ -265,7 +269,7 @@ Output = Literal["last", "sum", "residual"]
 
 
 def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, key: jax.Array) -> Any:
-    """A memory of one or several layers of that kind."""
+    """A core of that kind, of one or several layers."""
     if output == "residual":
         layer_key, *keys = jax.random.split(key, 1 + 2 * num_layers)
         pairs = zip(keys[::2], keys[1::2], strict=True)
@@ -278,7 +282,7 @@ def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, k
 
 
 def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
-    """The memory that `core`, `core_size`, `core_layers` and `core_output` describe, and how many features it gives.
+    """The core by a network's settings `core`, `core_size`, `core_layers` and `core_output`, and the size of its output.
 
     Raises: UsageError for a size or a number of layers below 1.
     """

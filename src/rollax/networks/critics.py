@@ -15,7 +15,8 @@ from rollax.networks import distributions, layers
 from rollax.networks.dense import Dense, Linear
 from rollax.spaces import Box, Dict, Space, check_bounded
 
-# Bounds of the logarithm of a policy's spread, as usual (Haarnoja et al. 2018b, their code).
+# Bounds of the logarithm of a policy's standard deviation, those of pytorch_sac (Yarats and Kostrikov 2020) and CleanRL; the
+# code of Haarnoja et al. 2018 has -20 ... 2.
 LOW_LOG_STD, HIGH_LOG_STD = -5.0, 2.0
 
 
@@ -38,32 +39,34 @@ class Actor(eqx.Module):
     head: Any
 
     def __call__(self, obs: Any) -> Any:
-        return self.head(self.dense(self.encoder(obs)))
+        return self.head(self.dense(self.encoder(obs)), obs)
 
 
 class TanhHead(eqx.Module):
-    """Features to one action within -1 ... 1."""
+    """Features to one action within -1 ... 1, 0 in dimensions that the observation's "action_mask" rules out."""
 
     layer: Linear
     shape: tuple[int, ...] = eqx.field(static=True)
 
-    def __call__(self, features: jax.Array) -> jax.Array:
-        return jnp.tanh(self.layer(features)).reshape(self.shape)
+    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
+        return masked_action(jnp.tanh(self.layer(features)).reshape(self.shape), obs)
 
 
 class TanhGaussianHead(eqx.Module):
-    """Features to normals through tanh, within -1 ... 1, whose mean and spread depend on the features."""
+    """Features to normals through tanh, within -1 ... 1, whose mean and standard deviation depend on the features.
+
+    Dimensions that the observation's "action_mask" rules out have no part in density and entropy, and their action is 0.
+    """
 
     layer: Linear
     shape: tuple[int, ...] = eqx.field(static=True)
 
-    def __call__(self, features: jax.Array) -> distributions.SquashedGaussian:
+    def __call__(self, features: jax.Array, obs: Any) -> distributions.SquashedGaussian:
         mean, log_std = jnp.split(self.layer(features), 2)
         log_std = jnp.clip(log_std, LOW_LOG_STD, HIGH_LOG_STD)
-        unit = Box(-1.0, 1.0, self.shape)
-        return distributions.SquashedGaussian(
-            distributions.Gaussian(mean.reshape(self.shape), log_std.reshape(self.shape), unit)
-        )
+        mean, log_std = mean.reshape(self.shape), log_std.reshape(self.shape)
+        legal = obs["action_mask"].astype(bool) if _is_masked(obs) else None
+        return distributions.SquashedGaussian(distributions.Gaussian(mean, log_std, Box(-1.0, 1.0, self.shape), legal))
 
 
 class ActorCritics(eqx.Module):
@@ -160,6 +163,20 @@ def sample_actions(actor: Any, obs: Any, noise: jax.Array) -> tuple[jax.Array, j
     policies = jax.vmap(actor)(obs)
     raw_actions = jax.vmap(raw_action)(policies, noise)
     return jax.vmap(lambda policy, u: (policy.action(u), policy.log_prob(u)))(policies, raw_actions)
+
+
+def masked_action(action: jax.Array, obs: Any) -> jax.Array:
+    """A normalized action, 0 in the dimensions that the observation's "action_mask" rules out."""
+    return jnp.where(obs["action_mask"].astype(bool), action, 0.0) if _is_masked(obs) else action
+
+
+def num_dimensions(action: jax.Array, obs: Any) -> jax.Array:
+    """How many numbers an action has, float []: those that the observation's "action_mask" leaves."""
+    return jnp.sum(masked_action(jnp.ones_like(action), obs))
+
+
+def _is_masked(obs: Any) -> bool:
+    return isinstance(obs, dict) and "action_mask" in obs
 
 
 def raw_action(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
-"""What policies sample from.
+"""Distributions over actions: categorical, Gaussian, tanh-squashed Gaussian, and a Gaussian squashed into a ball.
 
-A distribution separates what is *drawn* from what the environment is *given*: `sample` and `mode` return a draw, `log_prob` is
-exact for a draw, and `action` maps a draw to the environment's action. A squashed policy therefore never inverts its squash,
-and the importance ratio of an unchanged policy is exactly 1 even where the action has saturated.
+A sample u is the action before any squash or clip; `action(u)` is what the environment gets, and `log_prob(u)` the log-density
+of that action (of a clipped Gaussian: of u). So no squash is ever inverted, and the importance ratio of an unchanged policy is
+exactly 1 even where the action has saturated.
 
 Categorical and Gaussian densities are a few lines here because distreqx 0.0.3 draws categories as 8-bit integers (wrong beyond
 127 actions) and has neither masks nor the entropy of a squashed Gaussian.
@@ -23,7 +23,10 @@ ILLEGAL = -1e9
 
 
 class Distribution(Protocol):
-    """What a policy's head returns: a pytree for one sample; `vmap` for more."""
+    """A policy's output for one observation: a pytree; `vmap` for more.
+
+    `sample` and `mode` return u; `log_prob(u)` [] and `entropy()` [] are in nats; `action(u)` is the environment's action.
+    """
 
     def sample(self, key: jax.Array) -> jax.Array: ...
     def mode(self) -> jax.Array: ...
@@ -61,7 +64,7 @@ class Categorical(eqx.Module):
 
 
 def masked(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
-    """A categorical that never draws where `legal` is False."""
+    """A categorical of probability 0 where `legal` is False."""
     return Categorical(jnp.where(legal, logits, ILLEGAL))
 
 
@@ -71,10 +74,9 @@ def padding(space: MultiDiscrete) -> np.ndarray:
 
 
 class Gaussian(eqx.Module):
-    """Independent normals; the environment gets the draw clipped to the space's bounds.
+    """Independent normals u ~ N(mean, std^2); the action is clip(u, low, high), log-density and entropy are those of u.
 
-    With `legal` it is that of the smaller space of the dimensions where it is True: the others have no part in density and
-    entropy, and their action is 0.
+    With `legal`, dimensions where it is False are left out of both sums, and their action is 0.
     """
 
     mean: Float[Array, "*shape"]
@@ -100,16 +102,16 @@ class Gaussian(eqx.Module):
         return self.only_legal(jnp.clip(draw, low, high))
 
     def total(self, x: Any) -> Any:
-        """The sum of a number a dimension over all that are legal."""
+        """The sum over the dimensions that are legal."""
         return self.only_legal(x).sum()
 
     def only_legal(self, x: Any) -> Any:
-        """A number a dimension, 0 where it is not legal."""
+        """`x`, one number a dimension, with 0 where the dimension is not legal."""
         return x if self.legal is None else jnp.where(self.legal, x, jnp.zeros_like(x))
 
 
 # Nodes and weights for E[f(x)], x ~ N(0, 1): exact for polynomials of degree 63. For log(1 - tanh^2) the error is below 1e-4 up
-# to a spread of 1.6, 2e-3 at 2.7, and 0.1 at 7.4, the widest that a head gives.
+# to a standard deviation of 1.6, 2e-3 at 2.7, and 0.1 at 7.4, the largest that a head gives.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
@@ -126,10 +128,12 @@ def _expected_log_slope(mean: jax.Array, log_std: jax.Array) -> jax.Array:
 
 
 class SquashedGaussian(eqx.Module):
-    """Independent normals through tanh, scaled to the space's bounds: density and entropy are those of the action.
+    """Independent normals u through tanh, a = center + half_width tanh(u): log-density and entropy are those of the action a.
 
-    `log_prob` of draw u is log N(u) - sum log |d action / d u|; the entropy adds E[log |d action / d u|], by Gauss-Hermite
-    quadrature for each dimension, so it is deterministic and differentiable.
+    log pi(a) = log N(u) - sum_i log (half_width_i (1 - tanh(u_i)^2))
+    H(a)      = H(u) + sum_i E[log (half_width_i (1 - tanh(u_i)^2))]
+
+    The expectation is a Gauss-Hermite quadrature for each dimension, deterministic and differentiable.
     """
 
     base: Gaussian
@@ -159,7 +163,7 @@ class SquashedGaussian(eqx.Module):
 
 
 # Nodes in the direction of the mean, and of the square of the distance from its axis: for E[f(|x|)], x ~ N(mean, std^2 I). The
-# error of the entropy is below 1e-3 up to a spread of 1.6 and 2e-2 at 2.7.
+# error of the entropy is below 1e-3 up to a standard deviation of 1.6 and 2e-2 at 2.7.
 _AXIAL, _RADIAL = 14, 6
 
 
@@ -174,11 +178,11 @@ def _radial_nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RadialSquash(eqx.Module):
-    """A normal of one spread in all directions, drawn into a ball: draw u gives the action R tanh(|u|) u / |u|.
+    """An isotropic normal u ~ N(mean, std^2 I) squashed into a ball of radius R: the action is a = R tanh(|u|) u / |u|.
 
-    The map keeps directions, so that it treats all alike, unlike a squash of each coordinate. Density and entropy are those of
-    the action: |d action / d u| = R sech(r)^2 (R tanh(r) / r)^(d - 1) with r = |u|, from the radial slope and the d - 1
-    directions across. Its expectation is a quadrature over the plane of r, deterministic and differentiable.
+    The map keeps directions, unlike a squash of each coordinate. Density and entropy are those of a, with r = |u|:
+    |da / du| = R sech(r)^2 (R tanh(r) / r)^(d - 1), of the radial and the d - 1 tangential directions. The expectation in the
+    entropy is a quadrature over the radial and one tangential coordinate, deterministic and differentiable.
     """
 
     mean: Float[Array, " d"]

@@ -1,4 +1,4 @@
-"""Encoders and heads, out of equinox layers whose leaves are arrays only."""
+"""Encoders and heads, made of equinox layers whose leaves are arrays only."""
 
 import math
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class CNN(eqx.Module):
 
 
 Filter = tuple[int, int, int]  # outputs, kernel, stride
-# Small boards (MinAtar's 10 x 10), pictures and an agent's view of symbols want different filters.
+# Filters by kind of input: small boards (MinAtar's 10 x 10), an agent's view of symbols, pictures.
 GRID_FILTERS: tuple[Filter, ...] = ((16, 3, 1),)
 SYMBOL_FILTERS: tuple[Filter, ...] = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
 IMAGE_FILTERS: tuple[Filter, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -112,7 +112,7 @@ def _flat(space: Space, value: Any) -> jax.Array:
 
 
 class Embedding(eqx.Module):
-    """Every symbol of a grid's cells as a vector, those of a cell side by side: `[H, W, k]` to `[H, W, k * size]`."""
+    """A learned vector for each symbol of a grid, those of one cell concatenated: `[H, W, k]` to `[H, W, k * size]`."""
 
     tables: tuple[jax.Array, ...]  # one for each number of a cell: [symbols, size]
 
@@ -130,8 +130,8 @@ class Encoder(eqx.Module):
     """Any observation to features `[n]`: grids of symbols embedded, images and grids through a CNN, the rest flattened; then
     dense layers.
 
-    A part named "action_mask" is left out: it concerns the policy's head. So are those that `unseen` names. A discrete part is
-    one-hot, so the first dense layer (or the memory's input) is its embedding. `filters` are the convolutions: None chooses by
+    The part "action_mask", an input of the head only, and those named in `unseen` are left out. A discrete part is
+    one-hot, so the first dense layer (or the core's input) is its embedding. `filters` are the convolutions: None chooses by
     size, () has them for images of 8-bit pixels alone.
     """
 
@@ -239,14 +239,14 @@ def categorical(logits: jax.Array, space: Discrete | MultiDiscrete, action_mask:
 def gaussian(
     mean: jax.Array, log_std: jax.Array, space: Box, squash: bool, action_mask: jax.Array | None = None
 ) -> distributions.Gaussian | distributions.SquashedGaussian:
-    """The distribution over a box, or over those of its dimensions that the mask leaves."""
+    """The distribution over a box, with the dimensions masked that `action_mask` rules out."""
     legal = None if action_mask is None else jnp.asarray(action_mask, bool)
     plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
     return distributions.SquashedGaussian(plain) if squash else plain
 
 
 class Deep(eqx.Module):
-    """A head behind dense layers of its own."""
+    """A head after dense layers of its own."""
 
     dense: MLP
     head: Any
@@ -256,12 +256,12 @@ class Deep(eqx.Module):
 
 
 class Attentive(eqx.Module):
-    """A head that sees, beside the features, what they look for among the cells of the observation's grids, if there are any.
+    """A head whose inputs are the features and, for each grid of the observation, an attention of the features over its cells.
 
-    Attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) whose queries are linear in the features and whose keys are the
-    embeddings of the cells' symbols; what is found are these embeddings and codes of the places, `[heads * (k + 1) * size]` for
-    a grid of k numbers a cell. So what is remembered and what is there meet in a product, which dense layers have to learn by
-    heart for every place.
+    softmax(q K^T / sqrt(d)) V (Vaswani et al. 2017, arXiv:1706.03762, eq. 1): queries q are linear in the features, keys K are
+    the embeddings of the cells' symbols, values V these and learned codes of the cells' places: `[heads * (k + 1) * size]` for
+    a grid of k symbols a cell. Memory and observation are multiplied here; dense layers would have to learn every pairing of a
+    symbol with a place.
     """
 
     embeddings: dict[str, Embedding]
@@ -313,9 +313,9 @@ class CategoricalHead(eqx.Module):
 
 
 class GaussianHead(eqx.Module):
-    """Features to independent normals over a `Box`, with one learned spread a dimension that does not depend on the state.
+    """Features to independent normals over a `Box`, with a learned standard deviation a dimension, independent of the state.
 
-    An observation's "action_mask" says which dimensions there are.
+    Dimensions that the observation's "action_mask" rules out are masked.
     """
 
     layer: eqx.nn.Linear
@@ -339,7 +339,7 @@ class GaussianHead(eqx.Module):
 
 
 class BallHead(eqx.Module):
-    """Features to actions of limited norm: a normal squashed into the `Ball`, with one learned spread for all directions."""
+    """Features to a normal squashed into a `Ball`, with one learned standard deviation, independent of the state."""
 
     layer: eqx.nn.Linear
     log_std: jax.Array

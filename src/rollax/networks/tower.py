@@ -1,4 +1,4 @@
-"""What every network is made of: an encoder, a memory and a head."""
+"""A network of encoder, recurrent core and head."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from rollax.networks import cores
 
 
 class Tower(eqx.Module):
-    """Encoder, memory, head: a whole network. Encoder and head see a sequence at once, the memory alone is scanned.
+    """Encoder, recurrent core, head: a whole network. Encoder and head take a sequence at once, the core alone is scanned.
 
-    With `precision` "bfloat16" its products and its memory are computed in that; what goes in and comes out is float32.
+    With `precision` "bfloat16" encoder and core compute in bfloat16; inputs, carries, head and outputs are float32.
     """
 
     encoder: Any  # obs -> features

@@ -1,11 +1,15 @@
-"""Prioritized sampling: a tree of sums, and the replay that is drawn from by it.
+"""Prioritized experience replay: a sum tree, and the replay that is sampled by it.
 
-Schaul et al. 2016, arXiv:1511.05952, proportional variant: P(i) = p_i^alpha / sum_k p_k^alpha, p_i = |error_i| + epsilon.
-A new step has the largest priority there was. Weights are (N P(i))^-beta over the largest of the batch (section 3.4), with beta
-rising in a straight line to 1 at the end of training.
+Schaul et al. 2016, arXiv:1511.05952, proportional variant (section 3.3), for transition i with TD error delta_i:
 
-A node has 16 children rather than two: a million leaves are five levels, and a level costs about the same however wide a node.
-Sums are taken anew from the children on every path that changed, so rounding errors never add up.
+p_i  = |delta_i| + epsilon            a new transition has the largest priority so far
+P(i) = p_i^alpha / sum_k p_k^alpha                                                     (eq. 1)
+w_i  = (N P(i))^-beta / max_j w_j     the maximum over the batch                       (section 3.4)
+
+beta rises linearly to 1 at the end of training. Deviation: the paper's maximum is over the whole replay.
+
+A node of the tree has 16 children rather than two: a million leaves are five levels, and a level costs about the same however
+wide a node. On every path that changed sums are taken anew from the children, so rounding errors do not add up.
 """
 
 from typing import Any, NamedTuple
@@ -20,19 +24,23 @@ CHILDREN = 16
 
 
 class SumTree(NamedTuple):
-    """Weights by index, and their sums."""
+    """Weights by index, and their sums. From the root: float [nodes of this level, CHILDREN]; the last one is the weights."""
 
-    levels: tuple[
-        jax.Array, ...
-    ]  # from the root: float [nodes of this level, CHILDREN]; the last one's entries are the weights
+    levels: tuple[jax.Array, ...]
 
 
 def init(size: int) -> SumTree:
     """Weights 0 for `size` indices."""
+    return from_weights(jnp.zeros(size))
+
+
+def from_weights(weight: jax.Array) -> SumTree:
+    """The tree of these weights `[size]`, none below 0. Takes time in proportion to their number."""
     levels: list[jax.Array] = []
     while not levels or levels[0].shape[0] > 1:
-        size = -(-size // CHILDREN)
-        levels.insert(0, jnp.zeros((size, CHILDREN)))
+        nodes = -(-weight.size // CHILDREN)
+        levels.insert(0, jnp.pad(weight, (0, nodes * CHILDREN - weight.size)).reshape(nodes, CHILDREN))
+        weight = jnp.sum(levels[0], axis=1)
     return SumTree(tuple(levels))
 
 
@@ -82,50 +90,73 @@ def find(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 class Prioritized(NamedTuple):
-    """A replay, and how likely each of its rows is drawn."""
+    """A replay with the priority of each transition, and the tree by which it is sampled."""
 
     replay: Replay
-    tree: SumTree
-    largest: jax.Array  # float []: the largest priority there was, to the power of alpha
+    tree: SumTree  # of p^alpha
+    priority: jax.Array  # float [S * N]: p, from which the tree can be made again for another alpha
+    largest: jax.Array  # float []: the largest p so far
+    largest_weight: jax.Array  # float []: the same to the power of alpha
+
+
+def reweighted(state: Prioritized, exponent: jax.Array | float) -> Prioritized:
+    """The replay sampled by p^exponent of all priorities, as if alpha had always been that.
+
+    Takes time in proportion to the capacity: for where a member's settings change.
+    """
+    num_streams, places = state.replay.cursor.size, state.priority.size // state.replay.cursor.size
+    is_filled = jnp.broadcast_to(jnp.arange(places), (num_streams, places)) < state.replay.size[:, None]
+    weight = jnp.where(is_filled.reshape(-1), jnp.power(state.priority, exponent), 0.0)
+    return state._replace(tree=from_weights(weight), largest_weight=jnp.power(state.largest, exponent))
+
+
+def _put(
+    state: Prioritized, index: jax.Array, priority: jax.Array, weight: jax.Array, keep: jax.Array, replay: Replay
+) -> Prioritized:
+    """The replay with priorities `[B]` and their weights p^alpha at `index`, where `keep`."""
+    place = jnp.where(keep, index, state.priority.size)  # out of range: not written
+    priorities = state.priority.at[place].set(priority, mode="drop")
+    return state._replace(replay=replay, tree=put(state.tree, index, weight, keep), priority=priorities)
 
 
 def prioritized(num_steps: int = 1) -> ReplayBuffer:
-    """Steps in proportion to the errors that they had when they were last learnt from; returns over `num_steps` steps.
+    """Transitions in proportion to p^alpha, p of when they were last learned from; returns over `num_steps` steps.
 
-    Besides that of `ring.uniform` the config has `priority_exponent` (alpha), `importance_exponent` (beta at the start) and
+    Besides what `ring.uniform` needs the config has `priority_exponent` (alpha), `importance_exponent` (beta at the start) and
     `priority_epsilon` (epsilon).
     """
 
     def start(example: Step, num_streams: int, config: Any) -> Prioritized:
         ring.check_enough(num_streams, config.capacity, config.batch_size)
-        rows = ring.init(example, num_streams, config.capacity)
-        return Prioritized(rows, init(num_streams * (config.capacity // num_streams)), jnp.ones(()))
+        rows, size = ring.init(example, num_streams, config.capacity), num_streams * (config.capacity // num_streams)
+        return Prioritized(rows, init(size), jnp.zeros(size), jnp.ones(()), jnp.ones(()))
 
     def add(state: Prioritized, rows: Step, keep: jax.Array) -> Prioritized:
         after = ring.add(state.replay, rows, keep)
-        weight = jnp.full(keep.shape, state.largest)
-        return state._replace(replay=after, tree=put(state.tree, ring.newest(after), weight, keep))
+        priority, weight = (jnp.full(keep.shape, x) for x in (state.largest, state.largest_weight))
+        return _put(state, ring.newest(after), priority, weight, keep, after)
 
     def sample(state: Prioritized, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
         size = config.batch_size
         # One point in each of B equal parts of the whole, as in the paper's appendix B.2.1.
         part = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size
-        # Read once: a second look at the weights, which `update_priorities` may overtake, would make XLA copy them all.
+        # Read once: to read the weights again after `update_priorities`, XLA would keep a copy of them all.
         index, weight = find(state.tree, part * total(state.tree))
         batch = ring.returns(state.replay, index, num_steps, config.gamma)
         correction = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
-        # N and the sum are the same for all, and fall out. With an exponent of 0, or nothing kept yet, no weight may become
-        # infinite.
+        # N and the sum are the same for all and cancel. The bound keeps weights finite where a priority is 0.
         importance = jnp.power(jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction)
         return batch._replace(weight=importance), index
 
     def update_priorities(
         state: Prioritized, config: Any, index: jax.Array, td_error: jax.Array, is_active: jax.Array
     ) -> Prioritized:
-        weight = jnp.power(td_error + config.priority_epsilon, config.priority_exponent)
-        keep = jnp.broadcast_to(is_active, index.shape)
-        largest = jnp.where(is_active, jnp.maximum(state.largest, jnp.max(weight)), state.largest)
-        return Prioritized(state.replay, put(state.tree, index, weight, keep), largest)
+        priority = td_error + config.priority_epsilon
+        weight = jnp.power(priority, config.priority_exponent)
+        largest = jnp.where(is_active, jnp.maximum(state.largest, jnp.max(priority)), state.largest)
+        largest_weight = jnp.where(is_active, jnp.maximum(state.largest_weight, jnp.max(weight)), state.largest_weight)
+        state = _put(state, index, priority, weight, jnp.broadcast_to(is_active, index.shape), state.replay)
+        return state._replace(largest=largest, largest_weight=largest_weight)
 
     return ReplayBuffer(
         init=start,

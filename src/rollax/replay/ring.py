@@ -1,8 +1,8 @@
-"""Replay: what happened, kept in a ring for every stream of experience, and drawn from again.
+"""Replay buffers: a ring of transitions for every stream of experience, sampled uniformly.
 
-A `Replay` is a pytree of arrays `[S, N, ...]`: S streams with N places each. Rows keep their types. Adding writes one row a
-stream and drawing reads the rows that it draws, so neither takes longer where N is larger, as long as the state is donated to
-the compiled program. What a learner sees of it is a `Batch`.
+A `Replay` is a pytree of arrays `[S, N, ...]`: S streams with N places each, in the types of the rows. Adding writes one row a
+stream and sampling reads the rows of its batch, so neither takes longer where N is larger, as long as the state is donated to
+the compiled program. A learner gets a `Batch`.
 
 flashbax 0.1.3 was weighed. All its streams move together, so that the steps of an agent that has ended before the others would
 be kept; it holds no true next observation, but takes the row that follows, which after an end begins another episode; its
@@ -21,10 +21,10 @@ from rollax.errors import UsageError
 
 
 class Step(NamedTuple):
-    """What is kept of one step of a stream."""
+    """A transition of one stream."""
 
     obs: Any
-    action: jax.Array  # as the learner means it, such as -1 ... 1 for each dimension
+    action: jax.Array  # of a box normalized, within -1 ... 1 for each dimension
     reward: jax.Array  # float []
     terminated: jax.Array  # bool []
     truncated: jax.Array  # bool []
@@ -42,7 +42,7 @@ class Replay(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learnt from, `[B, ...]`: `target = reward + discount * value(next_obs)`."""
+    """A sample of transitions `[B, ...]` for the target `reward + discount * value(next_obs)`."""
 
     obs: Any
     action: jax.Array
@@ -85,13 +85,13 @@ def uniform(num_steps: int = 1) -> ReplayBuffer:
 
 
 def size_in_bytes(example: Any, num_streams: int, capacity: int) -> int:
-    """What the rows of a `Replay` will take. `example`: one row of one stream, or its shapes."""
+    """The size of a `Replay`'s rows. `example`: one row of one stream, or its shapes."""
     row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(lambda: example)))
     return row * num_streams * (capacity // num_streams)
 
 
 def check_enough(num_streams: int, capacity: int, batch_size: int, num_steps: int = 1) -> None:
-    """Raises UsageError for rings that, when full, hold no batch of sequences of that length: they would never be drawn."""
+    """Raises UsageError for rings that, when full, hold less than a batch of sequences of that length."""
     if num_streams * max(capacity // num_streams - num_steps + 1, 0) < batch_size:
         enough = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
         raise UsageError(
@@ -115,7 +115,7 @@ def init(example: Any, num_streams: int, capacity: int) -> Replay:
 
 
 def add(replay: Replay, rows: Any, keep: jax.Array) -> Replay:
-    """One row `[S, ...]` for each stream where `keep`; what is oldest makes room."""
+    """One row `[S, ...]` for each stream where `keep`, in place of the oldest one when the ring is full."""
     num_streams, places = _shape(replay)
     streams = jnp.arange(num_streams)
     place = jnp.where(keep, replay.cursor, places)  # out of range: not written
@@ -136,7 +136,7 @@ def can_sample(replay: Replay, batch_size: int, length: int = 1) -> jax.Array:
 
 
 def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> jax.Array:
-    """Where sequences begin, int32 [B]: each sequence of `length` rows of one stream that is there is as likely.
+    """Indices int32 [B] of the first rows of sequences, uniform over all sequences of `length` consecutive rows of a stream.
 
     Raises UsageError when there is none; inside a compiled program ask `can_sample` first.
     """
@@ -163,9 +163,9 @@ def rows(replay: Replay, index: jax.Array, offset: jax.Array | int = 0) -> Any:
 
 
 def sequences(replay: Replay, index: jax.Array, length: int) -> Any:
-    """Rows `[L, B, ...]` in a row, from `index` [B] on: what a learner with memory unrolls its network over.
+    """Consecutive rows `[L, B, ...]` from `index` [B] on, for a recurrent learner to unroll its network over.
 
-    Keep its memory before each step as a further part of the rows, and begin from that of the first one.
+    Store the carry before each step as a further part of the rows, and start from that of the first one.
     """
     return rows(replay, jnp.broadcast_to(index, (length, *index.shape)), jnp.arange(length)[:, None])
 

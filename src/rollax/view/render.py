@@ -14,6 +14,7 @@ from rollax.acting.evaluate import Playing, begin_episodes, policy_of
 from rollax.acting.evaluate import play as play_step
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
+from rollax.host import keys
 from rollax.host.api import Policy, load
 from rollax.host.program import eval_steps
 from rollax.host.run_folder import write_atomically
@@ -100,10 +101,15 @@ def render(
     return target
 
 
+def play_keys(seed: int, episodes: int) -> jax.Array:
+    """A key of each episode; they share no random numbers with a run of that seed."""
+    return jax.random.split(keys.of_render(jax.random.key(seed)), episodes)
+
+
 def play_all(policy: Policy, seed: int, episodes: int, greedy: bool, max_frames: int) -> list[Play]:
     """Several episodes, each of no more than `max_frames` frames."""
     run = player(policy, greedy)
-    return [play(policy, run, key, max_frames) for key in jax.random.split(jax.random.key(seed), episodes)]
+    return [play(policy, run, key, max_frames) for key in play_keys(seed, episodes)]
 
 
 def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
