@@ -44,7 +44,7 @@ from rollax.environments.suites.jaxmarl.families import (
     suite,
     suite_spaces,
 )
-from rollax.environments.suites.quiet import quietly
+from rollax.environments.suites.silence import silenced
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -221,7 +221,7 @@ def _dynamics(name: str, changed: str) -> Any:
     if FAMILIES[name][1] is MABRAX:
         values = values | {"auto_reset": False, "homogenisation_method": values.get("homogenisation_method") or None}
     try:
-        with quietly():  # it warns of what it replaces, and of its own defaults
+        with silenced():  # it warns of what it replaces, and of its own defaults
             return _class(name)(**values)
     except (ValueError, TypeError, AssertionError, KeyError, IndexError, NotImplementedError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in given.items())

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.suites.quiet import quietly
+from rollax.environments.suites.silence import silenced
 
-# The module of environments takes its part of the suite from here, so that all of it is imported quietly.
-with quietly():
+# The module of environments takes its part of the suite from here, so that all of it is imported silently.
+with silenced():
     from jaxmarl import environments as suite  # noqa: F401
     from jaxmarl.environments import spaces as suite_spaces  # noqa: F401
     from jaxmarl.environments.jaxnav import jaxnav_env
