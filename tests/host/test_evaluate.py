@@ -289,7 +289,8 @@ def test_tasks_that_training_does_not_draw() -> None:
     """Other parts of one split, other rulesets that share none, and one ruleset by its number, which claims nothing."""
     for training in ("train", "validation"):
         assert held_elsewhere(TRIALS, {"split": training}, {"split": "held-out"}) == {"split": "held-out"}
-    assert held_elsewhere(GRID, {}, {"rulesets": "high"}) == {"rulesets": "high"}
+    deeper = {"recipe": ("chain_depth=1",)}
+    assert held_elsewhere(GRID, {}, deeper) == deeper
     assert held_elsewhere(TRIALS, {}, {"ruleset": 3}) == {"split": "validation", "ruleset": 3}
     assert held_elsewhere(GRID, {}, {"num_rulesets": 10}) == {"num_rulesets": 10}
     train, _, held_out = rulesets.split_numbers(rulesets.generate(rulesets.RECIPES["trivial"], 1000, 0), 0.1, 0.1, 0)

@@ -78,11 +78,14 @@ def check_disjoint(id: str, training: dict[str, Any], other: dict[str, Any], def
     shared, number = rulesets.shared_tasks(ours, rulesets_of(id, trained, "num_rulesets" in training)[0])
     if shared:
         raise UsageError(
-            f"{id}: evaluations on the {evaluated['split']} tasks of ruleset_seed {evaluated['ruleset_seed']} claim tasks that "
-            f"training does not draw, but {shared} of the {number} are among those of training (split {trained['split']}, "
-            f"ruleset_seed {trained['ruleset_seed']}): train with split train and evaluate with --eval-env.split validation or "
-            "held-out of the same rulesets, or claim no other tasks with --eval-env.split all."
+            f"{id}: evaluations ({_words(evaluated)}) claim tasks that training does not draw, but {shared} of the {number} "
+            f"are among those of training ({_words(trained)}): train with split train and evaluate with --eval-env.split "
+            "validation or held-out of the same rulesets, or claim no other tasks with --eval-env.split all."
         )
+
+
+def _words(given: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {given[name]}" for name in ("split", "rulesets", "ruleset_seed"))
 
 
 @functools.lru_cache(maxsize=2)
