@@ -1,6 +1,6 @@
 """Environments: the contract, the registry, and the check for one's own."""
 
-from rollax.environments.check import check_environment
+from rollax.environments.check import check_contract, check_environment
 from rollax.environments.core import (
     AgentsEnvironment,
     DescribedEnvironment,
@@ -21,6 +21,7 @@ __all__ = [
     "TimeStep",
     "Transition",
     "arguments",
+    "check_contract",
     "check_environment",
     "list_environments",
     "make",

@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from rollax.environments.convert import convert_all, signature_defaults
+from rollax.environments.convert import convert_all, name_fault, signature_defaults
 from rollax.environments.core import Environment
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
@@ -46,6 +46,9 @@ def register(id: str, factory: Callable[..., Environment]) -> None:
         raise UsageError(f'an environment is registered as "suite/Name", not {id!r}: try "mine/{id.strip("/") or "Name"}".')
     if suite in SUITES:
         raise UsageError(f'the suite "{suite}" is part of rollax: register {id!r} under another, such as "mine/{name}".')
+    fault = name_fault(id)
+    if fault is not None:
+        raise UsageError(f"an environment cannot be registered as {id!r}: its {fault}")
     _registered[id] = factory
 
 
