@@ -115,7 +115,7 @@ def _space_faults(space: Any, what: str) -> list[str]:
         if not space.items:
             return [f"{what} is a Dict without parts: name one at least."]
         return [fault for name, part in space.items for fault in _space_faults(part, f"{what}['{name}']")]
-    if not isinstance(space, Space):
+    if not isinstance(space, ActionSpace | Grid):
         return [f"{what} is {short(space)}: it must be a space of rollax.spaces."]
     counts: tuple[Any, ...] = ()
     if isinstance(space, Discrete):

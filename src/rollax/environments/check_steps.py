@@ -185,7 +185,7 @@ def _descriptor_faults(env: Any, state: Any) -> list[str]:
     return [] if space is None else fit_faults(env.descriptor(state), space, None, "descriptor(state)")
 
 
-def _task_faults(env: Any, key: Any, start: tuple[Any, Any]) -> list[str]:
+def _task_faults(env: Any, key: Any, start: Any) -> list[str]:
     """Faults in the start of an episode of a given task, where every copy keeps its own. `start`: of what reset gives."""
     if not getattr(env, "keeps_task", False):
         return []
@@ -241,4 +241,4 @@ def _vmapped_faults(env: Environment) -> list[str]:
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
     traced = attempt(faults, "vmapping reset and step", lambda: jax.eval_shape(jax.vmap(before_and_after), keys), _TRACED)
-    return faults if traced is None else _same_types(*traced, "state of two copies")
+    return faults if traced is None else _same_types(traced[0], traced[1], "state of two copies")
