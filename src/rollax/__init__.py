@@ -1,6 +1,5 @@
 """Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
 
-from rollax.acting.check_environment import check_environment
 from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn
@@ -10,6 +9,7 @@ from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
 from rollax.checks.algorithm import check_algorithm
+from rollax.checks.environment import check_environment
 from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train

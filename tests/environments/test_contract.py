@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.acting.check_environment import check_environment
+from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
 
 # Ten seconds each, nearly all of it compilation. Of the many ids of XLand-MiniGrid, JaxMARL and brax, some that differ in kind.

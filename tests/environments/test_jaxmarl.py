@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.acting.check_play import random_action
+from rollax.checks.play import random_action
 from rollax.environments import make
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError

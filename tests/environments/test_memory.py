@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from rollax.acting.check_environment import check_environment
+from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
 from rollax.environments.native.memory import Partial, RepeatPrevious
 from rollax.environments.native.probes import TwoAgents

@@ -523,32 +523,50 @@ def test_every_kind_has_words() -> None:
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**32))
-def test_the_sides_of_a_split_share_no_task(number: int, share: float, seed: int) -> None:
+@given(st.integers(2, 60), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 2**32))
+def test_the_parts_of_a_split_share_no_task(number: int, validation: float, share: float, seed: int) -> None:
     drawn = rulesets.generate(Recipe(1, distractor_objects=1), number, 0)
     repeated = Rulesets(*(np.concatenate([part, part[: number // 2]]) for part in drawn))
-    if not 0 < round(share * number) < number:
-        with pytest.raises(UsageError, match="empty"):
-            rulesets.split(repeated, share, seed)
+    first, second = round(share * number), round((validation + share) * number)
+    if not 0 < first < second < number:
+        with pytest.raises(UsageError, match="leave no part empty"):
+            rulesets.split(repeated, validation, share, seed)
         return
-    train, held_out = rulesets.split(repeated, share, seed)
-    tasks = [[bytes(g) + bytes(r) for g, r in zip(side.goals, side.rules, strict=True)] for side in (train, held_out)]
+    parts = rulesets.split(repeated, validation, share, seed)
+    tasks = [[bytes(g) + bytes(r) for g, r in zip(part.goals, part.rules, strict=True)] for part in parts]
     everything = [bytes(g) + bytes(r) for g, r in zip(repeated.goals, repeated.rules, strict=True)]
-    assert set(tasks[0]).isdisjoint(tasks[1])
-    assert sorted(tasks[0] + tasks[1]) == sorted(everything)
-    assert len(set(tasks[1])) == round(share * number)
-    for part, again in zip(
-        (*train, *held_out), (p for side in rulesets.split(repeated, share, seed) for p in side), strict=True
-    ):
-        np.testing.assert_array_equal(part, again)
+    assert sorted(sum(tasks, [])) == sorted(everything)
+    assert [len(set(part)) for part in tasks] == [number - second, second - first, first]
+    assert len(set().union(*tasks)) == number, "no task is in two parts"
+    jax.tree.map(np.testing.assert_array_equal, parts, rulesets.split(repeated, validation, share, seed))
+
+
+def test_training_depends_on_the_sum_of_the_shares_alone() -> None:
+    drawn = rulesets.generate(RECIPES["small"], 100, 0)
+    (train, validation, held_out), (other, *_) = (
+        rulesets.split_numbers(drawn, *shares, 0) for shares in ((0.1, 0.1), (0.15, 0.05))
+    )
+    np.testing.assert_array_equal(train, other)
+    assert (len(train), len(validation), len(held_out)) == (80, 10, 10)
+
+
+def test_tasks_that_two_sets_share_are_counted() -> None:
+    """Each once, whatever room there is for rules."""
+    drawn = rulesets.generate(RECIPES["small"], 40, 0)
+    some, others = (Rulesets(*(part[chosen] for part in drawn)) for chosen in (slice(0, 20), slice(15, 40)))
+    wide = some._replace(rules=np.pad(some.rules, ((0, 0), (0, 3), (0, 0))))
+    for each in (some, wide):
+        assert rulesets.shared_tasks(each, others) == (5, 20)
+        assert rulesets.shared_tasks(others, each) == (5, 25)
+    assert rulesets.shared_tasks(some, Rulesets(*(part[20:] for part in drawn))) == (0, 20)
 
 
 def test_a_split_shuffles_and_follows_the_seed() -> None:
     drawn = rulesets.generate(RECIPES["small"], 100, 0)
-    train, held_out = rulesets.split(drawn, 0.2, 0)
-    assert (train.number, held_out.number) == (80, 20)
+    train, validation, held_out = rulesets.split(drawn, 0.1, 0.1, 0)
+    assert (train.number, validation.number, held_out.number) == (80, 10, 10)
     assert not np.array_equal(train.goals, drawn.goals[:80])
-    assert not np.array_equal(held_out.goals, rulesets.split(drawn, 0.2, 1)[1].goals)
+    assert not np.array_equal(held_out.goals, rulesets.split(drawn, 0.1, 0.1, 1).held_out.goals)
 
 
 def test_a_split_knows_tasks_by_what_they_say() -> None:
@@ -568,15 +586,16 @@ def test_a_split_knows_tasks_by_what_they_say() -> None:
     goals = np.asarray([goal for way in ways for goal in way[::2]], np.uint8)
     drawn = Rulesets(goals, np.asarray([rows for way in ways for rows in way[1::2]], np.uint8), np.ones((12, 1, 2), np.uint8))
     for seed in range(20):
-        train, held_out = rulesets.split_numbers(drawn, 1 / 3, seed)
-        assert (len(train), len(held_out)) == (8, 4)
-        assert len({int(number) // 2 for number in held_out}) == 2
+        for part in rulesets.split_numbers(drawn, 1 / 3, 1 / 3, seed):
+            assert len(part) == 4 and len({int(number) // 2 for number in part}) == 2
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 0.001, 0.999, float("nan")])
 def test_splits_that_leave_a_side_empty(share: float) -> None:
     with pytest.raises(UsageError, match="held_out"):
-        rulesets.split(rulesets.generate(Recipe(), 10, 0), share, 0)
+        rulesets.split(rulesets.generate(Recipe(), 10, 0), 0.1, share, 0)
+    with pytest.raises(UsageError, match="validation"):
+        rulesets.split(rulesets.generate(Recipe(), 10, 0), share, 0.1, 0)
 
 
 # Files.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.acting.check_environment import check_environment
+from rollax.checks.environment import check_environment
 from rollax.environments import Streams, Transition, make
 from rollax.environments.views import ActionRepeat, Recalling, TimeLimit, Trials
 from rollax.errors import UsageError
@@ -223,7 +223,7 @@ def test_what_cannot_be_viewed() -> None:
         with pytest.raises(UsageError, match=f"{id}: .*one agent with discrete actions"):
             Recalling(make(id))
     for view, name in ((Trials, "episodes"), (TimeLimit, "max_steps"), (ActionRepeat, "times")):
-        with pytest.raises(UsageError, match=rf"{name} \(0\) must be at least 1"):
+        with pytest.raises(UsageError, match=rf"{name} \(0\) must be a whole number, at least 1"):
             view(Levers(), 0)
 
 

@@ -154,12 +154,12 @@ def test_arguments_have_their_effect() -> None:
         (XLAND, {"num_rulesets": 9, "ruleset": 9}, r"ruleset \(9\) must be between 0 and 8, or -1 to draw from them all"),
         (XLAND, {"num_rulesets": 9, "ruleset": -2}, r"ruleset \(-2\) must be between 0 and 8"),
         (XLAND, {"num_rulesets": 10, "split": "held-out", "ruleset": 10}, r"ruleset \(10\) must be between 0 and 9"),
-        (XLAND, {"split": "test"}, r"split \('test'\) must be one of all, train, held-out"),
-        (XLAND, {"num_rulesets": 10, "split": "train", "held_out": 1.0}, r"held_out \(1.0\) must be a share"),
+        (XLAND, {"split": "test"}, r"split \('test'\) must be one of all, train, validation, held-out"),
+        (XLAND, {"num_rulesets": 10, "split": "train", "held_out": 1.0}, r"held_out \(1.0\) must be shares"),
         (XLAND, {"num_rulesets": 0}, r"number \(0\) must be at least 1"),
         (XLAND, {"ruleset_seed": -1}, r"seed \(-1\) at least 0"),
         (XLAND, {"rulesets": "trivail"}, "neither a recipe .*trivial.* nor a file"),
-        (f"rl2/{XLAND}", {"episodes": 0}, r"episodes \(0\) must be at least 1"),
+        (f"rl2/{XLAND}", {"episodes": 0}, r"episodes \(0\) must be a whole number, at least 1"),
     ],
 )
 def test_wrong_arguments(id: str, given: dict[str, Any], message: str) -> None:
@@ -184,11 +184,10 @@ def xland(**given: Any) -> Any:
 
 
 def test_tasks_are_split() -> None:
-    """What is held out is in no training, both together are all tasks, the split is always the same, and trials train."""
-    every, train, held_out = (rows(xland(split=split)) for split in ("all", "train", "held-out"))
-    assert (len(train), len(held_out)) == (16, 4)
-    assert not set(train) & set(held_out)
-    assert set(train) | set(held_out) == set(every) and len(set(every)) == 20
+    """No part has a task of another, all together are all tasks, the split is always the same, and trials train."""
+    every, train, validation, held_out = (rows(xland(split=split)) for split in ("all", "train", "validation", "held-out"))
+    assert (len(train), len(validation), len(held_out)) == (16, 2, 2)
+    assert sorted(train + validation + held_out) == sorted(every) and len(set(every)) == 20
     assert held_out == rows(xland(split="held-out"))
     assert rows(xland(split="held-out", ruleset_seed=1)) != held_out
     assert len(rows(xland(split="held-out", held_out=0.5))) == 10
@@ -202,7 +201,7 @@ def test_one_task_can_be_chosen() -> None:
     every = rows(xland())
     for index in (0, 7, 19):
         assert rows(xland(ruleset=index)) == [every[index]]
-        for split in ("train", "held-out"):
+        for split in ("train", "validation", "held-out"):
             assert rows(xland(ruleset=str(index), split=split)) == [every[index]]
 
 
@@ -212,9 +211,9 @@ def test_tasks_in_words() -> None:
     words = [f"ruleset {number}\n{rulesets.describe(drawn, number)}" for number in range(20)]
     assert xland().describe() == "\n\n".join(words)
     assert make(f"rl2/{XLAND}", num_rulesets=20, rulesets="small", ruleset=7).describe() == words[7]
-    sides = [xland(split=split).describe().split("\n\n") for split in ("train", "held-out")]
-    assert set(sides[0]) | set(sides[1]) == set(words) and len(sides[1]) == 4
-    assert xland(split="held-out").describe(int(sides[1][2].split()[1])) == sides[1][2]
+    sides = [xland(split=split).describe().split("\n\n") for split in ("train", "validation", "held-out")]
+    assert set().union(*sides) == set(words) and len(sides[2]) == 2
+    assert xland(split="held-out").describe(int(sides[2][1].split()[1])) == sides[2][1]
     with pytest.raises(UsageError, match=r"ruleset \(3\) is not among the 1 that"):
         xland(ruleset=7).describe(3)
     with pytest.raises(UsageError, match="built in"):
@@ -250,7 +249,7 @@ def test_tasks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, f=original, name=name: (calls.append(name), f(*given))[1])
     for source in ({"ruleset_seed": 17}, {"rulesets": str(path)}):
-        for split in ("train", "held-out", "train", "held-out"):
+        for split in ("train", "validation", "held-out", "train"):
             xland(split=split, **source)
     assert calls == ["generate", "split_numbers", "load", "split_numbers"]
 

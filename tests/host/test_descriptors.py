@@ -12,9 +12,9 @@ import pytest
 
 import rollax
 from host.runs import NETWORK, SMALL, evaluations, metrics, options
-from rollax.acting.check_environment import FaultyEnvironmentError, check_environment
 from rollax.acting.descriptors import Extraction
 from rollax.algorithm import Algorithm
+from rollax.checks.environment import FaultyEnvironmentError, check_environment
 from rollax.environments import Transition, make
 from rollax.environments.native.memory import Partial
 from rollax.environments.views import Recalling, Trials

@@ -254,10 +254,10 @@ def held_elsewhere(
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "pqn"])
-def test_trials_hold_tasks_out(algorithm: str) -> None:
-    """Trials are evaluated on tasks that are held out, whatever the algorithm, unless one says otherwise."""
-    assert held_elsewhere(TRIALS, {}, {}, algorithm) == {"split": "held-out"}
-    assert held_elsewhere(TRIALS, {}, {"episodes": 9}, algorithm) == {"split": "held-out", "episodes": 9}
+def test_trials_are_evaluated_on_tasks_for_validation(algorithm: str) -> None:
+    """Whatever the algorithm, unless one says otherwise; so tasks are left to report on that chose no checkpoint."""
+    assert held_elsewhere(TRIALS, {}, {}, algorithm) == {"split": "validation"}
+    assert held_elsewhere(TRIALS, {}, {"episodes": 9}, algorithm) == {"split": "validation", "episodes": 9}
     assert held_elsewhere(TRIALS, {}, {"split": "train"}, algorithm) == {"split": "train"}
     assert held_elsewhere(GRID, {}, {}, algorithm) == {}
     assert held_elsewhere("probe/memory", {}, {}, algorithm) == {}
@@ -265,15 +265,39 @@ def test_trials_hold_tasks_out(algorithm: str) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "arguments", "eval_arguments"),
-    [(TRIALS, {"split": "all"}, {}), (TRIALS, {"split": "held-out"}, {"episodes": 2}), (GRID, {}, {"split": "held-out"})],
+    [
+        (TRIALS, {"split": "all"}, {}),
+        (TRIALS, {"split": "validation"}, {"episodes": 2}),
+        (GRID, {}, {"split": "held-out"}),
+        # Other rulesets that are of the same tasks in part.
+        (TRIALS, {}, {"ruleset_seed": 1}),
+        (GRID, {"split": "train"}, {"split": "held-out", "num_rulesets": 2000}),
+        (GRID, {"split": "train"}, {"split": "held-out", "held_out": 0.3}),
+        (GRID, {}, {"ruleset_seed": "1"}),
+    ],
 )
-def test_what_training_draws_is_not_held_out(
+def test_tasks_of_training_are_not_called_others(
     environment: str, arguments: dict[str, Any], eval_arguments: dict[str, Any]
 ) -> None:
-    with pytest.raises(rollax.UsageError, match="evaluations on held-out tasks say nothing .*--eval-env.split"):
+    with pytest.raises(rollax.UsageError, match="claim tasks that training does not draw, but .*--eval-env.split all"):
         held_elsewhere(environment, arguments, eval_arguments)
-    assert held_elsewhere(environment, arguments, {"split": "all"}) == {"split": "all"}
-    assert held_elsewhere(environment, {"split": "train"}, {"split": "held-out"}) == {"split": "held-out"}
+    allowed = {**eval_arguments, "split": "all"}
+    assert held_elsewhere(environment, arguments, allowed) == allowed
+
+
+def test_tasks_that_training_does_not_draw() -> None:
+    """Other parts of one split, other rulesets that share none, and one ruleset by its number, which claims nothing."""
+    for training in ("train", "validation"):
+        assert held_elsewhere(TRIALS, {"split": training}, {"split": "held-out"}) == {"split": "held-out"}
+    deeper = {"recipe": ("chain_depth=1",)}
+    assert held_elsewhere(GRID, {}, deeper) == deeper
+    assert held_elsewhere(TRIALS, {}, {"ruleset": 3}) == {"split": "validation", "ruleset": 3}
+    assert held_elsewhere(GRID, {}, {"num_rulesets": 10}) == {"num_rulesets": 10}
+    train, _, held_out = rulesets.split_numbers(rulesets.generate(rulesets.RECIPES["trivial"], 1000, 0), 0.1, 0.1, 0)
+    every = {"split": "held-out", "ruleset": -1}
+    assert held_elsewhere(GRID, {"ruleset": int(train[0])}, every) == every
+    with pytest.raises(rollax.UsageError, match="but 1 of the "):
+        held_elsewhere(GRID, {"ruleset": int(held_out[0])}, every)
 
 
 def test_an_environment_that_was_passed_is_that_of_evaluations(train: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,19 +338,19 @@ def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
 
 
 def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
-    """Of a finished run, on the tasks that it holds out; training on all tasks leaves none to hold out."""
+    """Of a finished run, on the tasks that it is to be reported on; training on all tasks leaves none."""
     small = {"num_rulesets": 20, "max_steps": 4, "episodes": 2}
     network = NetworkConfig(hidden=(8,), filters=())
     with configured(jax_numpy_rank_promotion="allow", jax_debug_key_reuse=False):  # the suite is less strict than we are
         folder = train(environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network).folder
-        policy = rollax.load(folder, eval_arguments={"episodes": "5"})
+        policy = rollax.load(folder, eval_arguments={"episodes": "5", "split": "held-out"})
         numbers, played = policy.evaluate(3, jax.random.key(0))
     assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
     assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
     (words,) = further(played.info, numbers)
     assert words == "episode_returns " + " ".join(f"{x:.2f}" for x in numbers["episode_returns"])
     every = make_spec("ppo", TRIALS, {"split": "all"}, None, None, RunOptions(), {}, {"split": "all"})
-    with pytest.raises(rollax.UsageError, match="evaluations on held-out tasks say nothing"):
+    with pytest.raises(rollax.UsageError, match="claim tasks that training does not draw"):
         evaluated_with(every, {"split": "held-out"})
 
 

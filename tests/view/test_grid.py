@@ -13,11 +13,10 @@ from rich.text import Text
 import rollax
 from rollax.cli.main import main
 from rollax.environments.suites.xminigrid import rulesets
-from rollax.environments.views import ActionRepeat, TimeLimit, Trials
+from rollax.environments.view_base import trial_episode, unwrap
 from rollax.view import draw, grid
 from rollax.view import render as renders
 from rollax.view import text as texts
-from rollax.view.unwrap import trial, unwrapped
 
 LIMIT, EPISODES = 8, 3  # of the run in conftest.py
 
@@ -44,18 +43,7 @@ def played(policy):
 @pytest.fixture(scope="module")
 def states(policy, played):
     """The states of the grid beneath, one a frame."""
-    return [unwrapped(policy.environment, frame.state, frame.obs)[1] for frame in played.frames]
-
-
-def test_limits_and_repeats_are_looked_through():
-    """The environment beneath, its state and its observation, and which episode of a trial it is."""
-    beneath = rollax.make("probe/two-steps")
-    env = TimeLimit(ActionRepeat(beneath, 2), 5)
-    state, obs = env.reset(jax.random.key(0))
-    found, inner, seen = unwrapped(env, state, obs)
-    assert found is beneath and seen is obs
-    assert jax.tree.leaves(inner) == jax.tree.leaves(state[0])
-    assert trial(TimeLimit(Trials(beneath, 3), 5), ((inner, (), np.asarray(1)), 0)) == (2, 3)
+    return [unwrap(policy.environment, frame.state, frame.obs)[1] for frame in played.frames]
 
 
 def state_of(cells, position, direction=0, **more):
@@ -65,7 +53,7 @@ def state_of(cells, position, direction=0, **more):
 
 
 def test_every_episode_of_a_trial_is_seen_to_its_end(policy, played, states):
-    numbers = [trial(policy.environment, frame.state) for frame in played.frames]
+    numbers = [trial_episode(policy.environment, frame.state) for frame in played.frames]
     assert numbers == sorted(numbers) and set(numbers) == {(k + 1, EPISODES) for k in range(EPISODES)}
     steps = [int(state.step_num) for state in states]
     assert steps[0] == 0

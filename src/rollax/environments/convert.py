@@ -23,6 +23,26 @@ def check_names(environment: str, given: Iterable[str], accepted: Iterable[str])
             raise UnknownNameError(f"argument of {environment}", name, accepted)
 
 
+LONGEST_PART = 100  # characters of a part of a name: folders may have 255 bytes
+
+
+def name_fault(name: str) -> str | None:
+    """Why a name, or an id, cannot be that of an environment, whose runs are in folders of that name; None where it can."""
+    parts = name.split("/")
+    is_usable = all(
+        0 < len(part) <= LONGEST_PART and not part.startswith(".") and part == part.strip() and part.isprintable()
+        for part in parts
+    )
+    if is_usable and "\\" not in name:
+        return None
+    shown = name if len(name) <= LONGEST_PART else name[:LONGEST_PART] + "..."
+    return (
+        f'name is {shown!r}: runs are in folders of that name, so that it must be like "Name" or "mine/Name": parts with a '
+        f"slash between them, each of 1 to {LONGEST_PART} printable characters, with no backslash, no dot at its start and no "
+        "space at either end."
+    )
+
+
 def signature_defaults(factory: Callable[..., Any]) -> dict[str, Any]:
     """The arguments of a function or class and their defaults (`inspect.Parameter.empty` where one is required)."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -8,7 +8,7 @@ from rollax.spaces import ActionSpace, Box, Space
 
 
 class Transition(NamedTuple):
-    """What one step of one environment gives. With agents, all but `state` and `info` lead with the axis `[num_agents]`."""
+    """The result of one step of one environment. With agents, all but `state` and `info` lead with the axis `[num_agents]`."""
 
     state: Any
     obs: Any
@@ -19,16 +19,19 @@ class Transition(NamedTuple):
 
 
 class Environment(Protocol):
-    """One environment: a pytree whose leaves are its physical parameters, so domain randomization is a `vmap`.
+    """A (partially observed) Markov decision process: a pytree whose leaves are its physical parameters.
 
-    `num_agents` is None for an environment without an agent axis. With an integer A, observations, actions, rewards and both
-    ends lead with an axis `[A]`, the spaces describe one agent, and the episode is over when every agent's has
-    ended: an agent that ended early goes on reporting its end until then. Rewards after its own end do not count.
+    `reset(key)` samples s_0 and o_0; `step(key, s, a)` samples s', o', r. All randomness comes from the key, so that a batch of
+    environments, or domain randomization, is a `vmap`.
 
-    `time_limit` is the most steps an episode can have, or None when that is not known: evaluation bounds its episodes by it.
+    `num_agents` is None for an environment without an axis of agents. With an integer A, observations, actions, rewards and
+    both ends lead with an axis `[A]`, and the spaces are those of one agent. The episode is over when it has ended for every
+    agent: one that ended earlier goes on reporting its end until then, and its rewards from then on do not count.
 
-    Two parts of an observation that is a `Dict` have a meaning of their own: "action_mask" says which actions are legal, and
-    "global_state" is what only critics may see.
+    `time_limit` is the largest number of steps of an episode, or None when that is not known.
+
+    Two parts of an observation that is a `Dict` are no inputs of the policy: "action_mask" says which actions are legal, and
+    "global_state" is observed by critics alone.
     """
 
     @property
@@ -47,37 +50,36 @@ class Environment(Protocol):
         ...
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """One step. Never resets."""
+        """One step. It never resets: after an end it returns the last state and observation of the episode."""
         ...
 
 
 class AgentsEnvironment(Environment, Protocol):
-    """An environment with agents, which may be of several kinds.
+    """An environment with agents, which may be of several types.
 
-    Kinds whose observations or actions are of other sizes share the spaces of the largest: shorter observations end in zeros,
-    and an "action_mask" leaves out the actions, or the numbers of an action, that a kind does not have.
+    All types have the spaces of the largest: shorter observations end in zeros, and an "action_mask" excludes the actions, or
+    the numbers of an action, that a type does not have.
     """
 
     @property
     def agent_types(self) -> tuple[str, ...]:
-        """The kind of each agent, `num_agents` names: ("prey", "predator")."""
+        """The type of each agent, `num_agents` names: ("prey", "predator")."""
         ...
 
 
 def agent_types(environment: Any) -> tuple[str, ...]:
-    """The kind of each agent, "agent" where the environment names none; `()` where there is no axis of agents."""
+    """The type of each agent, "agent" where the environment names none; `()` where there is no axis of agents."""
     number = environment.num_agents
     return () if number is None else getattr(environment, "agent_types", ("agent",) * number)
 
 
 class TaskEnvironment(Environment, Protocol):
-    """An environment whose episodes may differ in their task. `reset(key)` draws a task and begins an episode of it.
-
-    With `keeps_task` each of many copies has one task for good, and what restarts episodes does not call `reset`.
-    """
+    """An environment with a distribution of tasks. `reset(key)` samples a task and begins an episode of it."""
 
     @property
-    def keeps_task(self) -> bool: ...
+    def keeps_task(self) -> bool:
+        """True: each of many copies has one task for all its episodes, which begin with `reset_task` in place of `reset`."""
+        ...
 
     def sample_task(self, key: jax.Array) -> Any:
         """A task, a pytree of arrays; `()` where there is only one."""
@@ -92,10 +94,10 @@ EXTRACTIONS = ("final", "mean")  # the descriptor of an episode: that of its las
 
 
 class DescribedEnvironment(Environment, Protocol):
-    """An environment that describes behavior: where its body is, what it touches, apart from what it earns.
+    """An environment with behavior descriptors d(s), as quality-diversity uses them: a position, contacts with the ground.
 
-    An evaluation makes one descriptor of an episode out of those of its states (`rollax.descriptors`). An environment that
-    wraps another one may have `descriptor_space` None where that one describes nothing.
+    An evaluation extracts the descriptor of an episode from those of its states (`rollax.descriptors`). A view has the
+    `descriptor_space` None where its environment has no descriptors.
     """
 
     @property
@@ -105,14 +107,14 @@ class DescribedEnvironment(Environment, Protocol):
 
     @property
     def descriptor_extraction(self) -> str:
-        """What suits an episode, one of `EXTRACTIONS`: "final" for places, "mean" for contacts."""
+        """How to extract that of an episode, one of `EXTRACTIONS`: "final" for positions, "mean" for contacts."""
         ...
 
     def descriptor(self, state: Any) -> jax.Array:
-        """float32 [D] of a state after a step. Closed under `jit` and `vmap`."""
+        """float32 [D] of a state after a step. It can be compiled and vmapped."""
         ...
 
 
 def descriptor_space(environment: Any) -> Box | None:
-    """The space of the descriptors of an environment's states; None where it describes nothing."""
+    """The space of the descriptors of an environment's states; None where it has none."""
     return getattr(environment, "descriptor_space", None)

@@ -2,12 +2,12 @@
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-from rollax.environments.convert import convert_all, signature_defaults
+from rollax.environments.convert import convert_all, name_fault, signature_defaults
 from rollax.environments.core import Environment
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
@@ -46,6 +46,9 @@ def register(id: str, factory: Callable[..., Environment]) -> None:
         raise UsageError(f'an environment is registered as "suite/Name", not {id!r}: try "mine/{id.strip("/") or "Name"}".')
     if suite in SUITES:
         raise UsageError(f'the suite "{suite}" is part of rollax: register {id!r} under another, such as "mine/{name}".')
+    fault = name_fault(id)
+    if fault is not None:
+        raise UsageError(f"an environment cannot be registered as {id!r}: its {fault}")
     _registered[id] = factory
 
 
@@ -74,18 +77,32 @@ def arguments(id: str) -> dict[str, Any]:
 
 
 def evaluation_arguments(id: str) -> dict[str, Any]:
-    """The arguments that the suite has others of in evaluations. It imports no suite; none for an id that no suite has."""
+    """The arguments that evaluations have other values of, by the suite of the environment; {} where there are none."""
     suite, _, name = id.partition("/")
     return dict(SUITES[suite].evaluation) if suite in SUITES and name in SUITES[suite].names else {}
 
 
-def check_evaluation(id: str, training: dict[str, Any], given: dict[str, Any]) -> None:
-    """Raises UsageError when evaluations with the arguments `given` over those of `training` are not what they are called."""
+def resolve_arguments(id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with paths made absolute, so that they mean the same in another folder. It may import the suite."""
+    resolve = _optional(id, "resolve_arguments") if arguments else None
+    return dict(arguments) if resolve is None else resolve(arguments)
+
+
+def check_evaluation(id: str, training: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Checks evaluations that have the arguments `other` over those of training. It may import the suite.
+
+    Raises: UsageError where they would not measure what they claim, such as returns on tasks that training has not seen.
+    """
+    check = _optional(id, "check_evaluation") if other else None
+    if check is not None:
+        check(id, dict(training), dict(other))
+
+
+def _optional(id: str, function: str) -> Callable[..., Any] | None:
+    """A function that the module of a suite may have; None where it has none, and for environments of no suite."""
     suite, _, name = id.partition("/")
-    if given and suite in SUITES and name in SUITES[suite].names:
-        module = _suite_module(suite)
-        if hasattr(module, "check_evaluation"):
-            module.check_evaluation(id, module.arguments(name) | training, given)
+    is_listed = suite in SUITES and name in SUITES[suite].names
+    return getattr(_suite_module(suite), function, None) if is_listed else None
 
 
 def _factory(id: str) -> Callable[..., Environment] | None:

@@ -1,6 +1,5 @@
-"""Environments seen otherwise: with more in the observation, against others, as trials, cut off, or at a slower rhythm."""
+"""Wrappers of environments ("views"): other observations, opponents, trials, time limits, repeated actions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,93 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Transition, agent_types, descriptor_space
+from rollax.environments.core import Transition, agent_types
+from rollax.environments.view_base import View, innermost, shown_state
 from rollax.errors import UnknownNameError, UsageError
-from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
-
-
-class View(eqx.Module):
-    """An environment that shows another one, `env`, otherwise. What a view does not say itself is as in that one."""
-
-    env: Any
-
-    @property
-    def name(self) -> str:
-        return self.env.name
-
-    @property
-    def observation_space(self) -> Space:
-        return self.env.observation_space
-
-    @property
-    def action_space(self) -> ActionSpace:
-        return self.env.action_space
-
-    @property
-    def num_agents(self) -> int | None:
-        return self.env.num_agents
-
-    @property
-    def agent_types(self) -> tuple[str, ...]:
-        return agent_types(self.env)
-
-    @property
-    def time_limit(self) -> int | None:
-        return self.env.time_limit
-
-    @property
-    def keeps_task(self) -> bool:
-        return getattr(self.env, "keeps_task", False)
-
-    def sample_task(self, key: jax.Array) -> Any:
-        return self.env.sample_task(key)
-
-    @property
-    def describe(self) -> Callable[..., str]:
-        return self.env.describe
-
-    @property
-    def descriptor_space(self) -> Box | None:
-        return descriptor_space(self.env)
-
-    @property
-    def descriptor_extraction(self) -> str:
-        return self.env.descriptor_extraction
-
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state)
+from rollax.spaces import Box, Dict, Discrete, Space
 
 
 class Recalling(View):
-    """An environment whose observation also tells the action before and the reward that it brought.
+    """Adds the previous action a_(t-1) and its reward r_(t-1) to the observation.
 
-    Parts "previous_action", the discrete action or, at the start of an episode, the number of actions (none yet), and
-    "previous_reward", 0 at the start. The observation's own parts stay, one that has none is the part "observation".
+    They are the parts "previous_action", at the start of an episode n for `Discrete(n)` (no action yet), and
+    "previous_reward", 0 at the start. The parts of a `Dict` observation stay; any other becomes the part "observation".
 
     Raises: UsageError for actions that are not `Discrete`, and for environments with agents.
     """
 
     def __check_init__(self) -> None:
         if not isinstance(self.env.action_space, Discrete) or self.env.num_agents is not None:
-            raise UsageError(f"{self.env.name}: its previous action can be shown for one agent with discrete actions only.")
+            raise UsageError(f"{self.env.name}: the previous action can be observed by one agent with discrete actions only.")
 
     @property
     def observation_space(self) -> Space:
         more = {"previous_action": Discrete(self.env.action_space.n + 1), "previous_reward": _reward_space()}
         return Dict({**_spaces(self.env.observation_space), **more})
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        return self._begun(*self.env.reset(key))
-
-    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
-        return self._begun(*self.env.reset_task(key, task))
+    def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         after = self.env.step(key, state, action)
         return after._replace(obs=self._extended(after.obs, action, after.reward))
 
-    def _begun(self, state: Any, obs: Any) -> tuple[Any, Any]:
-        return state, self._extended(obs, jnp.asarray(self.env.action_space.n), jnp.zeros(()))
+    def inner_obs(self, state: Any, obs: Any) -> Any:
+        return _inner_parts(self.env.observation_space, obs)
+
+    def shown_state(self, key: jax.Array, before: Any, action: Any, after: Any) -> Any:
+        return shown_state(self.env, key, before, action, after)
 
     def _extended(self, obs: Any, action: jax.Array, reward: jax.Array) -> dict[str, Any]:
         more = {"previous_action": jnp.asarray(action, jnp.int32), "previous_reward": jnp.asarray(reward, jnp.float32)}
@@ -103,7 +51,7 @@ class Recalling(View):
 
 
 class Identified(View):
-    """An environment with agents whose observation also tells which agent it is: the part "agent_id".
+    """Adds the number of the agent, 0 ... A - 1, to its observation: the part "agent_id".
 
     Raises: UsageError for an environment without agents.
     """
@@ -116,13 +64,15 @@ class Identified(View):
     def observation_space(self) -> Space:
         return Dict({**_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)})
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        state, obs = self.env.reset(key)
+    def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
         return state, identified(self.env.observation_space, obs)
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         after = self.env.step(key, state, action)
         return after._replace(obs=identified(self.env.observation_space, after.obs))
+
+    def inner_obs(self, state: Any, obs: Any) -> Any:
+        return _inner_parts(self.env.observation_space, obs)
 
 
 def identified(space: Space, obs: Any) -> dict[str, Any]:
@@ -133,28 +83,31 @@ def identified(space: Space, obs: Any) -> dict[str, Any]:
 
 
 class Against(View):
-    """An environment in which the agents of some types follow policies that do not learn; the others are the agents.
+    """An environment in which the agents of some types are opponents: they follow fixed policies. All others are the agents.
 
-    A policy was trained in the environment beneath; of what it does, the part of its type counts. It samples its actions. Its
-    memory and what it saw last live in the state. An episode is over when it is for the learners.
+    A policy was trained in `env`; only the actions of the agents of its type are used. Opponents sample their actions. The
+    state is `(state, obs, carries)`: of `env`, what all its agents observe, and the memory of each policy by type. An episode
+    is over when it is over for all agents that learn.
+
+    Raises: UnknownNameError for a type that `env` has not, UsageError when no agent is left to learn.
     """
 
     opponents: dict[str, Any]  # by type: the state of an algorithm
-    # By type: the algorithm, and the agents beneath that it acts for (all, or those that it learnt to be).
+    # By type: the algorithm, and the agents of `env` that it acts for (all, or those that it was trained to be).
     functions: tuple[tuple[str, Any, tuple[int, ...]], ...] = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        kinds = agent_types(self.env)
-        for kind in self.opponents:
-            if kind not in kinds:
-                raise UnknownNameError("type of agents to play against", kind, dict.fromkeys(kinds))
+        types = agent_types(self.env)
+        for agent_type in self.opponents:
+            if agent_type not in types:
+                raise UnknownNameError("type of agents to play against", agent_type, dict.fromkeys(types))
         if not self.learners:
             raise UsageError(f"{self.env.name}: opponents for {', '.join(self.opponents)} leave no agent that learns.")
 
     @property
     def learners(self) -> tuple[int, ...]:
-        """The agents beneath that are agents here."""
-        return tuple(i for i, kind in enumerate(agent_types(self.env)) if kind not in self.opponents)
+        """The agents of `env` that learn, by their numbers."""
+        return tuple(i for i, agent_type in enumerate(agent_types(self.env)) if agent_type not in self.opponents)
 
     @property
     def num_agents(self) -> int:
@@ -164,26 +117,28 @@ class Against(View):
     def agent_types(self) -> tuple[str, ...]:
         return tuple(agent_types(self.env)[i] for i in self.learners)
 
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state[0])
-
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        state, obs = self.env.reset(key)
-        carries = {kind: algorithm.initial_carry(self.opponents[kind]) for kind, algorithm, _ in self.functions}
+    def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        carries = {name: algorithm.initial_carry(self.opponents[name]) for name, algorithm, _ in self.functions}
         return (state, obs, carries), self._of_learners(obs)
 
+    def inner_state(self, state: Any) -> Any:
+        return state[0]
+
+    def inner_obs(self, state: Any, obs: Any) -> Any:
+        return state[1]
+
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """One step of all agents beneath; the action is that of the learners, `[A, ...]`."""
+        """One step of all agents of `env`; `action` is that of the learners, `[A, ...]`."""
         inner, obs, carries = state
         env_key, *keys = jax.random.split(key, 1 + len(self.functions))
         place = np.asarray(self.learners)
         actions = jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype).at[place].set(action)
         after_carries = {}
-        for (kind, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
-            seen = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
-            theirs, after_carries[kind] = algorithm.act(self.opponents[kind], seen, carries[kind], act_key, False)
-            own = [i for i, agent in enumerate(agents) if agent_types(self.env)[agent] == kind]
-            actions = actions.at[np.asarray(agents)[own]].set(theirs[np.asarray(own)])
+        for (name, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
+            their_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
+            chosen, after_carries[name] = algorithm.act(self.opponents[name], their_obs, carries[name], act_key, False)
+            own = [i for i, agent in enumerate(agents) if agent_types(self.env)[agent] == name]
+            actions = actions.at[np.asarray(agents)[own]].set(chosen[np.asarray(own)])
         after = self.env.step(env_key, inner, actions)
         return Transition(
             state=(after.state, after.obs, after_carries),
@@ -199,21 +154,24 @@ class Against(View):
 
 
 class Trials(View):
-    """Episodes of one task in a row as one long episode, in which a memory lives: RL^2 (Duan et al. 2016, arXiv:1611.02779).
+    """Trials of RL^2 (Duan et al. 2016, arXiv:1611.02779): several episodes of one task as one long episode.
 
-    A trial draws a task and has `episodes` episodes of it; it terminates with the last of them. The ends of those before are no
-    ends of experience: values reach across them, and nothing is reset but the inner environment. The part "begins" of the
-    observation is 1 where an inner episode has just begun. `info["episode_returns"]`, `[episodes]`, adds up to the return of
-    each. The starts of all episodes are drawn with the trial, so none is drawn that is not used.
+    A trial samples a task and has `episodes` episodes of it, over which a recurrent policy keeps its memory; it terminates with
+    the last of them. Where an earlier one ends, the step goes on to the start of the next: `terminated` and `truncated` are
+    False, so values reach across. The part "begins" of the observation is 1 where an inner episode has just begun.
+    `info["episode_returns"]`, `[episodes]`, adds up to the return of each. The starts of all episodes are made with the trial.
 
-    `env` is a `TaskEnvironment`.
+    The state is `(state, starts, episode)`: of `env`; `(state, obs)` of all starts, `[episodes, ...]`; int32 [], from 0.
+
+    Raises: UsageError when `env` is no `TaskEnvironment`, has agents, or `episodes` is below 1.
     """
 
     episodes: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.episodes < 1:
-            raise UsageError(f"{self.env.name}: episodes ({self.episodes}) must be at least 1.")
+        _check_count(self.env.name, "episodes", self.episodes)
+        if not callable(getattr(innermost(self.env), "sample_task", None)):
+            raise UsageError(f"{self.env.name}: trials need an environment with tasks: add sample_task and reset_task.")
         if self.env.num_agents is not None:
             raise UsageError(f"{self.env.name}: trials are for one agent, but it has {self.env.num_agents}.")
 
@@ -225,8 +183,19 @@ class Trials(View):
     def time_limit(self) -> int | None:
         return None if self.env.time_limit is None else self.env.time_limit * self.episodes
 
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state[0])
+    def inner_state(self, state: Any) -> Any:
+        return state[0]
+
+    def inner_obs(self, state: Any, obs: Any) -> Any:
+        return _inner_parts(self.env.observation_space, obs)
+
+    def trial_episode(self, state: Any) -> tuple[int, int]:
+        return int(state[2]) + 1, self.episodes
+
+    def shown_state(self, key: jax.Array, before: Any, action: Any, after: Any) -> Any:
+        """The end of an inner episode, where `after` is the start of the next one."""
+        inner, starts, episode = before
+        return self.env.step(key, inner, action).state, starts, episode
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         task_key, start_key = jax.random.split(key)
@@ -260,73 +229,67 @@ class Trials(View):
 
 
 class TimeLimit(View):
-    """An environment whose episodes are cut off after `max_steps` steps, with the true last observation.
+    """Truncates episodes after `max_steps` steps, with the true last observation.
 
-    A task that ends with that very step has terminated. The environment's own limit stays where it is shorter.
+    A task that ends with that very step has only terminated. A shorter limit of `env` stays in force. The state is
+    `(state of env, steps so far)`.
+
+    Raises: UsageError for a limit below 1.
     """
 
     max_steps: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.max_steps < 1:
-            raise UsageError(f"{self.env.name}: max_steps ({self.max_steps}) must be at least 1.")
+        _check_count(self.env.name, "max_steps", self.max_steps)
 
     @property
     def time_limit(self) -> int:
         return self.max_steps if self.env.time_limit is None else min(self.max_steps, self.env.time_limit)
 
-    def descriptor(self, state: Any) -> jax.Array:
-        return self.env.descriptor(state[0])
+    def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        return (state, jnp.zeros((), jnp.int32)), obs
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        return self._begun(*self.env.reset(key))
+    def inner_state(self, state: Any) -> Any:
+        return state[0]
 
-    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
-        return self._begun(*self.env.reset_task(key, task))
+    def shown_state(self, key: jax.Array, before: Any, action: Any, after: Any) -> Any:
+        return shown_state(self.env, key, before[0], action, after[0]), after[1]
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         inner, time = state
         after = self.env.step(key, inner, action)
-        cut = (time + 1 >= self.max_steps) & ~after.terminated
-        return after._replace(state=(after.state, time + 1), truncated=after.truncated | cut)
-
-    def _begun(self, state: Any, obs: Any) -> tuple[Any, Any]:
-        return (state, jnp.zeros((), jnp.int32)), obs
+        is_late = (time + 1 >= self.max_steps) & ~after.terminated
+        return after._replace(state=(after.state, time + 1), truncated=after.truncated | is_late)
 
 
 class ActionRepeat(View):
-    """An environment in which every action is taken `times` times, or until the episode ends.
+    """Repeats every action `times` times, or until the episode ends; rewards and `info` are summed.
 
-    Rewards, and what `info` tells, are summed. The action stays the same whatever an "action_mask" says in between.
+    The action stays the same whatever an "action_mask" says in between.
+
+    Raises: UsageError for fewer times than 1.
     """
 
     times: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.times < 1:
-            raise UsageError(f"{self.env.name}: times ({self.times}) must be at least 1.")
+        _check_count(self.env.name, "times", self.times)
 
     @property
     def time_limit(self) -> int | None:
         return None if self.env.time_limit is None else -(-self.env.time_limit // self.times)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        return self.env.reset(key)
-
-    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
-        return self.env.reset_task(key, task)
-
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         def once(key: jax.Array, state: Any) -> Transition:
             after = self.env.step(key, state, action)
-            # Truths and whole numbers are counted, as an evaluation does.
+            # As an evaluation does: booleans and integers are summed as floats.
             return after._replace(info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), after.info))
 
         def again(before: Transition, key: jax.Array) -> tuple[Transition, None]:
-            after, is_over = once(key, before.state), before.terminated | before.truncated
-            reward = before.reward + jnp.where(is_over, 0.0, after.reward)
+            after, agent_done = once(key, before.state), before.terminated | before.truncated
+            reward = before.reward + jnp.where(agent_done, 0.0, after.reward)
             after = after._replace(reward=reward, info=jax.tree.map(jnp.add, before.info, after.info))
-            return tree.where(jnp.all(is_over), before, after), None
+            return tree.where(jnp.all(agent_done), before, after), None
 
         keys = jax.random.split(key, self.times)
         return jax.lax.scan(again, once(keys[0], state), keys[1:])[0]
@@ -340,6 +303,17 @@ def _spaces(space: Space) -> dict[str, Space]:
 def _parts(space: Space, value: Any) -> dict[str, Any]:
     """The parts of an observation of that space."""
     return dict(value) if isinstance(space, Dict) else {"observation": value}
+
+
+def _inner_parts(space: Space, parts: dict[str, Any]) -> Any:
+    """The observation of that space among the parts of one that has more: the inverse of `_parts`."""
+    return {name: parts[name] for name in space.spaces} if isinstance(space, Dict) else parts["observation"]
+
+
+def _check_count(name: str, what: str, value: Any) -> None:
+    """Raises UsageError for what is no whole number from 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name}: {what} ({value!r}) must be a whole number, at least 1.")
 
 
 def _reward_space() -> Box:

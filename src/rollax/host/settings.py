@@ -14,7 +14,6 @@ import yaml
 from rollax.algorithms import AlgorithmEntry, find
 from rollax.config import check_choices, check_settings, traced_fields
 from rollax.environments import registry
-from rollax.environments.suites.xminigrid.ruleset_files import lasting
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import Method, Range, selected
 
@@ -224,7 +223,7 @@ def make_spec(
     differing = registry.evaluation_arguments(environment) | dict(eval_arguments or {})
     against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
     # A run may be evaluated and resumed from other folders than this.
-    arguments = lasting(environment, arguments)
+    arguments = registry.resolve_arguments(environment, arguments)
     spec = Spec(algorithm, environment, arguments, config, network, options, sweep, {}, against, ranges)
     spec = evaluated_with(spec, differing)
     _check_learns(spec)
@@ -259,7 +258,7 @@ def evaluated_with(spec: Spec, differing: Mapping[str, Any]) -> Spec:
         raise UsageError(
             f"eval_arguments ({differing}) and opponents ({spec.opponents}) do not go together: leave one of them out"
         )
-    differing = spec.eval_arguments | lasting(spec.environment, differing)
+    differing = spec.eval_arguments | registry.resolve_arguments(spec.environment, differing)
     registry.check_evaluation(spec.environment, spec.arguments, differing)
     return dataclasses.replace(spec, eval_arguments=differing)
 

@@ -32,19 +32,19 @@ def particles(environment: Any, state: Any, obs: Any) -> Image.Image:
         if index - num_agents in goals:
             scene.disc(places[index], float(radii[index]) + 0.05, ORANGE)
         scene.disc(places[index], float(radii[index]), _color(dynamics.color[index]), INK)
-    for index, kind in enumerate(environment.agent_types):
+    for index, agent_type in enumerate(environment.agent_types):
         place, velocity = places[index], np.asarray(state.p_vel)[index]
-        is_lead, is_opposed = kind.startswith("lead"), kind.endswith(_OPPOSED)
-        # Without adversaries agents may bump into each other, so that those of several kinds differ too.
-        color = RED if is_opposed else (BLUE, GREEN)[_kinds(environment).index(kind) % 2]
+        is_lead, is_opposed = agent_type.startswith("lead"), agent_type.endswith(_OPPOSED)
+        # Without adversaries agents may bump into each other, so that those of several types differ too.
+        color = RED if is_opposed else (BLUE, GREEN)[_own_types(environment).index(agent_type) % 2]
         scene.disc(place, float(radii[index]), color, INK if is_lead else None)
         scene.line([place, place + 0.3 * velocity], INK)
     return scene.picture()
 
 
-def _kinds(environment: Any) -> list[str]:
-    """The kinds of agents that oppose nobody, in their order."""
-    return [kind for kind in dict.fromkeys(environment.agent_types) if not kind.endswith(_OPPOSED)]
+def _own_types(environment: Any) -> list[str]:
+    """The types of agents that are no adversaries, in their order."""
+    return [name for name in dict.fromkeys(environment.agent_types) if not name.endswith(_OPPOSED)]
 
 
 def _color(levels: Any) -> tuple[int, int, int]:
@@ -59,9 +59,9 @@ def battle(environment: Any, state: Any, obs: Any) -> Image.Image:
     side, center = _window(np.asarray(units.unit_positions), max(width, height))
     scene = Scene(HEIGHT / side, center)
     scene.line([(0, 0), (width, 0), (width, height), (0, height), (0, 0)], LIGHT)
-    places, kinds = np.asarray(units.unit_positions), np.asarray(units.unit_types)
-    alive, radii = np.asarray(units.unit_alive), np.asarray(dynamics.unit_type_radiuses)[kinds]
-    health = np.asarray(units.unit_health) / np.asarray(dynamics.unit_type_health)[kinds]
+    places, types = np.asarray(units.unit_positions), np.asarray(units.unit_types)
+    alive, radii = np.asarray(units.unit_alive), np.asarray(dynamics.unit_type_radiuses)[types]
+    health = np.asarray(units.unit_health) / np.asarray(dynamics.unit_type_health)[types]
     for index in np.flatnonzero(~alive):
         scene.disc(places[index], float(radii[index]), LIGHT)
     for shooter, target in _shots(dynamics, units):
@@ -86,12 +86,12 @@ def _window(places: np.ndarray, largest: float) -> tuple[float, tuple[float, flo
 
 
 def forces(environment: Any, state: Any, obs: Any) -> list[str]:
-    """How many of each side are alive, and of which kinds they are."""
+    """How many of each side are alive, and of which types they are."""
     dynamics, units = environment.dynamics, _units(state)
-    alive, kinds = np.asarray(units.unit_alive), np.asarray(units.unit_types)
+    alive, types = np.asarray(units.unit_alive), np.asarray(units.unit_types)
     lines = []
     for side, members in (("allies", slice(None, dynamics.num_allies)), ("enemies", slice(dynamics.num_allies, None))):
-        names = [dynamics.unit_type_names[kind] for kind in kinds[members][alive[members]]]
+        names = [dynamics.unit_type_names[i] for i in types[members][alive[members]]]
         counted = ", ".join(f"{names.count(name)} {name}{'s' * (names.count(name) > 1)}" for name in dict.fromkeys(names))
         lines.append(f"{side}: {counted or 'none'} of {len(alive[members])}")
     return lines

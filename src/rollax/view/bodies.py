@@ -13,7 +13,7 @@ _SIDE = np.asarray([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # rows: which direction 
 _ABOVE = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 _OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
 
-# Of each world: the view, how much of it is seen (metres, across the picture), whether the picture follows the first body.
+# Of each world: the direction of sight, the width of the picture in metres, whether the picture follows the first body.
 _VIEWS = {
     "ant": (_OBLIQUE, 5.0, True),
     "halfcheetah": (_SIDE, 4.0, True),
@@ -53,7 +53,7 @@ def brax(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 
 def _ground(scene: Scene, view: np.ndarray, torso: np.ndarray, across: float) -> None:
-    """A line with marks from the side, else a grid: a metre apart, or a tenth where little is seen."""
+    """A line with marks from the side, else a grid: a metre apart, or a tenth of one in small pictures."""
     spacing = 1.0 if across > 2 else 0.1
     reach = math.ceil(across / spacing)
     xs = spacing * (np.arange(-reach, reach + 1) + round(torso[0] / spacing))

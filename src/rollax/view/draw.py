@@ -1,19 +1,20 @@
 """Pictures of environments: small functions of an environment, its state and its observation.
 
-`DRAWINGS` knows them by the environment's id, or by that of the environment beneath its wrappers; every other environment is
-drawn by the shape of its observation. A further suite adds its own:
+`DRAWINGS` has them by the environment's name, or by that of the environment within its views; every other environment is
+drawn by the shape of its observation. Another suite adds its own:
 `DRAWINGS["mine/Maze-*"] = Drawing(function, frames_per_second)`.
 """
 
 import fnmatch
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw
 from rich.text import Text
 
+from rollax.environments.view_base import innermost, unwrap
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from rollax.view import agents, bodies, granular, grid, worlds
 from rollax.view.scene import (
@@ -35,13 +36,14 @@ from rollax.view.scene import (
     Scene,
     font,
 )
-from rollax.view.unwrap import innermost, unwrapped
+
+T = TypeVar("T")
 
 Draw = Callable[[Any, Any, Any], Image.Image]  # (environment, env_state, obs) -> RGB
 
 
 class Drawing(NamedTuple):
-    """How an environment is drawn. All functions are given the environment beneath its wrappers, its state and observation."""
+    """How an environment is drawn. All functions take the environment within all views, its state and its observation."""
 
     draw: Draw
     fps: int  # steps that are shown in a second
@@ -52,20 +54,21 @@ class Drawing(NamedTuple):
 
 
 def drawing_of(environment: Any) -> Drawing:
-    """The drawing registered for the environment's id or that of the one beneath it, or else a general one.
+    """The drawing for the environment's name, for that of the one within its views, or else one of its observation.
 
-    Its functions take the environment, states and observations as they are, with all wrappers.
+    The functions of the result take the environment, states and observations with all views.
     """
     names = (environment.name, innermost(environment).name)
     for name, (pattern, drawing) in ((name, entry) for name in names for entry in DRAWINGS.items()):
         if fnmatch.fnmatchcase(name, pattern):
-            beneath = {part: _beneath(getattr(drawing, part)) for part in ("draw", "text", "notes")}
-            return drawing._replace(**beneath)
+            draw, text, notes = _of_innermost(drawing.draw), drawing.text, drawing.notes
+            return drawing._replace(draw=draw, text=text and _of_innermost(text), notes=notes and _of_innermost(notes))
     return Drawing(observation, 10)
 
 
-def _beneath(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    return None if function is None else lambda environment, state, obs: function(*unwrapped(environment, state, obs))
+def _of_innermost(function: Callable[[Any, Any, Any], T]) -> Callable[[Any, Any, Any], T]:
+    """A function of the environment within all views as one of the environment with them."""
+    return lambda environment, state, obs: function(*unwrap(environment, state, obs))
 
 
 def cartpole(environment: Any, state: Any, obs: Any) -> Image.Image:

@@ -34,37 +34,37 @@ AGENT_STYLE = "bold white on red"
 
 
 def picture(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """The grid, with all that the agent sees in lighter colors; of a very large one what lies around the agent."""
+    """The grid, lighter where the agent observes it; of a very large one the part around the agent."""
     from xminigrid.rendering.rgb_render import get_highlight_mask
 
     rows, columns = window(state)
     size = WIDTH // max(len(rows), len(columns))
-    seen = get_highlight_mask(state.grid, state.agent, environment.params.view_size)
+    observed = get_highlight_mask(state.grid, state.agent, environment.params.view_size)
     board = Image.new("RGB", (size * len(columns), size * len(rows)))
     for line, row in enumerate(_cells(state, rows, columns)):
         for place, (cell, direction) in enumerate(row):
-            is_seen = bool(seen[rows[line], columns[place]])
-            board.paste(tile(cell, direction, is_seen, size), (place * size, line * size))
+            is_observed = bool(observed[rows[line], columns[place]])
+            board.paste(tile(cell, direction, is_observed, size), (place * size, line * size))
     return board
 
 
 def palette() -> list[Color]:
-    """The colors that objects have, also where the agent sees them."""
+    """The colors of objects, outside and inside what the agent observes."""
     from xminigrid.rendering.rgb_render import COLORS_MAP
     from xminigrid.rendering.utils import highlight_img
 
     plain = np.array([list(COLORS_MAP.values())], np.uint8)
-    seen = plain.copy()
-    highlight_img(seen, alpha=0.2)
-    return [(red, green, blue) for red, green, blue in (*plain[0].tolist(), *seen[0].tolist())]
+    lighter = plain.copy()
+    highlight_img(lighter, alpha=0.2)
+    return [(red, green, blue) for red, green, blue in (*plain[0].tolist(), *lighter[0].tolist())]
 
 
 @functools.cache
-def tile(cell: tuple[int, int], direction: int | None, is_seen: bool, size: int) -> Image.Image:
+def tile(cell: tuple[int, int], direction: int | None, is_observed: bool, size: int) -> Image.Image:
     """One of the suite's tiles; `direction`: of the agent, where it stands there."""
     from xminigrid.rendering.rgb_render import render_tile
 
-    fine = render_tile(cell, direction, is_seen, tile_size=min(FINE, 4 * size), subdivs=1)
+    fine = render_tile(cell, direction, is_observed, tile_size=min(FINE, 4 * size), subdivs=1)
     drawn = Image.fromarray(fine.astype(np.uint8)).resize((size, size), Image.Resampling.BOX)
     if direction is not None:  # framed, as there are objects that look like an agent
         ImageDraw.Draw(drawn).rectangle((0, 0, size - 1, size - 1), outline="white", width=max(1, size // 20))

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from rollax.acting.evaluate import Playing, begin_episodes, policy_of
 from rollax.acting.evaluate import play as play_step
 from rollax.environments.core import Environment
+from rollax.environments.view_base import shown_state, trial_episode
 from rollax.errors import UsageError
 from rollax.host import keys
 from rollax.host.api import Policy, load
@@ -21,7 +22,6 @@ from rollax.host.run_folder import write_atomically
 from rollax.spaces import Ball, Box
 from rollax.view import draw
 from rollax.view import scene as scenes
-from rollax.view.unwrap import shown_state, trial
 
 CHUNK = 64  # steps in one call of the device
 COLORS = 128
@@ -30,7 +30,7 @@ PAUSE_MS = 600  # at the end of an episode within a trial
 
 
 class Frame(NamedTuple):
-    """What is shown at once: the state after a step (`unwrap.shown_state`) and the action that led to it, None at the start."""
+    """What is shown at once: the state after a step (`View.shown_state`) and the action that led to it, None at the start."""
 
     step: int
     state: Any
@@ -116,7 +116,7 @@ def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
     """How long each frame of all plays is shown, in milliseconds: ends are held, those within a trial for a shorter time."""
     shown = []
     for frames in (play.frames for play in plays):
-        trials = [trial(policy.environment, frame.state) for frame in frames]
+        trials = [trial_episode(policy.environment, frame.state) for frame in frames]
         is_pause = [now != after for now, after in zip(trials, trials[1:], strict=False)]
         shown += [PAUSE_MS if pause else round(1000 / fps) for pause in is_pause] + [LAST_FRAME_MS]
     return shown
@@ -195,7 +195,7 @@ def _frames(steps: Any, first: int, limit: int, total: np.ndarray) -> list[Frame
 def caption(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> Caption:
     """Of one frame: step, action, reward and return so far, and what the environment's drawing has to add."""
     environment = policy.environment
-    episode = trial(environment, frame.state)
+    episode = trial_episode(environment, frame.state)
     return Caption(
         when=f"{frame.end} at step {frame.step}" if frame.end else f"step {frame.step}",
         action="start" if frame.action is None else f"action {_words(environment.action_space, drawing.actions, frame.action)}",

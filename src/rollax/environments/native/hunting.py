@@ -41,7 +41,7 @@ class HuntingState(NamedTuple):
 class Hunting(eqx.Module):
     """Agent 0, the prey, flees from all other agents, the predators: `Hunting(speeds=(1.0, 0.5, 0.5))`.
 
-    In a step everyone moves `dt` x its speed along its heading and stops at the walls. The prey is caught when a predator is
+    In a step each player moves `dt` x its speed along its heading and stops at the walls. The prey is caught when a predator is
     within `catch_radius` after that: the task terminates. After `time_limit` steps without a catch it is truncated.
 
     Actions: with `headings` "continuous" a vector [2] in any direction, whose length does not matter (zero stands still);
@@ -171,8 +171,8 @@ class Hunting(eqx.Module):
         others = np.asarray([[other for other in range(agents) if other != agent] for agent in range(agents)])
         offsets = state.positions[others] - state.positions[:, None]
         left = jnp.maximum(1 - state.time / self.time_limit, 0.0)
-        kinds = jnp.where(jnp.arange(agents) == 0, 1.0, -1.0)
-        parts = [2 * state.positions - 1, offsets.reshape(agents, -1), jnp.full((agents, 1), left), kinds[:, None]]
+        types = jnp.where(jnp.arange(agents) == 0, 1.0, -1.0)
+        parts = [2 * state.positions - 1, offsets.reshape(agents, -1), jnp.full((agents, 1), left), types[:, None]]
         return jnp.concatenate(parts, axis=1)
 
     def _rewards(self, within: jax.Array) -> jax.Array:

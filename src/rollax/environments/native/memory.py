@@ -13,7 +13,7 @@ import numpy as np
 from rollax.environments import registry
 from rollax.environments.convert import convert_all, signature_defaults
 from rollax.environments.core import Environment, Transition
-from rollax.environments.views import View
+from rollax.environments.view_base import View, shown_state
 from rollax.errors import UsageError
 from rollax.spaces import Bound, Box, Discrete
 
@@ -99,11 +99,10 @@ class RepeatPrevious(eqx.Module):
 
 
 class Partial(View):
-    """An environment of which only some entries of the observation are seen: `Partial(env, kept=(0, 2))`.
+    """Selects some entries of an observation that is a vector: o' = (o_k for k in `kept`), as in `Partial(env, kept=(0, 2))`.
 
-    `env` has observations `Box` of shape `[n]`; they become `[len(kept)]`, the entries `kept` in that order, with their bounds.
-    All else is that of `env`: physics (its leaves stay leaves), rewards, ends, time limit, info and agents. The name is that
-    of `env` unless another is given.
+    The observations of `env` are a `Box` of shape `[n]`; they become `[len(kept)]`, in the order of `kept`, with their bounds.
+    All else is that of `env`. The name is that of `env` unless another is given.
 
     Raises: UsageError for observations that are no vector, and for entries that are missing, repeated or none at all.
     """
@@ -119,7 +118,9 @@ class Partial(View):
     def __check_init__(self) -> None:
         space = self.env.observation_space
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise UsageError(f"{self.name}: only a Box of shape [n] can be seen in part, and its observations are {space}.")
+            raise UsageError(
+                f"{self.name}: only entries of a Box of shape [n] can be selected, and its observations are {space}."
+            )
         size = space.shape[0]
         if not self.kept or len(set(self.kept)) < len(self.kept) or not all(0 <= entry < size for entry in self.kept):
             raise UsageError(f"{self.name}: kept {self.kept} must be different entries from 0 to {size - 1}, at least one.")
@@ -133,15 +134,16 @@ class Partial(View):
         space = self.env.observation_space
         return Box(self._bound(space.low), self._bound(space.high), (len(self.kept),), space.dtype)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """`(state, obs)` at the start of an episode."""
-        state, obs = self.env.reset(key)
-        return state, self._seen(obs)
+    def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
+        return state, self._selected(obs)
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """One step of `env`, seen in part."""
+        """One step of `env`, with the entries `kept` of its observation."""
         after = self.env.step(key, state, action)
-        return after._replace(obs=self._seen(after.obs))
+        return after._replace(obs=self._selected(after.obs))
+
+    def shown_state(self, key: jax.Array, before: Any, action: Any, after: Any) -> Any:
+        return shown_state(self.env, key, before, action, after)
 
     def _bound(self, bound: Bound) -> Bound:
         if isinstance(bound, float):
@@ -149,7 +151,7 @@ class Partial(View):
         whole = np.broadcast_to(bound, self.env.observation_space.shape)
         return tuple(whole[list(self.kept)].tolist())
 
-    def _seen(self, obs: jax.Array) -> jax.Array:
+    def _selected(self, obs: jax.Array) -> jax.Array:
         return obs[..., np.asarray(self.kept)]
 
 

@@ -26,11 +26,11 @@ from jax.core import Tracer
 
 from rollax.environments.convert import convert_all, leaf_types, signature_defaults, with_types
 from rollax.environments.core import Transition
-from rollax.environments.suites.quiet import quietly
+from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
 from rollax.spaces import Box
 
-with quietly():
+with silenced():
     from brax import envs as suite
     from brax import fluid
     from brax import math as rotations
@@ -216,7 +216,7 @@ def _dynamics(name: str, given: tuple[tuple[str, Any], ...]) -> Any:
     """One object for the same arguments, so that making an environment twice does not compile it twice."""
     values = {key: value for key, value in given if key != "n_frames" or value}
     try:
-        with quietly():
+        with silenced():
             return suite.get_environment(name, **values)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in values.items())

@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 class Suite(NamedTuple):
     """A family of environments behind one adapter module, which is imported when one of its names is asked for.
 
-    The module has two functions: `make(name, arguments) -> Environment`, with the arguments as a dictionary, and
-    `arguments(name) -> dict` of what it accepts and the defaults. It may have a third, `check_evaluation(id, training, given)`,
-    that raises UsageError when evaluations with the arguments `given` over those of `training` are not what they are called.
+    The module has two functions, and two more where its suite needs them:
+
+    - `make(name, arguments) -> Environment`, with the arguments as a dictionary;
+    - `arguments(name) -> dict`: the names of the arguments that it accepts, with their defaults;
+    - `resolve_arguments(arguments) -> dict`: the arguments with paths made absolute, for a run that is resumed elsewhere;
+    - `check_evaluation(id, training, other)`: raises UsageError where evaluations with the arguments `other` over those of
+      training would not measure what they claim, such as returns on tasks that training does not draw.
     """
 
     module: str
@@ -200,7 +204,7 @@ SUITES: dict[str, Suite] = {
     "control": Suite("rollax.environments.native.control", _CONTROL, None),
     "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.suites.xminigrid.adapter", (*_XLAND, *_MINIGRID), "xland"),
-    "rl2": Suite("rollax.environments.suites.xminigrid.trials", _XLAND, "xland", evaluation={"split": "held-out"}),
+    "rl2": Suite("rollax.environments.suites.xminigrid.trials", _XLAND, "xland", evaluation={"split": "validation"}),
     "brax": Suite(
         "rollax.environments.suites.brax",
         _BRAX,

@@ -44,7 +44,7 @@ from rollax.environments.suites.jaxmarl.families import (
     suite,
     suite_spaces,
 )
-from rollax.environments.suites.quiet import quietly
+from rollax.environments.suites.silence import silenced
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -75,14 +75,14 @@ class JaxMARL(eqx.Module):
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> Transition:
         """One step, without the suite's reset. `truncated` is the time limit for agents whose task did not end."""
-        raw, after, reward, done, told = self.dynamics.step_env(key, state, self._by_name(action))
+        raw, after, reward, done, extras = self.dynamics.step_env(key, state, self._by_name(action))
         after = with_types(after, self.state_types)
         every = jnp.zeros(self.num_agents, bool)
         over = every | done["__all__"]
-        gone = every | self.family.gone(self.dynamics, state)
-        terminated = gone | self.family.terminated(self.dynamics, after, over)
+        agent_done = every | self.family.agent_done(self.dynamics, state)
+        terminated = agent_done | self.family.terminated(self.dynamics, after, over)
         reward = jnp.stack(each(self.dynamics, reward)).astype(jnp.float32)
-        info = self.family.info(self.dynamics, after, over[0], told)
+        info = self.family.info(self.dynamics, after, over[0], extras)
         if self.family.shaped:
             reward += self.shaping * info["shaped_reward"]
         if self.family.team:
@@ -90,7 +90,7 @@ class JaxMARL(eqx.Module):
         return Transition(
             state=after,
             obs=self._observation(raw, after),
-            reward=jnp.where(gone, 0.0, reward),
+            reward=jnp.where(agent_done, 0.0, reward),
             terminated=terminated,
             truncated=over & ~terminated,
             info=info,
@@ -133,9 +133,9 @@ def _global_state(family: Family, dynamics: Any, raw: Any, state: Any) -> jax.Ar
     if own is not None:
         return own
     parts = family.parts(dynamics, raw)
-    seen = [array for arrays in parts.values() for array in arrays]
-    is_picture = len(parts) == 1 and seen[0].ndim == 3
-    whole = jnp.concatenate(seen, axis=-1) if is_picture else jnp.concatenate([as_float(x).ravel() for x in seen])
+    observed = [array for arrays in parts.values() for array in arrays]
+    is_picture = len(parts) == 1 and observed[0].ndim == 3
+    whole = jnp.concatenate(observed, axis=-1) if is_picture else jnp.concatenate([as_float(x).ravel() for x in observed])
     return jnp.broadcast_to(whole, (len(dynamics.agents), *whole.shape))
 
 
@@ -221,7 +221,7 @@ def _dynamics(name: str, changed: str) -> Any:
     if FAMILIES[name][1] is MABRAX:
         values = values | {"auto_reset": False, "homogenisation_method": values.get("homogenisation_method") or None}
     try:
-        with quietly():  # it warns of what it replaces, and of its own defaults
+        with silenced():  # it warns of what it replaces, and of its own defaults
             return _class(name)(**values)
     except (ValueError, TypeError, AssertionError, KeyError, IndexError, NotImplementedError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in given.items())

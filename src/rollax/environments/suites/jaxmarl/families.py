@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.suites.quiet import quietly
+from rollax.environments.suites.silence import silenced
 
-# The module of environments takes its part of the suite from here, so that all of it is imported quietly.
-with quietly():
+# The module of environments takes its part of the suite from here, so that all of it is imported silently.
+with silenced():
     from jaxmarl import environments as suite  # noqa: F401
     from jaxmarl.environments import spaces as suite_spaces  # noqa: F401
     from jaxmarl.environments.jaxnav import jaxnav_env
@@ -52,11 +52,11 @@ class Family(NamedTuple):
 
     time_limit: Callable[[Any], int]  # the most steps of an episode
     terminated: Callable[[Any, Any, jax.Array], jax.Array] = _never  # (dynamics, state, over) -> [A]: whose task has ended
-    gone: Callable[[Any, Any], Any] = lambda dynamics, state: False  # whose episode had ended in that state already
+    agent_done: Callable[[Any, Any], Any] = lambda dynamics, state: False  # whose episode had ended in that state already
     parts: Callable[[Any, Any], Parts] = _boxes  # of the suite's observation
     legal: Callable[[Any, Any], Any] = lambda dynamics, state: None  # a mask for each agent
     world: Callable[[Any, Any, Any], Any] = lambda dynamics, state, raw: None  # the suite's global state [A, n]
-    info: Callable[[Any, Any, jax.Array, Any], dict[str, jax.Array]] = lambda dynamics, state, over, told: {}
+    info: Callable[[Any, Any, jax.Array, Any], dict[str, jax.Array]] = lambda dynamics, state, over, extras: {}
     bounds: tuple[float, float] | None = None  # of observations, where the stated ones do not hold
     shaped: bool = False  # the suite tells of a shaped reward
     team: bool = False  # the first agent's reward is its team's, dead or alive
@@ -82,7 +82,7 @@ def _fallen(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
     return ~_alive(dynamics, state) | _decided(dynamics, state, over)
 
 
-def _victory(dynamics: Any, state: Any, over: jax.Array, told: Any) -> dict[str, jax.Array]:
+def _victory(dynamics: Any, state: Any, over: jax.Array, extras: Any) -> dict[str, jax.Array]:
     units, allies = _battle(state).unit_alive, dynamics.num_allies
     return {"won": (over & jnp.any(units[:allies]) & ~jnp.any(units[allies:])).astype(jnp.float32)}
 
@@ -120,9 +120,9 @@ def _arrived(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
     return state.done & (state.goal_reached | state.move_term)
 
 
-def _journey(dynamics: Any, state: Any, over: jax.Array, told: Any) -> dict[str, jax.Array]:
+def _journey(dynamics: Any, state: Any, over: jax.Array, extras: Any) -> dict[str, jax.Array]:
     names = {"goal_reached": "GoalR", "map_collision": "MapC", "agent_collision": "AgentC"}
-    return {name: as_float(told[key]) for name, key in names.items()}
+    return {name: as_float(extras[key]) for name, key in names.items()}
 
 
 def _turns(dynamics: Any) -> int:
@@ -135,17 +135,17 @@ MPE = Family(lambda dynamics: dynamics.max_steps + 1)
 SMAX = Family(
     lambda dynamics: dynamics.max_steps + 1,
     terminated=_fallen,
-    gone=lambda dynamics, state: ~_alive(dynamics, state),
+    agent_done=lambda dynamics, state: ~_alive(dynamics, state),
     legal=_by_agent("get_avail_actions"),
     world=lambda dynamics, state, raw: jnp.tile(as_float(raw["world_state"])[None], (len(dynamics.agents), 1)),
     info=_victory,
     team=True,
 )
 # The reward is the team's. Who leaves with their life has no part in what their fall was good for, and learns to flee.
-SMAX_TOGETHER = SMAX._replace(terminated=_decided, gone=Family._field_defaults["gone"])
+SMAX_TOGETHER = SMAX._replace(terminated=_decided, agent_done=Family._field_defaults["agent_done"])
 _OVERCOOKED = Family(
     lambda dynamics: dynamics.max_steps,
-    info=lambda dynamics, state, over, told: {"shaped_reward": as_float(jnp.stack(each(dynamics, told["shaped_reward"])))},
+    info=lambda dynamics, state, over, extras: {"shaped_reward": as_float(jnp.stack(each(dynamics, extras["shaped_reward"])))},
     shaped=True,
 )
 # Matrix games that are repeated until the clock stops them, with nothing that could end before. Where a game ends the suite
@@ -157,12 +157,12 @@ _HANABI = Family(
     _turns,
     terminated=_always,
     legal=_by_agent("get_legal_moves"),
-    info=lambda dynamics, state, over, told: {"score": jnp.where(over, state.score, 0).astype(jnp.float32)},
+    info=lambda dynamics, state, over, extras: {"score": jnp.where(over, state.score, 0).astype(jnp.float32)},
 )
 _JAXNAV = Family(
     lambda dynamics: dynamics.max_steps,
     terminated=_arrived,
-    gone=lambda dynamics, state: state.done,
+    agent_done=lambda dynamics, state: state.done,
     world=lambda dynamics, state, raw: as_float(dynamics.get_world_state(state)),
     info=_journey,
 )

@@ -13,7 +13,6 @@ Tasks of the XLand environments come from rulesets: generated here (`rollax.envi
 that is on disk. Nothing is downloaded.
 """
 
-import dataclasses
 import functools
 import importlib.metadata
 from typing import Any
@@ -30,13 +29,12 @@ from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.convert import convert_all, leaf_types, with_types
 from rollax.environments.core import Transition
-from rollax.environments.suites.xminigrid import ruleset_files, rulesets
+from rollax.environments.suites.xminigrid import ruleset_files, rulesets, task_sets
 from rollax.environments.views import Recalling, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 
 OBSERVATIONS = ("symbols", "image")
-SPLITS = ("all", "train", "held-out")
 EACH = ("episode", "environment")
 SINGLE = {
     "observation": "symbols",
@@ -45,17 +43,6 @@ SINGLE = {
     "previous": True,
     "view_size": 0,
     "max_steps": 0,
-}
-TASKS = {
-    "show_task": False,
-    "rulesets": "trivial",
-    "num_rulesets": 1000,
-    "ruleset_seed": 0,
-    "recipe": (),
-    "ruleset": -1,
-    "ruleset_each": "episode",
-    "split": "all",
-    "held_out": 0.2,
 }
 _NUM_RULES = 12
 _COORDINATES = 26  # grids are at most 25 x 25
@@ -177,7 +164,7 @@ def make_trials(name: str, arguments: dict[str, Any]) -> Any:
 
 def defaults(name: str) -> dict[str, Any]:
     """The arguments of an environment: rulesets only where tasks are made of them."""
-    return SINGLE | (TASKS if name.startswith("XLand") else {})
+    return SINGLE | (task_sets.TASKS if name.startswith("XLand") else {})
 
 
 def trial_defaults(name: str) -> dict[str, Any]:
@@ -186,21 +173,19 @@ def trial_defaults(name: str) -> dict[str, Any]:
 
 
 arguments = defaults
+resolve_arguments = ruleset_files.resolve_arguments
 
 
-def check_evaluation(id: str, training: dict[str, Any], given: dict[str, Any]) -> None:
-    """Raises UsageError when evaluations are of tasks held out, by their arguments `given`, that training may draw."""
-    split = training.get("split")
-    if given.get("split") == "held-out" and split in ("all", "held-out"):
-        raise UsageError(
-            f"{id}: evaluations on held-out tasks say nothing when training draws them too, as with split {split}: train with "
-            "split train, or do not call them held out (--eval-env.split all)."
-        )
+def check_evaluation(id: str, training: dict[str, Any], other: dict[str, Any]) -> None:
+    """Raises UsageError when evaluations with the arguments `other` over those of training claim tasks that training draws."""
+    name = id.split("/", 1)[1]
+    if name.startswith("XLand"):
+        task_sets.check_disjoint(id, training, other, trial_defaults(name) if id.startswith("rl2/") else defaults(name))
 
 
 def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str, Any]) -> tuple[XMiniGrid, dict[str, Any]]:
     given = wanted | convert_all(id, arguments, wanted)
-    for key, choices in (("observation", OBSERVATIONS), ("split", SPLITS), ("ruleset_each", EACH)):
+    for key, choices in (("observation", OBSERVATIONS), ("ruleset_each", EACH)):
         if key in given and given[key] not in choices:
             raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(choices)}.")
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
@@ -214,7 +199,8 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
         dynamics, params = _dynamics(name)
         tasks, numbers = (), ()
         if name.startswith("XLand"):
-            tasks, numbers = _tasks(id, given, "num_rulesets" in arguments)
+            found, chosen = task_sets.rulesets_of(id, given, "num_rulesets" in arguments)
+            tasks, numbers = RuleSet(*(jnp.asarray(part, jnp.uint8) for part in found)), jnp.asarray(chosen, jnp.int32)
             _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
             changes["ruleset"] = None
         params = params.replace(**changes)
@@ -232,61 +218,6 @@ def _dynamics(name: str) -> tuple[Any, Any]:
     return xminigrid.make(name)
 
 
-def _tasks(id: str, given: dict[str, Any], is_numbered: bool) -> tuple[RuleSet, jax.Array]:
-    """The rulesets that the arguments ask for, arrays `[N, ...]`, and their numbers. `is_numbered`: num_rulesets was given."""
-    source, recipe, number, seed = (given[name] for name in ("rulesets", "recipe", "num_rulesets", "ruleset_seed"))
-    asked: tuple[Any, ...]
-    if source in rulesets.RECIPES:
-        asked = source, _recipe(id, rulesets.RECIPES[source], recipe), number, seed, None
-    else:
-        asked = source, None, number if is_numbered else None, 0, ruleset_files.stamp(source)
-        if recipe and asked[-1] is not None:
-            raise UsageError(f"{id}: recipe ({recipe!r}) changes how rulesets are drawn: leave it out for those of a file.")
-    found = _every(*asked)
-    used = np.any(found.rules[..., 0] > 0, axis=0, keepdims=True)[0]
-    used[0] |= given["show_task"]
-    if not -1 <= given["ruleset"] < found.number:
-        last = found.number - 1
-        raise UsageError(f"{id}: ruleset ({given['ruleset']}) must be between 0 and {last}, or -1 to draw from them all.")
-    if given["ruleset"] >= 0:
-        chosen = np.asarray([given["ruleset"]])
-    elif given["split"] == "all":
-        chosen = np.arange(found.number)
-    else:
-        chosen = _sides(asked, given["held_out"], seed)[given["split"] == "held-out"]
-    parts = (jnp.asarray(part[chosen], jnp.uint8) for part in (found.goals, found.rules[:, used], found.init_tiles))
-    return RuleSet(*parts), jnp.asarray(chosen, jnp.int32)
-
-
-@functools.lru_cache(maxsize=2)
-def _every(source: str, recipe: Any, number: int | None, seed: int, stamp: Any) -> rulesets.Rulesets:
-    """All rulesets of a recipe or a file, the first `number` where one is given. A run asks for the same ones several times."""
-    del stamp  # of a file, which may be another one the next time
-    if recipe is not None:
-        found = rulesets.generate(recipe, number or 0, seed)
-    else:
-        found = ruleset_files.load(source)
-        if number is not None and not 1 <= number <= found.number:
-            raise UsageError(f"rulesets {source!r}: num_rulesets ({number}) must be between 1 and {found.number}, all it has.")
-        found = rulesets.Rulesets(*(part[:number] for part in found))
-    # Places that no ruleset fills only cost time. Before any split, so that both parts look alike.
-    return found._replace(init_tiles=_trimmed(found.init_tiles))
-
-
-@functools.lru_cache(maxsize=2)
-def _sides(asked: tuple[Any, ...], held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the rulesets to train with, and of those held out, among `_every(*asked)`."""
-    return rulesets.split_numbers(_every(*asked), held_out, seed)
-
-
-def _trimmed(tiles: np.ndarray) -> np.ndarray:
-    """Initial tiles `[N, M, 2]`, those that are there first, with no more places than the most that one ruleset uses."""
-    is_empty = tiles[..., 0] == 0
-    order = np.argsort(is_empty, axis=1, kind="stable")
-    most = tiles.shape[1] - int(is_empty.sum(axis=1).min())
-    return np.take_along_axis(tiles, order[..., None], axis=1)[:, :most]
-
-
 def _check_room(id: str, dynamics: Any, params: Any, objects: int) -> None:
     """Raises UsageError for more objects than leave the agent a free cell: the suite would put it into a wall."""
     if objects < params.height * params.width // 3:  # of which every layout leaves more; to look at one takes a second
@@ -297,17 +228,6 @@ def _check_room(id: str, dynamics: Any, params: Any, objects: int) -> None:
             f"{id}: up to {objects} objects and the agent need {objects + 1} cells, and its grid has {free} free: take a "
             "larger grid, or rulesets with fewer objects (of a recipe: distractor_objects=0)."
         )
-
-
-def _recipe(id: str, recipe: Any, changes: Any) -> Any:
-    """A recipe with changes as texts or pairs: `chain_depth=1`, or `(("chain_depth", 1),)`."""
-    given: dict[str, Any] = {}
-    for change in [changes] if isinstance(changes, str) else changes:
-        pair = change.split("=", 1) if isinstance(change, str) else change
-        if len(pair) != 2:
-            raise UsageError(f"{id}: recipe ({changes!r}) must be changes such as chain_depth=1 distractor_objects=0.")
-        given[str(pair[0])] = pair[1]
-    return dataclasses.replace(recipe, **convert_all(f"recipe of {id}", given, vars(recipe)))
 
 
 @functools.cache

@@ -23,14 +23,13 @@ def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
         np.savez_compressed(file, **rulesets._asdict())
 
 
-def lasting(environment: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an environment, with the file of rulesets among them, if there is any, by its absolute path."""
-    found = dict(arguments)
-    source = found.get("rulesets")
-    has_rulesets = environment.startswith(("xminigrid/", "rl2/"))
-    if has_rulesets and isinstance(source, str) and source not in RECIPES and Path(source).expanduser().is_file():
-        found["rulesets"] = str(Path(source).expanduser().absolute())
-    return found
+def resolve_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an environment with its file of rulesets, where there is one, by the absolute path."""
+    resolved = dict(arguments)
+    source = resolved.get("rulesets")
+    if isinstance(source, str) and source not in RECIPES and Path(source).expanduser().is_file():
+        resolved["rulesets"] = str(Path(source).expanduser().absolute())
+    return resolved
 
 
 def stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:

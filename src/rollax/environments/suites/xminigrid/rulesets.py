@@ -17,7 +17,7 @@ Nothing here needs jax or xminigrid.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -292,37 +292,64 @@ def _leaves_a_way(distractor: _Clause, goal: _Clause, rules: list[_Clause], dist
     return taker.kind == "TileNear" and not in_hand and not fixed & (set(taker.takes) - {tile})
 
 
-def split(rulesets: Rulesets, held_out: float, seed: int) -> tuple[Rulesets, Rulesets]:
-    """`(train, held_out)`, both shuffled: no task of one, that is no goal with the same rules, is in the other.
+class Split(NamedTuple):
+    """The three parts of a split of rulesets, whose tasks are disjoint: to learn from, to choose by, and to report on."""
 
-    In whatever order the rules come, and the two tiles of what says the same of both orders ("a near b").
+    train: Any
+    validation: Any
+    held_out: Any
 
-    `held_out` is the share of the tasks that are held out. The same arguments give the same split.
 
-    Raises: UsageError when the share leaves either side empty, or for a negative seed.
+def split(rulesets: Rulesets, validation: float, held_out: float, seed: int) -> Split:
+    """Rulesets of disjoint tasks for training, validation and the final report, each part shuffled.
+
+    A task is a goal and a set of rules: rulesets whose rules are in another order, or that name the two tiles of a goal or rule
+    in the other order where that means the same ("a near b"), are one task and lie in one part. `validation` and `held_out`
+    are shares of the tasks; training has the others. The same arguments give the same split, and training depends on the sum
+    of the shares alone.
+
+    Raises: UsageError when a part would be empty, or for a negative seed.
     """
-    train, other = (Rulesets(*(part[numbers] for part in rulesets)) for numbers in split_numbers(rulesets, held_out, seed))
-    return train, other
+    numbers = split_numbers(rulesets, validation, held_out, seed)
+    return Split(*(Rulesets(*(part[chosen] for part in rulesets)) for chosen in numbers))
 
 
-def split_numbers(rulesets: Rulesets, held_out: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places in `rulesets` of what `split` gives: two arrays of whole numbers. Raises as `split`."""
+def split_numbers(rulesets: Rulesets, validation: float, held_out: float, seed: int) -> Split:
+    """The numbers of the rulesets in each part of `split`, int `[...]`. Raises as `split`."""
     if seed < 0:
         raise UsageError(f"rulesets: the seed ({seed}) must be at least 0.")
-    goals = _canonical(rulesets.goals, GOALS)[:, None]
-    rules = np.sort(_canonical(rulesets.rules, RULES), axis=1)
-    task = np.unique(np.concatenate([goals, rules], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    number = int(task.max()) + 1
-    count = round(held_out * number) if 0 < held_out < 1 else 0
-    if not 0 < count < number:
+    task = np.unique(task_ids(rulesets), axis=0, return_inverse=True)[1].reshape(-1)
+    number, shares = int(task.max()) + 1, (held_out, validation + held_out)
+    are_shares = all(0 < share < 1 for share in shares)  # NaN is none
+    first, second = (round(share * number) for share in shares) if are_shares else (0, 0)
+    if not 0 < first < second < number:
         raise UsageError(
-            f"rulesets: held_out ({held_out}) must be a share of the {number} different tasks that leaves neither side "
-            "empty: give one nearer to one half, or more rulesets."
+            f"rulesets: validation ({validation}) and held_out ({held_out}) must be shares of the {number} different tasks "
+            "that leave no part empty (train, validation, held-out): give other shares, such as 0.1 each, or more rulesets."
         )
     rank = np.random.default_rng(seed).permutation(number)[task]
     order = np.argsort(rank, kind="stable")
-    is_held_out = rank[order] < count
-    return order[~is_held_out], order[is_held_out]
+    held_out_end, validation_end = np.searchsorted(rank[order], (first, second))
+    return Split(order[validation_end:], order[held_out_end:validation_end], order[:held_out_end])
+
+
+def task_ids(rulesets: Rulesets) -> np.ndarray:
+    """Numbers, uint64 `[N, 1 + R]`, that are equal for rulesets of one task: of the goal, and of the rules in order of size.
+
+    No rule is 0, so that rulesets with room for more rules compare after zeros are added in front of the rules of the others.
+    """
+    goals = _canonical(rulesets.goals, GOALS)[:, None]
+    return np.concatenate([goals, np.sort(_canonical(rulesets.rules, RULES), axis=1)], axis=1)
+
+
+def shared_tasks(some: Rulesets, others: Rulesets) -> tuple[int, int]:
+    """How many different tasks of `some` are among those of `others`, and how many `some` has."""
+    ids, other_ids = task_ids(some), task_ids(others)
+    width = max(ids.shape[1], other_ids.shape[1])
+    found, known = (
+        {row.tobytes() for row in np.insert(part, [1] * (width - part.shape[1]), 0, axis=1)} for part in (ids, other_ids)
+    )
+    return len(found & known), len(found)
 
 
 def _canonical(rows: np.ndarray, kinds: tuple[str, ...]) -> np.ndarray:

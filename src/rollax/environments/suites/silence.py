@@ -1,4 +1,4 @@
-"""Suites that print and warn while they are imported and made, kept quiet: what a command prints is its own."""
+"""Silences packages that print and warn while they are imported or make an environment."""
 
 import contextlib
 import io
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Within this nothing is printed, warned of or logged.
+def silenced() -> Iterator[None]:
+    """Discards standard output and error, Python's warnings and those of MuJoCo, for as long as the block runs.
 
     JaxMARL prints on import which of its extras are there, and leaves both streams set to the process's own; MuJoCo prints what
     it does not find, and appends what it warns of to a file in the folder it is used in.

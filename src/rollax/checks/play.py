@@ -1,6 +1,5 @@
-"""What a check of an environment sees in random play: repeated, compiled, alone, values in bounds, ends as they must be."""
+"""What random steps show of an environment: the same compiled as alone, values within spaces, ends as they must be."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,10 +8,13 @@ import numpy as np
 
 from rollax.acting import streams
 from rollax.acting.streams import Actor, Policy
+from rollax.checks.faults import outside, plain, unlike
 from rollax.environments.core import Environment, Transition
-from rollax.spaces import Box, Dict, Space
+from rollax.spaces import Box
 
 COPIES = 4  # environments acted in side by side
+STARTS = 8
+_NO_SIDE_EFFECTS = "look for side effects or numpy in it"
 
 
 class Visit(NamedTuple):
@@ -66,47 +68,25 @@ def rollout(env: Environment, key: jax.Array, steps: int) -> Visit:
     return jax.jit(run)(key)
 
 
-def same_twice(env: Environment, key: jax.Array) -> list[str]:
-    """Faults where the same key gives different results."""
-    reset_key, step_key, action_key = jax.random.split(key, 3)
-    remedy = "draw randomness from the key only (not from numpy.random or random), and keep nothing on the environment"
-    first = env.reset(reset_key)
-    faults = [f"reset is not a function of its key: {x}; {remedy}." for x in _unlike(first, env.reset(reset_key), 0.0)]
-    action = random_action(env, action_key, first[1])
-    once, again = (env.step(step_key, first[0], action) for _ in range(2))
-    return faults + [f"step is not a function of its arguments: {x}; {remedy}." for x in _unlike(once, again, 0.0)]
+def starts(env: Environment, key: jax.Array) -> tuple[Any, Any]:
+    """`(state, obs)` of the first steps of a few episodes. Every leaf leads with `[STARTS]`."""
+    return jax.jit(jax.vmap(lambda key: env.reset(key)))(jax.random.split(key, STARTS))
 
 
-def compiled_as_alone(env: Environment, visits: Visit) -> list[str]:
-    """Faults where a step compiled and vmapped differs from the same step run alone, operation by operation."""
-    faults = []
+def compiled_as_alone(env: Environment, visits: Visit, key: jax.Array, starts: tuple[Any, Any]) -> list[str]:
+    """Faults where resets and steps, compiled and vmapped, differ from the same ones run alone, operation by operation.
+
+    `starts`: what `starts(env, key)` gives.
+    """
+    alone = env.reset(jax.random.split(key, STARTS)[0])
+    different = unlike(jax.tree.map(lambda x: x[0], starts), alone, 1e-3)
+    faults = [f"reset differs when compiled with jit and vmap: {x}; {_NO_SIDE_EFFECTS}." for x in different]
     for step in (0, min(2, visits.ended.shape[1] - 1)):
         visit = jax.tree.map(lambda x, step=step: x[0, step], visits)
         alone = env.step(visit.key, visit.state, visit.action)
-        unlike = _unlike(visit.transition, alone, 1e-3)
-        faults += [f"step differs when compiled with jit and vmap: {x}; look for side effects or numpy in it." for x in unlike]
+        different = unlike(visit.transition, alone, 1e-3)
+        faults += [f"step differs when compiled with jit and vmap: {x}; {_NO_SIDE_EFFECTS}." for x in different]
     return list(dict.fromkeys(faults))
-
-
-def _unlike(a: Any, b: Any, tolerance: float) -> list[str]:
-    """Which leaves of two trees of one structure differ, and their values."""
-    differences = []
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
-        x, y = _plain(x), _plain(y)
-        same = np.array_equal(x, y) if x.dtype.kind != "f" else np.allclose(x, y, tolerance, tolerance, equal_nan=True)
-        if not same:
-            differences.append(f"{jax.tree_util.keystr(path)} is {_shown(x)} and {_shown(y)}")
-    return differences
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    """A leaf as a numpy array, typed keys included."""
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-
-
-def _shown(array: np.ndarray) -> str:
-    return np.array2string(array, precision=5, threshold=8, edgeitems=2).replace("\n", "")
 
 
 def values(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
@@ -114,12 +94,12 @@ def values(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str
     after = visits.transition
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after.obs)
     axes = 1 if env.num_agents is None else 2
-    faults = _outside(starts[1], env.observation_space, axes, "after reset, obs")
-    faults += _outside(flat, env.observation_space, axes, "after step, obs")
+    faults = outside(starts[1], env.observation_space, axes, "after reset, obs")
+    faults += outside(flat, env.observation_space, axes, "after step, obs")
     watched = {"obs": after.obs, "reward": after.reward, "state": after.state, "info": after.info}
     for path, leaf in jax.tree_util.tree_leaves_with_path(watched):
         name = jax.tree_util.keystr(path[1:])
-        array = _plain(leaf)
+        array = plain(leaf)
         if array.dtype.kind == "f" and np.isnan(array).any():
             step = int(np.argwhere(np.isnan(array))[:, 1].min())
             faults.append(f"{path[0].key}{name} is NaN, first at step {step}: look for 0/0, sqrt or log of what is below 0.")
@@ -129,20 +109,6 @@ def values(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str
     if isinstance(flat, dict) and "action_mask" in flat and not np.asarray(flat["action_mask"]).any(axis=-1).all():
         faults.append("action_mask is all False at some step: leave at least one action legal, also at the end.")
     return faults
-
-
-def _outside(found: Any, space: Space, axes: int, what: str) -> list[str]:
-    """Faults where what was found, with `axes` leading axes, lie outside the space."""
-    if isinstance(space, Dict):
-        return [f for name, part in space.items for f in _outside(found[name], part, axes, f"{what}['{name}']")]
-    contains: Callable[[jax.Array], jax.Array] = space.contains
-    for _ in range(axes):
-        contains = jax.vmap(contains)
-    inside = np.asarray(contains(found))
-    if inside.all():
-        return []
-    worst = _plain(found)[~inside][0]
-    return [f"{what} leaves its space: {_shown(worst)} is not in {space}; widen the bounds or clip the observation."]
 
 
 def ends(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
@@ -157,7 +123,9 @@ def ends(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
     lengths = _longest(np.asarray(visits.ended))
     if limit is not None and lengths > limit:
         faults.append(f"an episode lasted {lengths} steps without an end but time_limit is {limit}: end it or raise the limit.")
-    forgetful = [] if env.num_agents is None else np.flatnonzero((_gone(visits) & ~_over(visits)).any(axis=(0, 1))).tolist()
+    forgetful = (
+        [] if env.num_agents is None else np.flatnonzero((_agent_done(visits) & ~_ends(visits)).any(axis=(0, 1))).tolist()
+    )
     if forgetful:
         faults.append(
             f"agent {forgetful[0]} reports its end and then no longer, but an episode is over when all report theirs at "
@@ -166,18 +134,18 @@ def ends(env: Environment, visits: Visit, starts: tuple[Any, Any]) -> list[str]:
     return faults
 
 
-def _over(visits: Visit) -> np.ndarray:
-    """Who reports an end, `[E, T]` or `[E, T, A]`."""
+def _ends(visits: Visit) -> np.ndarray:
+    """Where an end is reported, `[E, T]` or `[E, T, A]`."""
     return np.asarray(visits.transition.terminated | visits.transition.truncated)
 
 
-def _gone(visits: Visit) -> np.ndarray:
-    """Which agents had ended at an earlier step of the same episode, `[E, T, A]`."""
-    over, ended = _over(visits), np.asarray(visits.ended)
-    gone = np.zeros_like(over)
-    for step in range(1, over.shape[1]):
-        gone[:, step] = (gone[:, step - 1] | over[:, step - 1]) & ~ended[:, step - 1, None]
-    return gone
+def _agent_done(visits: Visit) -> np.ndarray:
+    """Which agents reported their end at an earlier step of the same episode, `[E, T, A]`."""
+    ends, ended = _ends(visits), np.asarray(visits.ended)
+    done = np.zeros_like(ends)
+    for step in range(1, ends.shape[1]):
+        done[:, step] = (done[:, step - 1] | ends[:, step - 1]) & ~ended[:, step - 1, None]
+    return done
 
 
 def _resets_itself(visits: Visit, start_states: Any) -> bool:
@@ -190,7 +158,7 @@ def _resets_itself(visits: Visit, start_states: Any) -> bool:
     back = np.ones(ended.sum(), bool)
     leaves = (jax.tree.leaves(x) for x in (start_states, visits.state, visits.transition.state))
     for start, before, after in zip(*leaves, strict=True):
-        start, before, after = _plain(start), _plain(before)[ended], _plain(after)[ended]
+        start, before, after = plain(start), plain(before)[ended], plain(after)[ended]
         if (start == start[0]).all():
             rest = tuple(range(1, before.ndim))
             moved |= (before != start[0]).any(axis=rest)
@@ -210,13 +178,13 @@ def _longest(ended: np.ndarray) -> int:
 def notes(visits: Visit, starts: tuple[Any, Any], steps: int) -> tuple[str, ...]:
     """What is allowed but perhaps not meant."""
     found = []
-    leaves = [_plain(x) for x in jax.tree.leaves(starts)]
+    leaves = [plain(x) for x in jax.tree.leaves(starts)]
     if all((x == x[0]).all() for x in leaves):
         found.append("reset gives the same start for every key.")
     if not np.asarray(visits.ended).any():
         found.append(f"no episode ended within {steps} random steps; the check of ends saw nothing.")
     if np.asarray(visits.transition.terminated & visits.transition.truncated).any():
         found.append("some steps are both terminated and truncated; they count as terminated.")
-    if np.ndim(visits.transition.reward) == 3 and np.asarray(visits.transition.reward)[_gone(visits)].any():
+    if np.ndim(visits.transition.reward) == 3 and np.asarray(visits.transition.reward)[_agent_done(visits)].any():
         found.append("agents get rewards after their own end; these do not count.")
     return tuple(found)
