@@ -15,7 +15,7 @@ import rollax
 from host.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Command, Script, check_same, evaluations, metrics, newest, options
 from rollax.host import record
 from rollax.host.checkpoint import Checkpoints
-from rollax.host.run_folder import write_atomically
+from rollax.host.files import write_atomically
 
 TOTAL = 1500 * FRAMES
 REAL = ["train", "ppo", "probe/memory", "--total-steps", TOTAL, "--checkpoint-steps", 50 * FRAMES, *SMALL_WORDS]

@@ -14,8 +14,8 @@ from rollax import tree
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.host.api import Policy, load
+from rollax.host.files import write_atomically
 from rollax.host.program import eval_steps
-from rollax.host.run_folder import write_atomically
 from rollax.spaces import Ball, Box
 from rollax.view import draw
 from rollax.view import scene as scenes
