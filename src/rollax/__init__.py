@@ -1,5 +1,6 @@
 """Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
 
+from rollax import startup  # noqa: F401  before all that takes long
 from rollax.algorithm import Algorithm, population, segment
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala

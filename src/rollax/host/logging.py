@@ -69,8 +69,8 @@ def json_lines(path: str | Path, resume_from: int | None = None) -> Sink:
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The metrics that `json_lines` wrote, as one run: without markers, broken lines, and what a resumed session did again."""
     path = Path(path)
-    if not path.exists():
-        raise UsageError(f"there are no metrics at {path}")
+    if not path.is_file():
+        raise UsageError(f"there are no metrics at {path}: give the file that a run wrote")
     records: list[dict[str, Any]] = []
     for record in all_records(path):
         if record.get("event") == "resume":

@@ -176,12 +176,14 @@ def _recovered(folder: Path, resume_from: int) -> tuple[dict[str, list[np.ndarra
     """The evaluations that a run goes on with, and what was missing or damaged."""
     path, metrics, warnings = folder / EVALUATIONS, folder / METRICS, []
     records = logging.all_records(metrics) if metrics.exists() else []
-    ever = _evaluated(records)
+    ever, furthest = _evaluated(records), max((each["step"] for each in records), default=0)
     valid = {step for step in evaluated_steps(folder) if step <= resume_from}
     if not metrics.exists():
         warnings.append(f"{metrics} is missing: what it had of the steps up to {max(resume_from, 0):,} is lost")
     elif number := logging.unreadable_lines(metrics):
         warnings.append(f"{number} line{'s' if number > 1 else ''} of {metrics} cannot be read, and will be passed over")
+    elif furthest < resume_from:
+        warnings.append(f"{metrics} ends at step {furthest:,}, before the checkpoint of step {resume_from:,}: lines are lost")
     if not path.exists():
         if valid:
             warnings.append(f"{path} is missing: the episodes of the evaluations up to step {resume_from:,} are lost")
@@ -191,7 +193,7 @@ def _recovered(folder: Path, resume_from: int) -> tuple[dict[str, list[np.ndarra
     except UsageError as error:
         return {}, [*warnings, f"{error}: it was set aside as {set_aside(path, 'damaged').name}"]
     steps = [int(step) for step in arrays["step"]]
-    # Without a line in metrics.jsonl is the last when a kill came between the two (it is done again); others when lines are lost.
+    # Without a line in metrics.jsonl: the last when a kill came between the two, to be done again; others when lines are lost.
     untold = [step for step in steps if step not in ever]
     keep = [i for i, step in enumerate(steps) if step in valid or (step in untold and step < resume_from)]
     if sum(step >= resume_from for step in untold) > 1:

@@ -106,11 +106,11 @@ def read_spec(folder: Path) -> Spec:
     """The specification of a run. Raises UsageError when there is none, or when it is of another format."""
     path = Path(folder) / CONFIG
     if not path.is_file():
-        raise UsageError(f"{folder} is not a run: it has no {CONFIG}")
+        raise UsageError(f"{folder} is not a run: it has no {CONFIG}; give the folder that `rollax train` named")
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid YAML: {error}") from error
+        raise UsageError(f"{path} is not valid YAML: mend it, or bring a copy of it back ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         version = document.get("rollax", "unknown") if isinstance(document, dict) else "unknown"
         raise UsageError(
@@ -122,7 +122,9 @@ def read_spec(folder: Path) -> Spec:
     except UsageError as error:
         raise UsageError(f"{path}, written by rollax {document.get('rollax')}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error})") from error
+        raise UsageError(
+            f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error}): mend it, or bring a copy back"
+        ) from error
 
 
 def _spec_of(document: dict[str, Any]) -> Spec:
