@@ -142,9 +142,13 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, damaged ones among them but no empty folders, rising."""
+        return [step for step, is_empty in self._folders() if not is_empty]
+
+    def _folders(self) -> list[tuple[int, bool]]:
+        """Steps that have a folder, rising, and whether it is empty, which a loss of power can leave."""
         folders = self._folder.iterdir() if self._folder.is_dir() else ()
-        names = [STEP_FOLDER.fullmatch(folder.name) for folder in folders if folder.is_dir() and any(folder.iterdir())]
-        return sorted(int(name[1]) for name in names if name)
+        named = [(STEP_FOLDER.fullmatch(folder.name), folder) for folder in folders if folder.is_dir()]
+        return sorted((int(name[1]), not any(folder.iterdir())) for name, folder in named if name)
 
     def summary(self, step: int) -> Summary:
         """What is known of the checkpoint of a step without its arrays. Raises `DamagedCheckpoint`."""
@@ -199,7 +203,7 @@ class Checkpoints:
         "last" nor counted nor in the way of its own. Nothing is deleted.
         """
         self.wait()
-        later = [other for other in self.steps() if other > step]
+        later = [other for other, _ in self._folders() if other > step]
         self._synchronize()
         for path in map(self._path, later if jax.process_index() == 0 else []):
             set_aside(path, "superseded")
@@ -211,7 +215,8 @@ class Checkpoints:
         if not steps:
             raise UsageError(f"there is no checkpoint in {self._folder}")
         if which == "last":
-            return steps[::-1], []
+            empty = [step for step, is_empty in self._folders() if is_empty and step > steps[-1]]
+            return steps[::-1], [f"{self._path(step)} is damaged: it is empty; it was passed over" for step in empty]
         if which == "best":
             summaries, warnings = self._intact_summaries()
             ranked = self._ranked(summaries)
