@@ -1,5 +1,6 @@
 """Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
 
+from rollax import startup  # noqa: F401  before all that takes long
 from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn

@@ -147,10 +147,16 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
         (lambda d: d["network"].update(depth=1), "unknown setting 'depth'"),
         (lambda d: d["options"].update(evaluate=1), "unknown setting 'evaluate'"),
         (lambda d: d.update(algorithm="ppp"), "unknown algorithm 'ppp': did you mean ppo"),
-        (lambda d: d.update(environment="probe/memry"), "did you mean probe/memory"),
+        (lambda d: d.update(environment="probe/memry"), "environment is 'probe/memry', and was 'probe/memory'"),
         (lambda d: d.pop("options"), "is incomplete or was changed by hand"),
         (lambda d: d.update(config=3), "is incomplete or was changed by hand"),
-        (lambda d: d["config"].update(num_envs=8), r"of another state.*\n.*saved .*\[4.*expected .*\[8"),
+        (lambda d: d["config"].update(num_envs=8), "config.num_envs is 8, and was 4. A run keeps its settings: put them back"),
+        (lambda d: d["config"].update(num_steps=16), "config.num_steps is 16, and was 8"),  # which no leaf of the state shows
+        (lambda d: d["config"].update(learning_rate=1.0), "config.learning_rate is 1.0, and was 0.0005"),
+        (lambda d: d["network"].update(activation="relu"), "network.activation is 'relu', and was 'tanh'"),
+        (lambda d: d["options"].update(seed=5), "options.seed is 5, and was 0"),
+        (lambda d: d["sweep"].update(gamma=[0.5, 0.9]), r"sweep.gamma is \[0.5, 0.9\], and was None"),
+        (lambda d: d.update(updates_per_evaluation=1), "updates_per_evaluation is 1, and was 3"),
     ],
 )
 @pytest.mark.parametrize("function", [rollax.resume, rollax.load])

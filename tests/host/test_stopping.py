@@ -1,21 +1,30 @@
 """Stopped in whatever way and resumed, a run ends as if nothing had happened: the same bits of everything it leaves."""
 
+import contextlib
+import dataclasses
+import fcntl
 import os
 import random
 import resource
 import signal
+import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import rollax
 from host.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Command, Script, check_same, evaluations, metrics, newest, options
-from rollax.host import record
+from rollax.host import record, run_folder
 from rollax.host.checkpoint import Checkpoints
-from rollax.host.run_folder import write_atomically
+from rollax.host.files import write_atomically
+from rollax.host.settings import make_spec
+from rollax.host.signals import stop_on_signals, stopping_signals
 
 TOTAL = 1500 * FRAMES
 REAL = ["train", "ppo", "probe/memory", "--total-steps", TOTAL, "--checkpoint-steps", 50 * FRAMES, *SMALL_WORDS]
@@ -72,6 +81,59 @@ def test_interrupted_and_terminated_and_resumed(real: tuple[Path, Path], tmp_pat
     check_same(run, whole)
 
 
+def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
+    """Its state is saved, though nothing can be written to the terminal any more."""
+    master, terminal = os.openpty()
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    words = [
+        sys.executable,
+        "-m",
+        "rollax",
+        *map(str, REAL),
+        "--total-steps",
+        str(100 * TOTAL),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    source = str(Path(rollax.__file__).parents[1])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": source}
+    process = subprocess.Popen(
+        words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, preexec_fn=own_terminal
+    )
+    os.close(terminal)
+    threading.Thread(target=_read_all, args=(master,), daemon=True).start()
+    end = time.monotonic() + 300
+    while newest(tmp_path / "run") < FRAMES and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    before = newest(tmp_path / "run")
+    process.send_signal(signal.SIGSTOP)  # so that no checkpoint comes between
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGCONT)
+    process.wait(120)
+    lines = [line["step"] for line in metrics(tmp_path / "run") if "event" not in line]
+    assert newest(tmp_path / "run") == max(lines) > before
+
+
+def _read_all(handle: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(handle, 1 << 16):
+            pass
+
+
+def test_an_interrupt_while_importing_is_no_traceback() -> None:
+    """Nothing has begun by then. What says that the imports are under way comes from Python itself."""
+    command = Command("train", "ppo", "probe/memory", program=["-X", "importtime", "-m", "rollax"])
+    command.wait_for(lambda: any("rollax.startup" in line for line in command.err))
+    assert command.stop(signal.SIGINT) == -signal.SIGINT
+    assert not [line for line in command.err if not line.startswith("import time:")]
+
+
 def _at(event: str, count: int, number: int) -> Callable[[str, str], None]:
     """Raises the signal at the count-th event of a kind."""
     seen = []
@@ -84,7 +146,7 @@ def _at(event: str, count: int, number: int) -> Callable[[str, str], None]:
     return react
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     ("event", "count"),
     [
@@ -162,9 +224,20 @@ def test_a_second_interrupt_is_heeded_at_once(train: Callable, tmp_path: Path) -
 
 
 def test_signals_are_as_before_after_a_run(train: Callable) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in stopping_signals()]
     train(updates=1)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in stopping_signals()] == before
+
+
+def test_what_is_to_outlive_its_terminal_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup, which has SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as request:
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert request.number is None
 
 
 def test_a_run_may_be_in_another_thread(train: Callable) -> None:
@@ -330,7 +403,41 @@ def test_own_objects_are_needed_again(train: Callable) -> None:
         for function in (rollax.load, rollax.resume):
             with pytest.raises(rollax.UsageError, match=f"pass it again as {missing}="):
                 function(stopped.folder, **given)
+    with pytest.raises(rollax.UsageError, match="is in the environment probe/action-reward, not in probe/memory"):
+        rollax.resume(stopped.folder, environment=rollax.make("probe/memory"), network=network)
     assert (stopped.folder / "config.yaml").read_bytes() == config
     assert rollax.resume(stopped.folder, show=Script(), **objects).status == "done"
     whole = train("whole", environment=environment, network=network)
     check_same(stopped.folder, whole.folder, **objects)
+
+
+def test_objects_that_a_run_never_had_are_refused(undisturbed: Path) -> None:
+    """Else it would go on in another environment than its config.yaml says, without a word."""
+    before = (undisturbed / "config.yaml").read_bytes()
+    with pytest.raises(rollax.UsageError, match=r"made from its id \(probe/memory\): leave environment=... out"):
+        rollax.resume(undisturbed, total_steps=13 * FRAMES, environment=rollax.make("probe/memory"))
+    for function in (rollax.load, rollax.resume):
+        with pytest.raises(rollax.UsageError, match="made from its settings: leave network=... out"):
+            function(undisturbed, network=lambda key: None)
+    assert (undisturbed / "config.yaml").read_bytes() == before
+
+
+def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that take names of which there are 16 in a second; and a name that is given can be one run's only."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder.secrets, "token_hex", lambda number: random.choice("0123456789abcdef"))
+    monkeypatch.setattr(run_folder, "machine", dict)
+    spec = make_spec("ppo", "probe/memory", {}, None, None, rollax.RunOptions(), {})
+    with ThreadPoolExecutor(8) as threads:
+        folders = list(threads.map(lambda _: run_folder.create(spec), range(12)))
+    assert len(set(folders)) == 12 and all((folder / "config.yaml").is_file() for folder in folders)
+    given = dataclasses.replace(spec, options=rollax.RunOptions(run_dir=tmp_path / "one"))
+
+    def begin(_: int) -> bool:
+        try:
+            return bool(run_folder.create(given))
+        except rollax.UsageError:
+            return False
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(begin, range(8))) == 1

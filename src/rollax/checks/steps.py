@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from rollax.checks import play
 from rollax.checks.faults import attempt, failure, short, type_of, unlike
 from rollax.checks.members import leaf_faults
 from rollax.environments.core import Environment, Transition, descriptor_space

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rollax import startup
 from rollax.cli.words import number, of_evaluation, single, take
 from rollax.errors import UnknownNameError, UsageError
 
@@ -46,6 +47,7 @@ agents of a type follow the policy of another run instead of learning. The defau
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0 done, 1 failed, 2 bad usage, 3 not finite, 130 or 143 stopped by a signal."""
+    startup.imported()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(OVERVIEW, end="")

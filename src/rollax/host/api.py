@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rollax import tree
 from rollax.acting import descriptors
@@ -18,12 +17,12 @@ from rollax.environments import make
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import Against, Identified, identified
 from rollax.errors import UsageError
-from rollax.host import keys, loop, record, run_folder
+from rollax.host import keys, loop, members, resuming, run_folder, words
 from rollax.host import program as programs
-from rollax.host.checkpoint import Checkpoints
 from rollax.host.evaluation import Metric, default_metrics, measured
+from rollax.host.files import sync_tree
 from rollax.host.loop import Result
-from rollax.host.progress import Display, display
+from rollax.host.progress import Display, Enduring, display
 from rollax.host.settings import RunOptions, Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
 from rollax.spaces import Space
@@ -120,33 +119,34 @@ def resume(
     With other `total_steps` its schedules end there from now on. `environment` and `network` are needed again when
     the run was given objects of its own. Further keywords change options of the host, such as `on_nonfinite`.
 
-    Raises UsageError when there is no run, or nothing left to do.
+    Raises UsageError when there is no run, or nothing left to do; when checkpoints are gone, or config.yaml was changed since
+    they were made; or for an object that the run was not given.
     """
     folder = Path(folder)
-    spec = loop.resumed(run_folder.read_spec(folder), total_steps, changes)
-    newest = max(Checkpoints(folder / "checkpoints").steps(), default=0)
-    end = spec.total_updates * spec.config.steps_per_update
-    if newest > end or (newest == end and newest in record.evaluated_steps(folder)):
-        raise UsageError(f"{folder} is finished at {newest:,} steps: give --total-steps more than that to go on")
+    spec = resuming.resumed(run_folder.read_spec(folder), total_steps, changes)
+    warnings = resuming.check(folder, spec, environment, network)
     environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
+    show = show or display(quiet)
     with run_folder.alone(folder):
-        run_folder.write_spec(folder, spec)
-        return _run(spec, folder, environment, network, metrics, show or display(quiet))
+        for warning in warnings:
+            show.message(f"warning: {warning}")
+        return _run(spec, folder, environment, network, metrics, show)
 
 
 def _run(spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display) -> Result:
+    show = Enduring(show)
     with stop_on_signals() as request:
         try:
             show.message(f"{spec.algorithm} on {spec.environment}, run folder {folder}")
             show.status("compiling")
             program = programs.compile_program(spec, environment, network)
             session = loop.Session(spec, folder, program, show, metrics)
-            loop.announce(session)
+            show.message(words.of_program(program))
             result = loop.run(session, request)
-            for words in loop.closing_words(result, spec):
-                show.message(words)
+            for line in words.at_the_end(result, spec):
+                show.message(line)
             return result
         finally:
             show.close()
@@ -218,13 +218,18 @@ def load(
 ) -> Policy:
     """The policy of a run, at its "last" or "best" checkpoint or that of a step.
 
-    Of a population it is the member asked for, or the one with the best return at that checkpoint. `eval_arguments` are
-    further arguments of the environment of its evaluations, over those that the run has.
+    Of a population it is the member asked for, or the best by the run's `best_metric` as last evaluated before that
+    checkpoint; a copy that population-based training made since counts as good as its parent, and `warnings` says so.
+    `environment`: another to play in than the run's own. `eval_arguments` are further arguments of the environment of its
+    evaluations, over those that the run has.
 
-    Raises UsageError when there is no such run, checkpoint or member, or for arguments that evaluations cannot have.
+    Raises UsageError when there is no such run, checkpoint or member, when config.yaml was changed since the checkpoint was
+    made, or for arguments that evaluations cannot have.
     """
     folder = Path(folder)
     spec = run_folder.read_spec(folder)
+    changed = resuming.check_to_load(folder, spec, network)
+    is_passed = environment is not None
     if eval_arguments:
         if environment is not None or spec.own_environment:
             raise UsageError(_NOT_BY_ID)
@@ -232,27 +237,25 @@ def load(
     environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     algorithm, trained_in = programs.assemble(spec, environment, network)
     like = programs.abstract(spec, algorithm)
-    environment = programs.evaluation_environment(spec, trained_in)
+    environment = trained_in if is_passed else programs.evaluation_environment(spec, trained_in)
     count = len(spec.members())
     if count > 1:
         like = programs.abstract_population(spec, algorithm)
     if member is not None and not 0 <= member < count:
         raise UsageError(f"member ({member}) must be between 0 and {count - 1}: the run has {count}")
-    options = spec.options
-    checkpoints = Checkpoints(
-        folder / "checkpoints", options.keep_last, options.keep_best, options.best_metric, options.best_mode
-    )
-    if checkpoint not in ("last", "best") and not str(checkpoint).isdecimal():
-        raise UsageError(f"checkpoint ({checkpoint}) must be last, best or the number of a step: {checkpoints.steps()}")
-    which: Any = checkpoint if checkpoint in ("last", "best") else int(checkpoint)
-    step, state, warnings = checkpoints.restore(which, like)
-    checkpoints.close()
+    with resuming.checkpoints_of(folder, spec) as checkpoints:
+        if checkpoint not in ("last", "best") and not str(checkpoint).isdecimal():
+            raise UsageError(f"checkpoint ({checkpoint}) must be last, best or the number of a step: {checkpoints.steps()}")
+        which: Any = checkpoint if checkpoint in ("last", "best") else int(checkpoint)
+        step, state, warnings = checkpoints.restore(which, like)
+        scores = checkpoints.summary(step).scores
+    warnings = changed + warnings
     if count == 1:
         return Policy(spec, environment, step, algorithm.acting_state(state), algorithm, warnings)
-    chosen = _best_member(folder, step, count, options.best_mode) if member is None else member
-    members = state.members if spec.evolve else state
-    state = algorithm.acting_state(jax.tree.map(lambda x: x[chosen], members))
-    return Policy(spec, environment, step, state, algorithm, warnings, chosen)
+    chosen, notes = members.best(spec, scores) if member is None else (member, [])
+    everyone = state.members if spec.evolve else state
+    state = algorithm.acting_state(jax.tree.map(lambda x: x[chosen], everyone))
+    return Policy(spec, environment, step, state, algorithm, warnings + notes, chosen)
 
 
 def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None = None) -> dict[str, Policy]:
@@ -330,29 +333,13 @@ def opponents_of_its_own(folder: Path, spec: Spec, policies: dict[str, Policy]) 
     for kind, policy in policies.items():
         kept[kind] = f"opponents/{kind}"
         run, target = _checkpoint_of(spec.opponents[kind])[0], folder / kept[kind]
-        checkpoint = f"checkpoints/step_{policy.step:012d}"
+        checkpoint = f"{run_folder.CHECKPOINTS}/step_{policy.step:012d}"
         target.mkdir(parents=True)
         shutil.copy(run / run_folder.CONFIG, target)
         shutil.copytree(run / checkpoint, target / checkpoint)
-        for name in ("opponents", run_folder.EVALUATIONS):
-            if (run / name).is_dir():
-                shutil.copytree(run / name, target / name)
-            elif (run / name).exists():
-                shutil.copy(run / name, target)
+        if (run / "opponents").is_dir():
+            shutil.copytree(run / "opponents", target / "opponents")
+        sync_tree(target)
     spec = dataclasses.replace(spec, opponents=kept)
     run_folder.write_spec(folder, spec)
     return spec
-
-
-def _best_member(folder: Path, step: int, count: int, best_mode: str) -> int:
-    path = folder / run_folder.EVALUATIONS
-    if not path.exists():
-        return 0
-    with np.load(path, allow_pickle=False) as file:
-        steps, returns = file["step"], file["returns"]
-    earlier = np.flatnonzero(steps <= step)
-    if not earlier.size:
-        return 0
-    means = returns[earlier[-1]].reshape(count, -1).mean(axis=1)
-    means = means if best_mode == "max" else -means
-    return int(np.argmax(np.where(np.isfinite(means), means, -np.inf)))

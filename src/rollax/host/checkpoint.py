@@ -4,18 +4,20 @@ A checkpoint is one folder `step_<environment frames>`:
 
     state/          the leaves that hold anything, by orbax; typed keys as their raw data
     large/          the bytes of leaves that are large, such as a replay's, as they lie in memory: nothing holds a copy of them
-    summary.json    the metrics; every leaf's path, shape, type and CRC-32; every file's CRC-32; and the CRC-32 of all that
+    summary.json    the metrics; the run's settings; the scores of a population's members; every leaf's path, shape, type and
+                    CRC-32; every file's CRC-32; and the CRC-32 of all that
 
-It is written under another name and renamed at the end, so a folder with that name is complete. The files are checked before
-orbax reads them, the arrays after. Reading takes arrays and JSON, nothing that could be executed.
+It is written under another name, synced to disk and renamed at the end, so a folder with that name is complete, also after a
+loss of power; older ones are deleted after that. The files are checked before orbax reads them, the arrays after. Reading takes
+arrays and JSON, nothing that could be executed.
 """
 
+import contextlib
 import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,9 +27,11 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather, sync_global_devices
 
 from rollax.errors import UsageError
+from rollax.host.checkpoint_leaves import check_same_leaves, named_leaves, place, store_name
 from rollax.host.checkpoint_summary import (
     DamagedCheckpoint,
     LeafRecord,
+    MemberScores,
     Summary,
     check_files,
     checksum_of,
@@ -37,6 +41,7 @@ from rollax.host.checkpoint_summary import (
     read_summary,
     write_summary,
 )
+from rollax.host.files import set_aside, sync, sync_tree
 
 T = TypeVar("T")
 
@@ -78,9 +83,17 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: tuple[int, Future] | None = None
 
-    def save(self, step: int, state: Any, metrics: dict[str, float]) -> bool:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        metrics: dict[str, float],
+        settings: dict[str, Any] | None = None,
+        scores: MemberScores | None = None,
+    ) -> bool:
         """Copies the state to host memory, or what is large of it to disk, and returns; the rest happens in the background.
 
+        `settings`: plain values that JSON keeps, for who reads the summary.
         The state may be donated right after. False, and nothing is written, when there is a checkpoint of this step already.
         With several processes all must call it, and it returns when all is written: orbax's barriers are collectives, which
         must not run beside those of a training step.
@@ -94,16 +107,18 @@ class Checkpoints:
         work = self._writer.submit if jax.process_count() == 1 else _run_now
         try:
             leaves, arrays = _snapshot(state, self._begin(step))
-            self._pending = step, work(self._write, step, leaves, arrays, dict(metrics))
+            summary = Summary(step, finite(metrics), leaves, {}, settings or {}, scores)
+            self._pending = step, work(self._write, summary, arrays)
         except OSError as error:  # such as a full disk
             self._pending = step, _run_now(_fail, error)
         return True
 
-    def rate(self, step: int, metrics: dict[str, float]) -> None:
-        """Gives the checkpoint of a step that is there already other metrics. Raises `DamagedCheckpoint`."""
+    def rate(self, step: int, metrics: dict[str, float], scores: MemberScores | None = None) -> None:
+        """Gives the checkpoint of a step that is there already other metrics and scores. Raises `DamagedCheckpoint`."""
         self.wait()
         if jax.process_index() == 0:
-            write_summary(self._path(step), read_summary(self._path(step))._replace(metrics=finite(metrics)))
+            summary = read_summary(self._path(step))
+            write_summary(self._path(step), summary._replace(metrics=finite(metrics), scores=scores))
             self._delete_old(step)
         self._synchronize()
 
@@ -126,10 +141,33 @@ class Checkpoints:
             self._checkpointer.close()
 
     def steps(self) -> list[int]:
-        """The steps that have a complete checkpoint, damaged ones among them, rising."""
+        """The steps that have a complete checkpoint, damaged ones among them but no empty folders, rising."""
+        return [step for step, is_empty in self._folders() if not is_empty]
+
+    def _folders(self) -> list[tuple[int, bool]]:
+        """Steps that have a folder, rising, and whether it is empty, which a loss of power can leave."""
         folders = self._folder.iterdir() if self._folder.is_dir() else ()
-        names = [STEP_FOLDER.fullmatch(folder.name) for folder in folders if folder.is_dir()]
-        return sorted(int(name[1]) for name in names if name)
+        named = [(STEP_FOLDER.fullmatch(folder.name), folder) for folder in folders if folder.is_dir()]
+        return sorted((int(name[1]), not any(folder.iterdir())) for name, folder in named if name)
+
+    def summary(self, step: int) -> Summary:
+        """What is known of the checkpoint of a step without its arrays. Raises `DamagedCheckpoint`."""
+        self.wait()
+        return read_summary(self._path(step))
+
+    def readable(self) -> Iterator[Summary]:
+        """The summaries that can be read, the newest first."""
+        for step in self.steps()[::-1]:
+            with contextlib.suppress(DamagedCheckpoint):
+                yield self.summary(step)
+
+    def is_intact(self, summary: Summary) -> bool:
+        """Whether the files of a checkpoint are those that were saved. Reads them."""
+        try:
+            check_files(self._path(summary.step), summary.files)
+        except DamagedCheckpoint:
+            return False
+        return True
 
     def best(self) -> int | None:
         """The step with the best `best_metric`, the newest of equals; None when no checkpoint has a finite one."""
@@ -150,11 +188,13 @@ class Checkpoints:
         for step in candidates:
             try:
                 summary = read_summary(self._path(step))
-                _check_same_leaves(summary, like)
-                return step, _place(self._read_arrays(summary), summary.leaves, like), warnings
+                check_same_leaves(summary, like)
+                return step, place(self._read_arrays(summary), summary.leaves, like), warnings
             except DamagedCheckpoint as error:
                 warnings.append(f"{error}; it was passed over")
-        raise DamagedCheckpoint(f"no checkpoint in {self._folder} can be read: " + "; ".join(warnings))
+        raise DamagedCheckpoint(
+            f"no checkpoint in {self._folder} can be read: {'; '.join(warnings)}: bring a copy of one back, or train anew"
+        )
 
     def set_aside_after(self, step: int) -> list[int]:
         """Renames the checkpoints of later steps to `superseded_step_...`, and returns their steps.
@@ -163,13 +203,10 @@ class Checkpoints:
         "last" nor counted nor in the way of its own. Nothing is deleted.
         """
         self.wait()
-        later = [other for other in self.steps() if other > step]
+        later = [other for other, _ in self._folders() if other > step]
         self._synchronize()
         for path in map(self._path, later if jax.process_index() == 0 else []):
-            target = self._folder / f"superseded_{path.name}"
-            while target.exists():
-                target = target.with_name(f"{target.name}_again")
-            path.rename(target)
+            set_aside(path, "superseded")
         self._synchronize()
         return later
 
@@ -178,7 +215,8 @@ class Checkpoints:
         if not steps:
             raise UsageError(f"there is no checkpoint in {self._folder}")
         if which == "last":
-            return steps[::-1], []
+            empty = [step for step, is_empty in self._folders() if is_empty and step > steps[-1]]
+            return steps[::-1], [f"{self._path(step)} is damaged: it is empty; it was passed over" for step in empty]
         if which == "best":
             summaries, warnings = self._intact_summaries()
             ranked = self._ranked(summaries)
@@ -214,16 +252,19 @@ class Checkpoints:
         if jax.process_index() == 0:
             self._delete_unfinished()
             unfinished.mkdir(parents=True)
+            sync(self._folder.parent)
         self._synchronize()
         return unfinished
 
-    def _write(self, step: int, leaves: list[LeafRecord], arrays: list[np.ndarray | None], metrics: dict[str, float]) -> None:
+    def _write(self, summary: Summary, arrays: list[np.ndarray | None]) -> None:
         """The rest of a checkpoint. `arrays`: None for those that are written already."""
         import orbax.checkpoint as ocp
 
-        final = self._path(step)
+        final, leaves = self._path(summary.step), summary.leaves
         unfinished = final.with_suffix(".writing")
-        stored = {_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i] is not None and 0 not in leaf.shape}
+        stored = {
+            store_name(i, leaf): arrays[i] for i, leaf in enumerate(leaves) if arrays[i] is not None and 0 not in leaf.shape
+        }
         leaves = [
             leaf if array is None else leaf._replace(checksum=checksum_of(array))
             for leaf, array in zip(leaves, arrays, strict=True)
@@ -232,9 +273,11 @@ class Checkpoints:
             self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
         if jax.process_index() == 0:
             files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
-            write_summary(unfinished, Summary(step, finite(metrics), leaves, files))
+            write_summary(unfinished, summary._replace(leaves=leaves, files=files))
+            sync_tree(unfinished)
             unfinished.rename(final)
-            self._delete_old(step)
+            sync(self._folder)  # before those that this one replaces are deleted
+            self._delete_old(summary.step)
         self._synchronize()
 
     def _synchronize(self) -> None:
@@ -261,7 +304,7 @@ class Checkpoints:
 
         path = self._path(summary.step)
         check_files(path, summary.files)
-        names = [_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
+        names = [store_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
         large = {name for name in names if f"large/{name}" in summary.files}
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None and name not in large}
         request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
@@ -307,7 +350,7 @@ def _fail(error: Exception) -> None:
 def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarray | None]]:
     """Every leaf in memory of its own on the host, typed keys as their raw data; None for large ones, which are written."""
     leaves, records = [], []
-    for index, (path, leaf) in enumerate(_leaves(state)):
+    for index, (path, leaf) in enumerate(named_leaves(state)):
         if not isinstance(leaf, jax.Array):
             raise UsageError(f"{path} is a shape without data: there is nothing to save")
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -317,7 +360,7 @@ def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarr
         # What other processes hold is gathered: a collective, which is why it happens here and not in the background.
         data = data if data.is_fully_addressable else process_allgather(data, tiled=True)
         if data.nbytes > LARGE and not is_key:
-            _write_large(folder / "large" / _name(index, records[-1]), data)
+            _write_large(folder / "large" / store_name(index, records[-1]), data)
             data = None
         leaves.append(data)
     if all(0 in record.shape for record in records):
@@ -330,49 +373,3 @@ def _write_large(path: Path, data: Any) -> None:
     if jax.process_index() == 0:
         path.parent.mkdir(exist_ok=True)
         np.ascontiguousarray(data).reshape(-1).view(np.uint8).tofile(path)
-
-
-def _leaves(tree: Any) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
-    """Paths and leaves, as the arrays that a compiled function would see."""
-    named = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path)
-        try:
-            named.append((name, leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.asarray(leaf)))
-        except TypeError as error:
-            raise UsageError(f"a state holds arrays only, but {name} is a {type(leaf).__name__}") from error
-    return named
-
-
-def _place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) -> T:
-    """The state in the structure of `like`, in buffers that jax owns, so that they can be donated."""
-    by_path = {record.path: (array, record.random) for array, record in zip(arrays, records, strict=True)}
-    placed = []
-    for path, leaf in _leaves(like):
-        array, generator = by_path[path]
-        if array is None:
-            data = jax.eval_shape(jax.random.key_data, leaf) if generator else leaf
-            array = np.empty(data.shape, data.dtype)
-        if generator:
-            # Compiled, because keys over the devices of several processes cannot be put there in any other way.
-            wrap = jax.jit(partial(jax.random.wrap_key_data, impl=generator), out_shardings=leaf.sharding)
-            placed.append(wrap(array))
-        else:
-            placed.append(jax.device_put(array, leaf.sharding, may_alias=False))
-    return jax.tree.unflatten(jax.tree.structure(like), placed)
-
-
-def _check_same_leaves(summary: Summary, like: Any) -> None:
-    saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
-    expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in _leaves(like)}
-    differing = [path for path in (saved | expected) if saved.get(path) != expected.get(path)]
-    if differing:
-        lines = [f"  {p}: saved {saved.get(p, 'nothing')}, expected {expected.get(p, 'nothing')}" for p in differing[:10]]
-        more = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
-        heading = f"the checkpoint of step {summary.step} is of another state: use the settings and the version that made it"
-        raise UsageError("\n".join([heading, *lines, *more]))
-
-
-def _name(index: int, leaf: LeafRecord) -> str:
-    """The name of a leaf in the store: any path becomes letters that are safe there, the index keeps it unique."""
-    return f"{index:04d}_" + re.sub(r"\W+", "_", leaf.path, flags=re.ASCII).strip("_")

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollax.errors import UsageError
+from rollax.host.files import sync
 
-class DamagedCheckpoint(RuntimeError):
+
+class DamagedCheckpoint(UsageError):
     """The bytes on disk are not those that were saved."""
 
 
@@ -23,6 +26,15 @@ class LeafRecord(NamedTuple):
     checksum: int = 0
 
 
+class MemberScores(NamedTuple):
+    """The best metric of each member of a population as last evaluated; a copy has the score of its parent."""
+
+    metric: str
+    step: int  # of that evaluation
+    generations: int  # of population-based training between it and the checkpoint
+    values: list[float | None]  # [P], None where it is not a finite number
+
+
 class Summary(NamedTuple):
     """What is known of a checkpoint without its arrays."""
 
@@ -30,6 +42,8 @@ class Summary(NamedTuple):
     metrics: dict[str, float | None]
     leaves: list[LeafRecord]
     files: dict[str, int]
+    settings: dict[str, Any]  # what the run was made with, as in config.yaml
+    scores: MemberScores | None  # None for a single run
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float | None]:
@@ -37,11 +51,13 @@ def finite(metrics: dict[str, float]) -> dict[str, float | None]:
 
 
 def write_summary(path: Path, summary: Summary) -> None:
-    """Whole or not at all."""
+    """Whole or not at all, and on disk when this returns."""
     body = summary._asdict()
     unfinished = path / "summary.json.writing"
     unfinished.write_text(json.dumps({"checksum": checksum_of_json(body), "body": body}), encoding="utf-8")
+    sync(unfinished)
     unfinished.replace(path / "summary.json")
+    sync(path)
 
 
 def read_summary(path: Path) -> Summary:
@@ -51,8 +67,11 @@ def read_summary(path: Path) -> Summary:
         if document["checksum"] != checksum_of_json(body):
             raise DamagedCheckpoint(f"{path} is damaged: the checksum of its summary is wrong")
         leaves = [LeafRecord(name, tuple(shape), *rest) for name, shape, *rest in body["leaves"]]
-        return Summary(body["step"], body["metrics"], leaves, body["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        scores = None if body["scores"] is None else MemberScores(*body["scores"])
+        return Summary(body["step"], body["metrics"], leaves, body["files"], body["settings"], scores)
+    except DamagedCheckpoint:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{path} is damaged: its summary cannot be read ({type(error).__name__})") from error
 
 

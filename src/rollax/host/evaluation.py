@@ -19,11 +19,12 @@ def measured(metric: Metric | None, episodes: Episodes) -> dict[str, Any]:
     return {} if metric is None else {name: np.asarray(value).tolist() for name, value in metric(episodes).items()}
 
 
-def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> dict[str, Any]:
+def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = (), with_interval: bool = True) -> dict[str, Any]:
     """The numbers of an evaluation: a summary of returns, lengths, how episodes ended, the means of `info` and descriptors.
 
     With one member the summary is over episodes, with several over the members' mean returns. With agents it is of their mean
     return; besides there are the mean return of each agent, of the agents of each type, and of the team: the sum over agents.
+    `with_interval`: as for `summarize`.
     """
     told = _returns_of_agents(np.asarray(episodes.returns, np.float64), agent_types) if agent_types else {}
     returns = np.asarray(episodes.returns, np.float64)
@@ -39,7 +40,7 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = ()) -> di
         for name, total in (episodes.info | described).items()
     }
     return told | {
-        **{f"return_{name}": value for name, value in summarize(returns).items()},
+        **{f"return_{name}": value for name, value in summarize(returns, with_interval=with_interval).items()},
         "length_mean": float(length.mean()),
         "terminated": float(np.mean(episodes.terminated)),
         "truncated": float(np.mean(episodes.truncated)),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollax.errors import UsageError, naming
+from rollax.host import files
 
 Metrics = dict[str, Any]
 
@@ -16,6 +17,7 @@ class Sink(NamedTuple):
 
     write: Callable[[int, Metrics], None]
     close: Callable[[], None]
+    sync: Callable[[], None] = lambda: None  # returns when what was written is on disk
 
 
 def every(sinks: Sequence[Sink]) -> Sink:
@@ -42,6 +44,7 @@ def json_lines(path: str | Path, resume_from: int | None = None) -> Sink:
     path.parent.mkdir(parents=True, exist_ok=True)
     broken = _ends_inside_a_line(path)
     file = path.open("a", encoding="utf-8")
+    files.sync(path.parent)
 
     def append(record: dict[str, Any]) -> None:
         with naming(path):
@@ -52,28 +55,39 @@ def json_lines(path: str | Path, resume_from: int | None = None) -> Sink:
         with naming(path):
             file.close()
 
+    def sync() -> None:
+        with naming(path):
+            files.sync(path)
+
     if broken:
         file.write("\n")
     if resume_from is not None:
         append({"event": "resume", "step": int(resume_from)})
-    return Sink(lambda step, metrics: append({"step": int(step)} | metrics | {"step": int(step)}), close)
+    return Sink(lambda step, metrics: append({"step": int(step)} | metrics | {"step": int(step)}), close, sync)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The metrics that `json_lines` wrote, as one run: without markers, broken lines, and what a resumed session did again."""
     path = Path(path)
-    if not path.exists():
-        raise UsageError(f"there are no metrics at {path}")
+    if not path.is_file():
+        raise UsageError(f"there are no metrics at {path}: give the file that a run wrote")
     records: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
-        record = _parsed(line)
-        if record is None:
-            continue
+    for record in all_records(path):
         if record.get("event") == "resume":
             records = [earlier for earlier in records if earlier["step"] <= record["step"]]
         else:
             records.append(record)
     return records
+
+
+def all_records(path: str | Path) -> list[dict[str, Any]]:
+    """Every line that is whole, markers and what is superseded among them."""
+    return [record for line in Path(path).read_bytes().splitlines() if (record := _parsed(line)) is not None]
+
+
+def unreadable_lines(path: str | Path) -> int:
+    """How many lines are no records: cut short by a kill, or damaged."""
+    return sum(bool(line.strip()) and _parsed(line) is None for line in Path(path).read_bytes().splitlines())
 
 
 def tensorboard(folder: str | Path, resume_from: int | None = None) -> Sink:
@@ -149,7 +163,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     """A record with an integer step, or None: a line cut short by a kill, or not ours."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    valid = isinstance(record, dict) and isinstance(record.get("step"), int)
+    valid = isinstance(record, dict) and isinstance(record.get("step"), int) and abs(record["step"]) < 2**62
     return record if valid else None

@@ -1,15 +1,10 @@
 """The host's loop: compiled segments, and between them everything else. There is one loop for all algorithms."""
 
 import contextlib
-import dataclasses
-import os
-import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,13 +12,14 @@ from rollax.acting.evaluate import Episodes, info_shapes
 from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host import lineage, record
+from rollax.host import lineage, members, record, run_folder
 from rollax.host import program as programs
 from rollax.host.checkpoint import Checkpoints, SaveFailed
+from rollax.host.checkpoint_summary import MemberScores
 from rollax.host.evaluation import Metric, default_metrics, further, measured
 from rollax.host.logging import missing, read_metrics
-from rollax.host.progress import Display, duration, size
-from rollax.host.run_folder import METRICS, installed
+from rollax.host.progress import Display, duration
+from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
 from rollax.host.settings import Spec
 from rollax.host.signals import StopRequest
 
@@ -64,11 +60,13 @@ class Session:
         options = spec.options
         self.spec, self.folder, self.program, self.show, self.metric = spec, folder, program, show, metric
         self.checkpoints = Checkpoints(
-            folder / "checkpoints", options.keep_last, options.keep_best, options.best_metric, options.best_mode
+            folder / CHECKPOINTS, options.keep_last, options.keep_best, options.best_metric, options.best_mode
         )
+        self.made_with = run_folder.made_with(spec)
         self.updates = 0
         self.state: Any = None
         self.evaluation: dict[str, Any] = {}
+        self.scores: MemberScores | None = None  # of a population
         self.rollbacks = 0
         self.bad: np.ndarray | None = None
         self.busy_seconds, self.busy_updates = 0.0, 0
@@ -95,6 +93,7 @@ def run(session: Session, request: StopRequest) -> Result:
     status = "done"
     try:
         _begin(session)
+        run_folder.write_spec(session.folder, session.spec)  # not before all else is known to be good
         while True:
             evaluated = not request.number and _evaluate_if_due(session)
             at_end = session.updates >= session.spec.total_updates
@@ -124,24 +123,32 @@ def _begin(session: Session) -> None:
     folder, program = session.folder, session.program
     if not session.checkpoints.steps():
         # What a run wrote that was killed before its first checkpoint is done again.
-        again = (folder / METRICS).exists()
-        session.recorder = record.Recorder(folder, session.spec, -1 if again else None)
+        _record(session, -1 if record.is_begun(folder) else None)
         session.state = program.init()
         lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
         return
     step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
     for warning in warnings:
         session.show.message(f"warning: {warning}")
+    session.scores = session.checkpoints.summary(step).scores
     session.checkpoints.set_aside_after(step)
     session.updates = step // session.spec.config.steps_per_update
     earlier = [line for line in read_metrics(folder / METRICS) if line["step"] <= step] if (folder / METRICS).exists() else []
-    session.started -= max((line.get("wall_time", 0.0) for line in earlier), default=0.0)
+    times = [line.get("wall_time") for line in earlier]
+    session.started -= max((time for time in times if isinstance(time, int | float)), default=0.0)
     evaluations = [line for line in earlier if line.get("event") == "evaluation"]
     session.evaluation = evaluations[-1] if evaluations else {}
-    session.recorder = record.Recorder(folder, session.spec, step)
+    _record(session, step)
     session.state = programs.with_total_updates(program.algorithm, state, session.spec.total_updates)
     lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
     session.show.message(f"going on from step {step:,}")
+
+
+def _record(session: Session, resume_from: int | None) -> None:
+    """Opens the recorder, and says what it found damaged."""
+    session.recorder = record.Recorder(session.folder, session.spec, resume_from)
+    for warning in session.recorder.warnings:
+        session.show.message(f"warning: {warning}")
 
 
 def _evaluate_if_due(session: Session) -> bool:
@@ -152,7 +159,8 @@ def _evaluate_if_due(session: Session) -> bool:
         return False
     session.show.status("evaluating")
     episodes = session.program.evaluate(session.state, updates)
-    values = default_metrics(episodes, agent_types(session.program.environment))
+    kinds = agent_types(session.program.environment)
+    values = default_metrics(episodes, kinds)
     if session.program.num_members:
         returns = np.asarray(episodes.returns)
         values["return_members"] = returns.reshape(returns.shape[0], -1).mean(axis=1).tolist()
@@ -160,10 +168,13 @@ def _evaluate_if_due(session: Session) -> bool:
     if session.metric is not None:
         values |= measured(session.metric, episodes)
         _check_best_metric(session.spec, values)
+    if session.program.num_members:
+        session.scores = members.scores(session.spec, session.frames, episodes, kinds, session.metric)
     session.evaluation = {**values, "updates": updates, "wall_time": session.wall_time}
-    kinds = agent_types(session.program.environment)
     told = {"agent_types": np.array(kinds)} if len(set(kinds)) > 1 else {}
-    session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | told)
+    warning = session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | told)
+    if warning is not None:
+        session.show.message(f"warning: {warning}")
     over = f"{session.program.num_members} members" if session.program.num_members else f"{values['episodes']} episodes"
     session.show.message(
         f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
@@ -183,6 +194,8 @@ def _evolve_if_due(session: Session) -> None:
         return
     session.state, generation = session.program.evolve(session.state)
     session.recorder.generation(session.frames, lineage.line(spec, updates, generation))
+    if session.scores is not None:
+        session.scores = members.after_generation(session.scores, generation)
     if session.bad is not None:
         session.bad &= ~lineage.children(generation)
     if lineage.is_shown(spec, updates):
@@ -222,16 +235,21 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
 
 
 def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:
-    if spec.options.best_metric not in values:
-        raise UnknownNameError("best_metric", spec.options.best_metric, values)
+    name = spec.options.best_metric
+    if name not in values:
+        raise UnknownNameError("best_metric", name, values)
+    if np.ndim(values[name]):
+        raise UsageError(f"best_metric ({name}) is a list of numbers in every evaluation: choose one that is a single number")
 
 
 def _save(session: Session) -> None:
     numbers = {k: float(v) for k, v in session.evaluation.items() if isinstance(v, int | float)}
     is_current = session.evaluation.get("updates") == session.updates
-    saved = session.checkpoints.save(session.frames, session.state, numbers if is_current else {})
+    scores = None if session.scores is None else members.without(session.scores, session.bad)
+    session.recorder.sync()  # so that a checkpoint never knows of more than is on disk
+    saved = session.checkpoints.save(session.frames, session.state, numbers if is_current else {}, session.made_with, scores)
     if is_current and not saved:  # a stop came between the state and its evaluation
-        session.checkpoints.rate(session.frames, numbers)
+        session.checkpoints.rate(session.frames, numbers, scores)
     session.last_checkpoint = time.monotonic()
     if saved:  # not when the checkpoint is the one that a rollback went to: that would count, and go bad, without end
         session.rollbacks = 0
@@ -303,7 +321,8 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
         return False
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
-    session.recorder = record.Recorder(session.folder, session.spec, step)
+    _record(session, step)
+    session.scores = session.checkpoints.summary(step).scores
     algorithm = session.program.algorithm
     state = programs.with_total_updates(algorithm, state, session.spec.total_updates)
     session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
@@ -331,68 +350,3 @@ def _show_progress(session: Session, values: dict[str, Any]) -> None:
     shown = f"{np.nanmean(returns):.2f}" if np.isfinite(returns).any() else "-"
     figures = {"return": shown, "steps/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
     session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)
-
-
-def announce(session: Session) -> None:
-    """Says what was compiled."""
-    program = session.program
-    memory = f", about {size(program.memory_bytes)} of memory" if program.memory_bytes else ""
-    members = f", {program.num_members} members in one program" if program.num_members else ""
-    device = jax.devices()[0]
-    session.show.message(f"compiled in {program.compile_seconds:.1f} s for {device.platform}{memory}{members}")
-
-
-def command() -> str:
-    """How this program is called from the shell that a person reads in: by its path where it is not on the search path."""
-    beside = Path(sys.executable).with_name("rollax")
-    if shutil.which("rollax"):
-        return "rollax"
-    return os.path.relpath(beside) if beside.exists() else "python -m rollax"
-
-
-def closing_words(result: Result, spec: Spec) -> list[str]:
-    """What a person is told at the end: the outcome and what to do next."""
-    folder, rollax = result.folder, command()
-    outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
-    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {folder}"]
-    if result.status == "stopped":
-        return [*lines, f"  {rollax} resume {folder}"]
-    if result.status == "nonfinite":
-        return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
-    best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint, on other episodes than chose it"
-    return [
-        *lines,
-        f"  {rollax} eval {folder}      other episodes of its last policy",
-        *([best] if spec.options.keep_best else []),
-        f"  {rollax} plot {folder}      its curves",
-        f"  {rollax} render {folder}    an episode to look at",
-        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
-    ]
-
-
-CHANGEABLE = (
-    "on_nonfinite",
-    "devices",
-    "checkpoint_minutes",
-    "checkpoint_steps",
-    "keep_last",
-    "keep_best",
-    "tensorboard",
-    "wandb",
-    "trackio",
-)
-
-
-def resumed(spec: Spec, total_steps: int | None, changes: dict[str, Any]) -> Spec:
-    """The specification with another end or other options of the host; its rhythm of lines and evaluations stays.
-
-    Raises UsageError for an option that a run cannot change on its way.
-    """
-    for name in changes:
-        if name not in CHANGEABLE:
-            raise UnknownNameError("option to change at a resume", name, CHANGEABLE)
-    options = dataclasses.replace(spec.options, **changes)
-    if total_steps is not None:
-        options = dataclasses.replace(options, total_steps=total_steps)
-    options.check()
-    return dataclasses.replace(spec, options=options)

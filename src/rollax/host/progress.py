@@ -1,7 +1,10 @@
 """What a person sees: a live bar on a terminal, plain lines in a pipe."""
 
+import contextlib
+import errno
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -82,6 +85,39 @@ class Live:
 
     def close(self) -> None:
         self._bar.stop()
+
+
+class Enduring:
+    """A display that a terminal may be taken from: a run that is told to stop by that still has its state to save."""
+
+    def __init__(self, show: Display) -> None:
+        self._show = show
+
+    def message(self, text: str) -> None:
+        with _without_terminal():
+            self._show.message(text)
+
+    def status(self, text: str) -> None:
+        with _without_terminal():
+            self._show.status(text)
+
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
+        with _without_terminal():
+            self._show.progress(done, total, figures)
+
+    def close(self) -> None:
+        with _without_terminal():
+            self._show.close()
+
+
+@contextlib.contextmanager
+def _without_terminal() -> Iterator[None]:
+    """Passes over what a terminal that is gone says to everything that is written to it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def duration(seconds: float) -> str:

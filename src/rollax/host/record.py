@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from rollax.algorithm import Finite, Metrics
+from rollax.errors import UsageError
 from rollax.host import logging
-from rollax.host.run_folder import EVALUATIONS, LINEAGE, METRICS, write_atomically
+from rollax.host.files import set_aside, write_atomically
+from rollax.host.run_folder import EVALUATIONS, LINEAGE, METRICS
 from rollax.host.settings import Spec
 
 # What is no longer finite, by the fields of `Finite`.
@@ -49,11 +51,15 @@ def bad_members(rows: Metrics) -> np.ndarray:
 
 
 class Recorder:
-    """The sinks of a run, and its evaluations in one file. `resume_from`: the step that a resumed run goes on from."""
+    """The sinks of a run, and its evaluations in one file. `resume_from`: the step that a resumed run goes on from.
+
+    `warnings` says what of a resumed run is missing or damaged. A file of evaluations that cannot be gone on with is set aside.
+    """
 
     def __init__(self, folder: Path, spec: Spec, resume_from: int | None) -> None:
         options, name, resumed = spec.options, folder.resolve().name, resume_from is not None
         self._path = folder / EVALUATIONS
+        self._evaluations, self.warnings = ({}, []) if resume_from is None else _recovered(folder, resume_from)
         self._lines = logging.json_lines(folder / METRICS, resume_from)
         # A generation comes after the checkpoint of its step, so a resumed run does that of the same step again.
         again = None if resume_from is None else resume_from - 1
@@ -67,7 +73,6 @@ class Recorder:
         if options.trackio:
             others.append(logging.trackio(options.trackio, name, plain, resumed))
         self._others = logging.every(others)
-        self._evaluations = _load_evaluations(self._path, evaluated_steps(folder)) if resumed else {}
 
     def has_evaluation(self, step: int) -> bool:
         return step in self._evaluations.get("step", [])
@@ -78,20 +83,38 @@ class Recorder:
         # Where no episode ended there is no return; sinks complain of what is no number.
         self._others.write(step, {name: value for name, value in numbers.items() if np.isfinite(value)})
 
-    def evaluation(self, step: int, values: dict[str, Any], episodes: dict[str, Any]) -> None:
-        """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis."""
+    def evaluation(self, step: int, values: dict[str, Any], episodes: dict[str, Any]) -> str | None:
+        """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis.
+
+        Evaluations of other shapes cannot be in one file: those before are set aside then, and a warning is returned.
+        """
         numbers = {f"evaluation/{name}": _scalar(value) for name, value in values.items()}
         self._others.write(step, numbers)
         arrays = {name: value for name, value in episodes.items() if name != "info" and value is not None}
         arrays |= {f"info/{name}": value for name, value in episodes.get("info", {}).items()}
-        for name, value in {"step": step, **arrays}.items():
-            self._evaluations.setdefault(name, []).append(np.asarray(value))
+        row = {name: np.asarray(value) for name, value in {"step": step, **arrays}.items()}
+        warning = self._make_room(row)
+        for name, value in row.items():
+            self._evaluations.setdefault(name, []).append(value)
         buffer = io.BytesIO()
         stacked: dict[str, Any] = {name: np.stack(values) for name, values in self._evaluations.items()}
         np.savez_compressed(buffer, **stacked)
         write_atomically(self._path, buffer.getvalue())
         # Last, because its line is what says that an evaluation is complete.
         self._lines.write(step, {**values, "event": "evaluation"})
+        return warning
+
+    def _make_room(self, row: dict[str, np.ndarray]) -> str | None:
+        before = {name: rows[-1].shape for name, rows in self._evaluations.items() if rows}
+        if not before or before == {name: value.shape for name, value in row.items()}:
+            return None
+        self._evaluations = {}
+        return f"earlier evaluations have other shapes: they were set aside as {set_aside(self._path, 'earlier').name}"
+
+    def sync(self) -> None:
+        """Returns when every line is on disk."""
+        self._lines.sync()
+        self._lineage.sync()
 
     def generation(self, step: int, values: dict[str, Any]) -> None:
         """What members became, for the history of every lineage."""
@@ -109,17 +132,62 @@ def _scalar(value: Any) -> float:
     return float(finite.mean()) if finite.size else float("nan")
 
 
+def is_begun(folder: Path) -> bool:
+    """Whether a run has recorded anything."""
+    return any((folder / name).exists() for name in (METRICS, EVALUATIONS, LINEAGE))
+
+
 def evaluated_steps(folder: Path) -> set[int]:
     """The steps at which a run was evaluated."""
     path = folder / METRICS
-    lines = logging.read_metrics(path) if path.exists() else []
+    return _evaluated(logging.read_metrics(path)) if path.exists() else set()
+
+
+def _evaluated(lines: list[dict[str, Any]]) -> set[int]:
     return {line["step"] for line in lines if line.get("event") == "evaluation"}
 
 
-def _load_evaluations(path: Path, steps: set[int]) -> dict[str, list[np.ndarray]]:
+def read_evaluations(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of evaluations.npz, of K evaluations each. Raises UsageError when they are damaged."""
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            arrays = dict(file)
+        steps, length, returns = arrays["step"], arrays["length"], arrays["returns"]
+        same = [arrays["terminated"].shape == arrays["truncated"].shape == length.shape == returns.shape[: length.ndim]]
+        same += [array.shape[:1] == steps.shape for array in arrays.values()]
+        if steps.dtype.kind not in "iu" or returns.dtype.kind not in "fiu" or length.ndim < 2 or not all(same):
+            raise ValueError("its arrays do not belong together")
+    except Exception as error:  # whatever a damaged archive makes numpy, zipfile and zlib raise
+        raise UsageError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    return arrays
+
+
+def _recovered(folder: Path, resume_from: int) -> tuple[dict[str, list[np.ndarray]], list[str]]:
+    """The evaluations that a run goes on with, and what was missing or damaged."""
+    path, metrics, warnings = folder / EVALUATIONS, folder / METRICS, []
+    records = logging.all_records(metrics) if metrics.exists() else []
+    ever, furthest = _evaluated(records), max((each["step"] for each in records), default=0)
+    valid = {step for step in evaluated_steps(folder) if step <= resume_from}
+    if not metrics.exists():
+        warnings.append(f"{metrics} is missing: what it had of the steps up to {max(resume_from, 0):,} is lost")
+    elif number := logging.unreadable_lines(metrics):
+        warnings.append(f"{number} line{'s' if number > 1 else ''} of {metrics} cannot be read, and will be passed over")
+    elif furthest < resume_from:
+        warnings.append(f"{metrics} ends at step {furthest:,}, before the checkpoint of step {resume_from:,}: lines are lost")
     if not path.exists():
-        return {}
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
-    keep = [i for i, step in enumerate(arrays["step"]) if int(step) in steps]
-    return {name: [values[i] for i in keep] for name, values in arrays.items()}
+        if valid:
+            warnings.append(f"{path} is missing: the episodes of the evaluations up to step {resume_from:,} are lost")
+        return {}, warnings
+    try:
+        arrays = read_evaluations(path)
+    except UsageError as error:
+        return {}, [*warnings, f"{error}: it was set aside as {set_aside(path, 'damaged').name}"]
+    steps = [int(step) for step in arrays["step"]]
+    # Without a line in metrics.jsonl: the last when a kill came between the two, to be done again; others when lines are lost.
+    untold = [step for step in steps if step not in ever]
+    keep = [i for i, step in enumerate(steps) if step in valid or (step in untold and step < resume_from)]
+    if sum(step >= resume_from for step in untold) > 1:
+        warnings.append(
+            f"{path} knows of later evaluations than {metrics}: it was set aside as {set_aside(path, 'later').name}"
+        )
+    return ({name: [values[i] for i in keep] for name, values in arrays.items()} if keep else {}), warnings

@@ -18,16 +18,21 @@ import jax
 import numpy as np
 import yaml
 
-from rollax.errors import UsageError, naming
+from rollax.errors import UsageError
+from rollax.host.files import sync, write_atomically
 from rollax.host.settings import RunOptions, Spec, entry, settings_of
 from rollax.populations.evolution import Range
 from rollax.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 CUSTOM = "custom"
 CONFIG, ENVIRONMENT, METRICS, EVALUATIONS = "config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz"
 LINEAGE = "lineage.jsonl"  # of a population that evolves
 LOCK = ".lock"
+CHECKPOINTS = "checkpoints"
+# Options that change what is learnt. A run keeps them, as it keeps everything that is no option.
+_LASTING = ("seed", "seeds", *(field.name for field in dataclasses.fields(RunOptions) if field.name.startswith("evolve_")))
+MOST_TRIES = 100
 
 
 def create(spec: Spec) -> Path:
@@ -35,16 +40,40 @@ def create(spec: Spec) -> Path:
 
     Raises UsageError when the folder is there already or cannot be written.
     """
-    folder = Path(spec.options.run_dir or _default_folder(spec))
+    given = spec.options.run_dir
+    folder = _new_folder(spec) if given is None else Path(given)
+    taken = f"{folder} exists and is not empty: choose another --run-dir, or go on with: rollax resume {folder}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty: choose another --run-dir, or go on with: rollax resume {folder}")
+        raise UsageError(taken)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).open("x").close()  # of two runs that begin here together, one is refused
+        sync(folder.parent)
         write_spec(folder, spec)
         write_atomically(folder / ENVIRONMENT, json.dumps(machine(), indent=2).encode())
+    except FileExistsError as error:
+        raise UsageError(taken) from error
     except OSError as error:
-        raise UsageError(f"the run folder {folder} cannot be written ({error}): choose another --run-dir") from error
+        raise UsageError(_unwritable(folder, error)) from error
     return folder
+
+
+def _unwritable(folder: Path, error: OSError) -> str:
+    return f"the run folder {folder} cannot be written ({error}): choose another --run-dir"
+
+
+def _new_folder(spec: Spec) -> Path:
+    """Makes a folder of a name that no other run has, however many begin at the same moment."""
+    for _ in range(MOST_TRIES):
+        folder = _default_folder(spec)
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(_unwritable(folder, error)) from error
+    raise UsageError(f"{_default_folder(spec).parent} has no name left for another run: choose a --run-dir")
 
 
 def _default_folder(spec: Spec) -> Path:
@@ -54,28 +83,34 @@ def _default_folder(spec: Spec) -> Path:
 
 def write_spec(folder: Path, spec: Spec) -> None:
     """config.yaml: plain values only."""
+    document = {"rollax": __version__, "format": FORMAT, **_document(spec)}
+    write_atomically(folder / CONFIG, yaml.safe_dump(document, sort_keys=False).encode())
+
+
+def made_with(spec: Spec) -> dict[str, Any]:
+    """What a run keeps as long as it lives, as it is in config.yaml; checkpoints have it too, to be compared."""
+    document = _document(spec)
+    options = {name: document["options"][name] for name in _LASTING}
+    return json.loads(json.dumps(document | {"options": options}))
+
+
+def _document(spec: Spec) -> dict[str, Any]:
     options = dataclasses.asdict(spec.options)
     options["run_dir"] = None  # the folder may be moved
-    document = {
-        "rollax": __version__,
-        "format": FORMAT,
-        **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)},
-        "config": dataclasses.asdict(spec.config),
-        "network": CUSTOM if spec.network == CUSTOM else dataclasses.asdict(spec.network),
-        "options": options,
-    }
-    write_atomically(folder / CONFIG, yaml.safe_dump(_plain(document), sort_keys=False).encode())
+    parts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    network = CUSTOM if spec.network == CUSTOM else dataclasses.asdict(spec.network)
+    return _plain({**parts, "config": dataclasses.asdict(spec.config), "network": network, "options": options})
 
 
 def read_spec(folder: Path) -> Spec:
     """The specification of a run. Raises UsageError when there is none, or when it is of another format."""
     path = Path(folder) / CONFIG
     if not path.is_file():
-        raise UsageError(f"{folder} is not a run: it has no {CONFIG}")
+        raise UsageError(f"{folder} is not a run: it has no {CONFIG}; give the folder that `rollax train` named")
     try:
-        document = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {error}") from error
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid YAML: mend it, or bring a copy of it back ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         version = document.get("rollax", "unknown") if isinstance(document, dict) else "unknown"
         raise UsageError(
@@ -87,7 +122,9 @@ def read_spec(folder: Path) -> Spec:
     except UsageError as error:
         raise UsageError(f"{path}, written by rollax {document.get('rollax')}: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error})") from error
+        raise UsageError(
+            f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error}): mend it, or bring a copy back"
+        ) from error
 
 
 def _spec_of(document: dict[str, Any]) -> Spec:
@@ -129,14 +166,6 @@ def alone(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise UsageError(f"{folder} is being written by another process: wait for it, or stop it first") from error
         yield
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Whole or not at all, also when the process is killed."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    with naming(path):
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
 
 
 def machine() -> dict[str, Any]:

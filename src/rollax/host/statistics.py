@@ -9,7 +9,7 @@ RESAMPLES = 2000
 NUMBERS_AT_ONCE = 4_000_000
 
 
-def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> dict[str, float]:
+def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95, with_interval: bool = True) -> dict[str, float]:
     """Mean, spread and interquartile mean with its percentile bootstrap interval.
 
     `count`, `mean`, `std` (of the sample, 0 for one value), `min`, `max`, `median`, `p20` (a percentile), `iqm` (the mean
@@ -17,7 +17,8 @@ def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95) ->
     infinite). Such values are left out of the others, which are NaN when nothing is left. The same values give the same
     interval, in whatever order.
 
-    For n = 1 the interval is the value; it says nothing about spread then.
+    Without its interval, which takes longest, the ends of that are NaN. For n = 1 the interval is the value; it says nothing
+    about spread then.
     """
     values = np.asarray(values, dtype=np.float64).ravel()
     finite = np.sort(values[np.isfinite(values)])
@@ -26,7 +27,7 @@ def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95) ->
         return summary | dict.fromkeys(
             ("mean", "std", "min", "max", "median", "p20", "iqm", "iqm_low", "iqm_high"), float("nan")
         )
-    low, high = bootstrap_interval(finite, confidence)
+    low, high = bootstrap_interval(finite, confidence) if with_interval else (float("nan"), float("nan"))
     return summary | {
         "mean": float(finite.mean()),
         "std": float(finite.std(ddof=1)) if finite.size > 1 else 0.0,

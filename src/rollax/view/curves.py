@@ -1,8 +1,6 @@
 """What learning curves are made of: runs as they lie on disk, and what tells one from another."""
 
-import io
 import math
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +8,7 @@ import numpy as np
 
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
+from rollax.host.record import read_evaluations
 from rollax.host.run_folder import EVALUATIONS, METRICS, read_spec
 from rollax.host.settings import Spec
 
@@ -82,19 +81,17 @@ def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarr
     if not path.exists():
         return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0))
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            steps, returns, length = file["step"], file["returns"].astype(float), file["length"]
-            returns = returns.reshape(*length.shape, -1)
-            kinds = file["agent_types"][0] if "agent_types" in file else np.array([""] * returns.shape[-1])
-            by_kind = {
-                str(kind): returns[..., kinds == kind].mean(axis=-1).reshape(len(steps), count, -1)
-                for kind in dict.fromkeys(kinds)
-            }
-            within = file[WITHIN].astype(float) if WITHIN in file else np.zeros((*length.shape, 0))
-            episodes = length.shape[-1]
-            return steps, by_kind, within.reshape(len(steps), count, episodes, within.shape[-1])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} cannot be read ({error}): move it away to plot the rest of the run") from error
+        arrays = read_evaluations(path)
+        steps, returns, length = arrays["step"], arrays["returns"].astype(float), arrays["length"]
+        returns = returns.reshape(*length.shape, -1)
+        kinds = arrays["agent_types"][0] if "agent_types" in arrays else np.array([""] * returns.shape[-1])
+        by_kind = {
+            str(kind): returns[..., kinds == kind].mean(axis=-1).reshape(len(steps), count, -1) for kind in dict.fromkeys(kinds)
+        }
+        within = arrays[WITHIN].astype(float) if WITHIN in arrays else np.zeros((*length.shape, 0))
+        return steps, by_kind, within.reshape(len(steps), count, length.shape[-1], within.shape[-1])
+    except (ValueError, IndexError) as error:
+        raise UsageError(f"{error}: move {path} away to plot the rest of the run") from error
 
 
 def _column(values: list[Any], count: int) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollax.errors import UsageError
+from rollax.host.files import write_atomically
 from rollax.host.lineage import read as read_lineage
-from rollax.host.run_folder import write_atomically
 from rollax.host.statistics import bootstrap_interval, interquartile_mean
 from rollax.view import lineage
 from rollax.view.curves import PANELS, Curve, Run, curves_of, read_run

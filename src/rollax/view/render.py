@@ -17,8 +17,8 @@ from rollax.environments.view_base import shown_state, trial_episode
 from rollax.errors import UsageError
 from rollax.host import keys
 from rollax.host.api import Policy, load
+from rollax.host.files import write_atomically
 from rollax.host.program import eval_steps
-from rollax.host.run_folder import write_atomically
 from rollax.spaces import Ball, Box
 from rollax.view import draw
 from rollax.view import scene as scenes

@@ -1,0 +1,49 @@
+"""What a person is told when a run begins and when it ends."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+
+from rollax.host.loop import Result
+from rollax.host.program import Program
+from rollax.host.progress import duration, size
+from rollax.host.settings import Spec
+
+
+def of_program(program: Program) -> str:
+    """What was compiled."""
+    memory = f", about {size(program.memory_bytes)} of memory" if program.memory_bytes else ""
+    members = f", {program.num_members} members in one program" if program.num_members else ""
+    device = jax.devices()[0]
+    return f"compiled in {program.compile_seconds:.1f} s for {device.platform}{memory}{members}"
+
+
+def command() -> str:
+    """How this program is called from the shell that a person reads in: by its path where it is not on the search path."""
+    beside = Path(sys.executable).with_name("rollax")
+    if shutil.which("rollax"):
+        return "rollax"
+    return os.path.relpath(beside) if beside.exists() else "python -m rollax"
+
+
+def at_the_end(result: Result, spec: Spec) -> list[str]:
+    """What a person is told at the end: the outcome and what to do next."""
+    folder, rollax = result.folder, command()
+    outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
+    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {folder}"]
+    if result.status == "stopped":
+        return [*lines, f"  {rollax} resume {folder}"]
+    if result.status == "nonfinite":
+        return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
+    best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint, on other episodes than chose it"
+    return [
+        *lines,
+        f"  {rollax} eval {folder}      other episodes of its last policy",
+        *([best] if spec.options.keep_best else []),
+        f"  {rollax} plot {folder}      its curves",
+        f"  {rollax} render {folder}    an episode to look at",
+        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
+    ]
