@@ -45,12 +45,12 @@ def compiled(name: str) -> Any:
 
 def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[list[int]]]:
     """A ring to which a row was added at every time, by the streams that keep it; and each stream's numbers, oldest first."""
-    ring, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
+    replay, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
     for time, keep in enumerate(keeps):
-        ring = compiled("add")(ring, row(streams, time), jnp.asarray(keep))
+        replay = compiled("add")(replay, row(streams, time), jnp.asarray(keep))
         for stream in range(streams):
             kept[stream] += [1000 * stream + time] if keep[stream] else []
-    return ring, [numbers[-places:] for numbers in kept]
+    return replay, [numbers[-places:] for numbers in kept]
 
 
 @few
@@ -58,13 +58,13 @@ def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[lis
 def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: int) -> None:
     """All of the last rows come, in their types, and none that was never added, was overwritten, or was not to be kept."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.7
-    ring, kept = filled(streams, places, keeps)
+    replay, kept = filled(streams, places, keeps)
     everything = sorted(number for numbers in kept for number in numbers)
-    assert int(jnp.sum(ring.size)) == len(everything)
+    assert int(jnp.sum(replay.size)) == len(everything)
     if not everything:
         return
-    index = compiled("sample")(ring, jax.random.key(seed), 400, 1)
-    drawn = ring.rows(ring, index)
+    index = compiled("sample")(replay, jax.random.key(seed), 400, 1)
+    drawn = ring.rows(replay, index)
     assert sorted(set(np.asarray(drawn["number"]).tolist())) == everything
     assert {name: x.dtype for name, x in drawn.items()} == {name: x.dtype for name, x in example().items()}
     assert np.array_equal(drawn["picture"][:, 1, 1], np.asarray(drawn["number"]) % 256)
@@ -76,33 +76,33 @@ def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: 
 def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time: int) -> None:
     """Each sequence that is whole comes, from the oldest to the newest, and none across the place where the ring is written."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.8
-    ring, kept = filled(streams, 6, keeps)
+    replay, kept = filled(streams, 6, keeps)
     whole = {tuple(numbers[i : i + length]) for numbers in kept for i in range(len(numbers) - length + 1)}
-    assert bool(ring.can_sample(ring, 1, length)) == bool(whole)
-    assert bool(ring.can_sample(ring, len(whole), length))
-    assert not bool(ring.can_sample(ring, len(whole) + 1, length))
+    assert bool(ring.can_sample(replay, 1, length)) == bool(whole)
+    assert bool(ring.can_sample(replay, len(whole), length))
+    assert not bool(ring.can_sample(replay, len(whole) + 1, length))
     if whole:
-        index = compiled("sample")(ring, jax.random.key(seed), 400, length)
-        drawn = np.asarray(compiled("sequences")(ring, index, length)["number"])
+        index = compiled("sample")(replay, jax.random.key(seed), 400, length)
+        drawn = np.asarray(compiled("sequences")(replay, index, length)["number"])
         assert {tuple(column) for column in drawn.T.tolist()} == whole
 
 
 def test_streams_of_other_lengths_are_drawn_evenly() -> None:
     """Each row is as likely, not each stream."""
-    ring, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
-    drawn = ring.rows(ring, compiled("sample")(ring, jax.random.key(0), 10_000, 1))["number"]
+    replay, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
+    drawn = ring.rows(replay, compiled("sample")(replay, jax.random.key(0), 10_000, 1))["number"]
     _, counts = np.unique(np.asarray(drawn), return_counts=True)
     assert len(counts) == 10
     assert scipy.stats.chisquare(counts).pvalue > 0.01
 
 
 def test_nothing_to_sample() -> None:
-    ring = ring.init(example(), 1, 4)
+    replay = ring.init(example(), 1, 4)
     with pytest.raises(UsageError, match="nothing to sample"):
-        ring.sample(ring, jax.random.key(0), 2)
-    ring = ring.add(ring, row(1, 0), jnp.ones(1, bool))
+        ring.sample(replay, jax.random.key(0), 2)
+    replay = ring.add(replay, row(1, 0), jnp.ones(1, bool))
     with pytest.raises(UsageError, match="no stream holds 2 rows"):
-        ring.sample(ring, jax.random.key(0), 2, 2)
+        ring.sample(replay, jax.random.key(0), 2, 2)
 
 
 def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +117,14 @@ def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.M
         ring.init(example(), 3, 2)
 
 
-@pytest.mark.parametrize("memory", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
-def test_what_could_never_be_drawn_is_refused(memory: ring.Memory) -> None:
+@pytest.mark.parametrize("buffer", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
+def test_what_could_never_be_drawn_is_refused(buffer: ring.ReplayBuffer) -> None:
     """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
-    enough = 64 * (5 + 4) if memory.draw.__module__ == ring.__name__ else 64 * 5
+    enough = 64 * (5 + 4) if buffer.sample.__module__ == ring.__name__ else 64 * 5
     config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
     with pytest.raises(UsageError, match=rf"capacity \({enough - 1}\) holds too little .* try {enough} or more"):
-        memory.init(step(1, 0, 0, False, False), 64, config)
-    memory.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
+        buffer.init(step(1, 0, 0, False, False), 64, config)
+    buffer.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
 
 
 def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,8 @@ def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> Non
 def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> Step:
     wide = lambda x, dtype: jnp.broadcast_to(jnp.asarray(x, dtype), streams)  # noqa: E731
     ends = wide(terminated, bool), wide(truncated, bool)
-    return Step(wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32), *ends, wide(obs + 0.5, jnp.float32))
+    acted = wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32)
+    return Step(*acted, *ends, wide(obs + 0.5, jnp.float32), wide(obs % 3 == 0, bool), wide(obs + 0.25, jnp.float32))
 
 
 def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float) -> tuple[float, float, float]:
@@ -168,17 +169,18 @@ def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, g
 def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
     """By definition: to n steps, an end, or the newest row, whichever comes first; also where the ring has wrapped."""
     numbers, places = np.random.default_rng(seed), 6
-    ring = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
+    replay = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
     steps = [(float(numbers.normal()), bool(numbers.random() < 0.2), bool(numbers.random() < 0.2)) for _ in range(3 + extra)]
     for time, (reward, terminated, truncated) in enumerate(steps):
-        ring = compiled("add")(ring, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
-    index = jnp.arange(int(ring.size[0]), dtype=jnp.int32)
-    batch = ring.returns(ring, index, n, 0.9)
+        replay = compiled("add")(replay, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
+    index = jnp.arange(int(replay.size[0]), dtype=jnp.int32)
+    batch = ring.returns(replay, index, n, 0.9)
     for i, obs in enumerate(np.asarray(batch.obs).astype(int)):
         reward, discount, next_obs = expected_return(steps, obs, n, 0.9)
         assert float(batch.reward[i]) == pytest.approx(reward, abs=1e-5)
         assert float(batch.discount[i]) == pytest.approx(discount, abs=1e-6)
         assert float(batch.next_obs[i]) == next_obs
+        assert float(batch.carry[i]) == obs + 0.25 and bool(batch.reset[i]) == (obs % 3 == 0)
 
 
 @few
@@ -218,17 +220,17 @@ class Settings:
 
 def test_priorities_are_the_distribution() -> None:
     """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
-    config, memory = Settings(), prioritized.prioritized()
-    state = memory.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
+    config, buffer = Settings(), prioritized.prioritized()
+    state = buffer.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
-        state = memory.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
+        state = buffer.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
     error = jnp.arange(40.0) ** 2 / 100
-    state = memory.rate(state, config, jnp.arange(40), error, jnp.ones((), bool))
-    same = memory.rate(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
+    state = buffer.update_priorities(state, config, jnp.arange(40), error, jnp.ones((), bool))
+    same = buffer.update_priorities(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True))
-    state = memory.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
+    state = buffer.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
     priority = np.append((np.asarray(error) + 0.01) ** 0.7, (error[-1] + 0.01) ** 0.7)
-    draw = jax.jit(jax.vmap(lambda key: memory.draw(state, config, key, jnp.float32(0.5))))
+    draw = jax.jit(jax.vmap(lambda key: buffer.sample(state, config, key, jnp.float32(0.5))))
     batch, index = draw(jax.random.split(jax.random.key(0), 400))
     counts = np.bincount(np.asarray(index).reshape(-1), minlength=41)
     expected = priority / priority.sum() * counts.sum()
@@ -245,24 +247,24 @@ def test_priorities_are_the_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    "memory", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
+    "buffer", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
 )
-def test_nothing_large_is_copied(memory: ring.Memory) -> None:
+def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
     """In a compiled loop whose state is donated no step copies the rows or their priorities."""
     places, config = 32_000, Settings(capacity=32_000)
     nothing, no = jnp.zeros(()), jnp.zeros((), bool)
-    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3))
+    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3), no, jnp.zeros(4))
     row = jax.tree.map(lambda x: x[None], example)
 
     def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        state = memory.add(state, row, jnp.ones(1, bool))
-        batch, index = memory.draw(state, config, key, jnp.float32(0))
-        state = memory.rate(state, config, index, batch.reward, jnp.ones((), bool))
+        state = buffer.add(state, row, jnp.ones(1, bool))
+        batch, index = buffer.sample(state, config, key, jnp.float32(0))
+        state = buffer.update_priorities(state, config, index, batch.reward, jnp.ones((), bool))
         return state, sum(jnp.sum(x) for x in jax.tree.leaves(batch))
 
     run = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys), donate_argnums=0)
     keys = jax.random.split(jax.random.key(0), 5)
-    program = run.lower(memory.init(example, 1, config), keys).compile().as_text()
+    program = run.lower(buffer.init(example, 1, config), keys).compile().as_text()
     sizes = (places, -(-places // prioritized.CHILDREN))
     large = re.compile(rf"= \w+\[(?:1,)?(?:{'|'.join(map(str, sizes))})[,\]]\S* copy\(")
     assert re.search(rf"\[(?:1,)?{places}[,\]]", program), "the test no longer knows the program's words"
