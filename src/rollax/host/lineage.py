@@ -40,7 +40,7 @@ def words(spec: Spec, updates: int, generation: Generation) -> str:
     fitness = f"{known.min():.2f} to {known.max():.2f}" if known.size else "not known yet"
     replaced = int(children(generation).sum())
     ranges = "".join(f"  {name} {values.min():.3g} to {values.max():.3g}" for name, values in generation.settings.items())
-    number, frames = updates // spec.updates_per_generation, updates * spec.config.frames_per_update
+    number, frames = updates // spec.updates_per_generation, updates * spec.config.steps_per_update
     return f"{frames:>13,} steps  generation {number}: return in training {fitness}, {replaced} replaced{ranges}"
 
 
