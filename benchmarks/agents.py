@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 import rollax
-from rollax.environments.core import Streams
+from rollax.acting import streams
 
 
 class Case(NamedTuple):
@@ -64,17 +64,20 @@ def seconds(run: Callable[[Any], Any], state: Any) -> float:
 
 
 def ours(env: Any, size: int, num_steps: int) -> Program:
-    streams = Streams(env, size)
+    given = lambda action, obs, reset, key: (action, action, None)  # noqa: E731
+    one = jnp.zeros(() if env.num_agents is None else env.num_agents, jnp.int32)
 
     def body(carry: Any, step: jax.Array) -> tuple[Any, jax.Array]:
-        state, key = carry
+        actor, key = carry
         act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
-        action = jax.random.randint(act_key, (streams.num_streams,), 0, env.action_space.n)
-        state, after = streams.step(jax.random.split(env_key, size), state, action)
-        return (state, key), after.reward.sum()
+        action = jax.random.randint(act_key, (size, *one.shape), 0, env.action_space.n)
+        keys = jax.random.split(env_key, size)
+        actor, experience, after = streams.step(env, given, actor._replace(carry=action), keys)
+        return (streams.restart(env, actor, streams.episode_ended(env, after)), key), experience.reward.sum()
 
     run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    return run, (jax.jit(lambda key: streams.init(key))(jax.random.key(0)), jax.random.key(1))
+    begin = jax.jit(lambda key: streams.begin_streams(env, key, size, one))
+    return run, (begin(jax.random.key(0)), jax.random.key(1))
 
 
 def theirs(env: Any, size: int, num_steps: int) -> Program:
@@ -119,7 +122,7 @@ def training(arguments: argparse.Namespace) -> None:
     for case in CASES:
         env = rollax.make(f"jaxmarl/{case.name}", **case.arguments)
         config = rollax.PPOConfig(**case.config)
-        config = dataclasses.replace(config, total_updates=_TOTAL_FRAMES / config.frames_per_update)
+        config = dataclasses.replace(config, total_updates=_TOTAL_FRAMES / config.steps_per_update)
         algorithm = rollax.ppo(env, functools.partial(rollax.actor_critic, env, rollax.NetworkConfig(**case.network)))
         state = jax.jit(algorithm.init)(jax.random.key(0), config)
         started = time.perf_counter()
@@ -130,7 +133,7 @@ def training(arguments: argparse.Namespace) -> None:
             started = time.perf_counter()
             state, _ = jax.block_until_ready(step(state))
             times.append(time.perf_counter() - started)
-        speed = config.frames_per_update / statistics.median(times[1:])
+        speed = config.steps_per_update / statistics.median(times[1:])
         print(f"{case.name:<24} {speed * env.num_agents:>14,.0f} {speed:>10,.0f} {compiling:>10.1f}", flush=True)
 
 

@@ -20,7 +20,7 @@ config = kinds.config(**shared)
 shape = kinds.network_config(hidden=(width, width), layer_norm=False)
 algorithm = kinds.make(environment, functools.partial(kinds.make_network, environment, shape))
 
-updates = frames // config.frames_per_update
+updates = frames // config.steps_per_update
 started = time.perf_counter()
 program = (
     jax.jit(rollax.segment(algorithm, updates), donate_argnums=0)
@@ -34,7 +34,7 @@ rates, efforts = [], []
 for _ in range(repeats):
     started, processor = time.perf_counter(), time.process_time()
     state, _ = jax.block_until_ready(program(state, jnp.int32(updates)))
-    done = updates * config.frames_per_update
+    done = updates * config.steps_per_update
     rates.append(done / (time.perf_counter() - started))
     efforts.append(done / (time.process_time() - processor))
 found = {"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}

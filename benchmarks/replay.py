@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.replay import prioritized, ring
-from rollax.replay.ring import Memory, Step
+from rollax.replay.ring import ReplayBuffer, Step
 
 FOLDER = Path(__file__).resolve().parent
 REPEATS, STEPS, BATCH = 5, 2000, 256
@@ -48,8 +48,8 @@ def main() -> None:
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
     for size in arguments.sizes:
-        memories = ring.uniform(), ring.uniform(3), prioritized.prioritized()
-        times = [microseconds(memory, size, arguments.observation) for memory in memories]
+        buffers = ring.uniform(), ring.uniform(3), prioritized.prioritized()
+        times = [microseconds(buffer, size, arguments.observation) for buffer in buffers]
         needed = ring.size_in_bytes(example(arguments.observation), 1, size)
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))
     for width in arguments.widths:
@@ -59,24 +59,24 @@ def main() -> None:
 
 def example(numbers: int) -> Step:
     obs, no = jnp.zeros(numbers), jnp.zeros((), bool)
-    return Step(obs, jnp.zeros(1), jnp.zeros(()), no, no, obs)
+    return Step(obs, jnp.zeros(1), jnp.zeros(()), no, no, obs, no, ())
 
 
-def microseconds(memory: Memory, size: int, numbers: int) -> float:
-    """Of one add and one draw, of which every number is used, and one rating of priorities."""
+def microseconds(buffer: ReplayBuffer, size: int, numbers: int) -> float:
+    """Of one add and one draw, of which every number is used, and one update of priorities."""
     config = Settings(size)
     row = jax.tree.map(lambda x: x[None], example(numbers))
 
     def body(i: jax.Array, carry: Any) -> Any:
         state, total, key = carry
         key, draw_key = jax.random.split(key)
-        state = memory.add(state, row._replace(reward=jnp.full(1, i, jnp.float32)), jnp.ones(1, bool))
-        batch, index = memory.draw(state, config, draw_key, jnp.float32(0))
-        state = memory.rate(state, config, index, jnp.abs(batch.reward), jnp.ones((), bool))
+        state = buffer.add(state, row._replace(reward=jnp.full(1, i, jnp.float32)), jnp.ones(1, bool))
+        batch, index = buffer.sample(state, config, draw_key, jnp.float32(0))
+        state = buffer.update_priorities(state, config, index, jnp.abs(batch.reward), jnp.ones((), bool))
         return state, total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), key
 
     run = jax.jit(lambda *carry: jax.lax.fori_loop(0, STEPS, body, carry), donate_argnums=0)
-    carry = memory.init(example(numbers), 1, config), jnp.zeros(()), jax.random.key(0)
+    carry = buffer.init(example(numbers), 1, config), jnp.zeros(()), jax.random.key(0)
     full = jax.tree.map(jnp.copy, ring.Replay(*carry[0][:3]) if isinstance(carry[0], ring.Replay) else carry[0].replay)
     full = full._replace(size=full.size + size)
     carry = (full if isinstance(carry[0], ring.Replay) else carry[0]._replace(replay=full), *carry[1:])

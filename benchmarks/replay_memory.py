@@ -45,7 +45,8 @@ def measure(capacity: int, prioritized: bool) -> tuple[int, int]:
     step = jax.jit(algorithm.step, donate_argnums=0).lower(abstract).compile()
     _, obs = environment.reset(jax.random.key(0))
     no, nothing = jnp.zeros((), bool), jnp.zeros(())
-    said = ring.size_in_bytes(Step(obs, jnp.zeros((), jnp.int32), nothing, no, no, obs), config.num_envs, capacity)
+    row = Step(obs, jnp.zeros((), jnp.int32), nothing, no, no, obs, no, ())
+    said = ring.size_in_bytes(row, config.num_envs, capacity)
 
     folder = tempfile.mkdtemp()
     checkpoints = Checkpoints(folder)

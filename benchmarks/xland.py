@@ -20,10 +20,9 @@ import xminigrid
 from xminigrid.wrappers import GymAutoResetWrapper
 
 import rollax
-from rollax.acting import agents, rollout
-from rollax.algorithms.on_policy import Happened, Learner
+from rollax.acting import agents, streams
 from rollax.algorithms.ppo import learn
-from rollax.environments.core import Streams
+from rollax.learning import train_state
 
 NAMES = (
     "MiniGrid-Empty-6x6",
@@ -42,17 +41,20 @@ def seconds(run: Callable[[Any], Any], state: Any) -> float:
 
 
 def ours(env: Any, size: int, num_steps: int) -> tuple[Callable[[Any], Any], Any]:
-    streams = Streams(env, size)
+    given = lambda action, obs, reset, key: (action, action, None)  # noqa: E731
+    one = jnp.zeros(() if env.num_agents is None else env.num_agents, jnp.int32)
 
     def body(carry: Any, time: jax.Array) -> tuple[Any, jax.Array]:
-        state, key = carry
+        actor, key = carry
         act_key, env_key = jax.random.split(jax.random.fold_in(key, time))
-        action = jax.random.randint(act_key, (size,), 0, env.action_space.n)
-        state, after = streams.step(jax.random.split(env_key, size), state, action)
-        return (state, key), after.reward.sum()
+        action = jax.random.randint(act_key, (size, *one.shape), 0, env.action_space.n)
+        keys = jax.random.split(env_key, size)
+        actor, experience, after = streams.step(env, given, actor._replace(carry=action), keys)
+        return (streams.restart(env, actor, streams.episode_ended(env, after)), key), experience.reward.sum()
 
     run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    return run, (jax.jit(lambda key: streams.init(key))(jax.random.key(0)), jax.random.key(1))
+    begin = jax.jit(lambda key: streams.begin_streams(env, key, size, one))
+    return run, (begin(jax.random.key(0)), jax.random.key(1))
 
 
 def theirs(env: Any, name: str, size: int, num_steps: int) -> tuple[Callable[[Any], Any], Any]:
@@ -116,7 +118,7 @@ def train(config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int)
         started = time.perf_counter()
         state, _ = jax.block_until_ready(step(state))
         times.append(time.perf_counter() - started)
-    return config.frames_per_update / statistics.median(times[1:]), compiling, size
+    return config.steps_per_update / statistics.median(times[1:]), compiling, size
 
 
 SHAPE = {"num_envs": 1024, "num_steps": 32, "sequence_length": 32, "num_minibatches": 8, "num_epochs": 1}
@@ -149,16 +151,15 @@ def sequences(arguments: argparse.Namespace) -> None:
 def acting(env: Any, state: Any) -> tuple[Any, Any]:
     """The rollout of an update, alone."""
     config = state.config
-    team, streams = agents.team(env, config.sharing), Streams(env, config.num_envs)
-    actor, trajectory, _ = rollout.rollout(streams, team, state.network, state.actor, state.key, config.num_steps)
-    return actor, trajectory
+    policy = agents.policy(agents.team(env, config.sharing), train_state.sample, state.train)
+    actor, rollout, _ = streams.unroll(env, policy, state.actor, state.key, config.num_steps)
+    return actor, rollout
 
 
-def learning(state: Any, actor: Any, trajectory: Any) -> Any:
+def learning(state: Any, actor: Any, rollout: Any) -> Any:
     """What an update does with its rollout, alone."""
-    learner = Learner(state.network, state.optimizer, state.observations, state.returns)
-    happened = Happened(trajectory, actor.carry, actor.discounted_return)
-    return learn(state.config, jnp.zeros(()), learner, happened, state.key)
+    last = actor.carry, state.discounted_return
+    return learn(state.config, jnp.zeros(()), state.train, rollout, last, state.key)
 
 
 def products(jaxpr: Any) -> int:
@@ -184,8 +185,8 @@ def work(state: Any) -> int:
     takes two products for each of the way there. Values of truncated steps before the last one are left out.
     """
     actor, config = state.actor, state.config
-    one = jax.tree.map(lambda x: x[0], (actor.carry, actor.streams.obs))
-    forward = products(jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(state.network, *one).jaxpr)
+    one = jax.tree.map(lambda x: x[0], (actor.carry, actor.obs))
+    forward = products(jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(state.train.network, *one).jaxpr)
     return forward * config.num_envs * (config.num_steps * (1 + 3 * config.num_epochs) + 1)
 
 
@@ -240,7 +241,7 @@ def source(arguments: argparse.Namespace) -> None:
         times = f"{alone:>12.3f} {act:>7.3f} {teach:>9.3f} {alone + act + teach:>5.2f}"
         speeds = f"{flops / whole / 1e12:>8.3f} {flops / whole / most:>8.3f}"
         made = f"{begun.compiling:>10.1f} {begun.megabytes:>8,.0f}"
-        print(f"{precision:<10} {config.frames_per_update / whole:>10,.0f} {times} {speeds} {made}", flush=True)
+        print(f"{precision:<10} {config.steps_per_update / whole:>10,.0f} {times} {speeds} {made}", flush=True)
 
 
 def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, int, dict[str, float]]:
@@ -252,14 +253,14 @@ def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, i
     for _ in range(warm_up):
         state, _ = step(state)
     config = state.config
-    walk, _ = ours(env, config.num_envs, config.num_steps)
+    walk, (still, _) = ours(env, config.num_envs, config.num_steps)
     act, teach = jax.jit(functools.partial(acting, env)), jax.jit(lambda happened: learning(*happened))
     measured = []
     for _ in range(repeats + 1):
         # Calls return before they are done: what still ran would slow down what is measured.
         state, happened = jax.block_until_ready((state, act(state)))
         programs = {
-            "environment": (walk, (state.actor.streams, state.key)),
+            "environment": (walk, (state.actor._replace(carry=still.carry), state.key)),
             "rollout": (act, state),
             "learning": (teach, (state, *happened)),
             "update": (step, state),

@@ -1,6 +1,6 @@
 """The pure layer: PPO on CartPole in a loop of one's own, eight seeds in one program.
 
-`ppo(environment, network)` gives four pure functions on one pytree. Here `step` is vmapped over seeds, compiled in segments of
+`ppo(environment, network)` gives pure functions on one pytree. Here `step` is vmapped over seeds, compiled in segments of
 ten updates, and everything else is plain Python between segments.
 """
 
@@ -33,7 +33,7 @@ advance = jax.jit(rollax.segment(algorithm, capacity=10), donate_argnums=0)
 
 for update in range(0, UPDATES, 10):
     state, metrics = advance(state, 10)  # metrics: [10 updates, 8 seeds]
-    episodes = metrics["episodes/number"].sum(axis=0)
-    returns = metrics["episodes/total_return"].sum(axis=0) / episodes
-    steps = (update + 10) * config.frames_per_update
+    episodes = metrics.episodes.number.sum(axis=0)
+    returns = metrics.episodes.total_return.sum(axis=0) / episodes
+    steps = (update + 10) * config.steps_per_update
     print(f"{steps:>7,} steps  return {returns.mean():6.1f}  worst seed {returns.min():6.1f}")

@@ -10,9 +10,10 @@ import pytest
 
 from laws.programs import fresh
 from laws.walk import Walk
-from rollax.acting import rollout
-from rollax.environments import Streams
-from rollax.learning import normalization
+from rollax.acting import agents, streams
+from rollax.acting.streams import by_stream
+from rollax.learning import normalization, returns, train_state
+from rollax.learning.train_state import TrainState
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.core import step
 
@@ -21,56 +22,57 @@ CASES = [("none", None), ("gru", None), ("lstm", 2)]
 
 
 @cache
-def happened(core: str, agents: int | None) -> tuple[Any, ...]:
-    """Network, the actor before and after the second of two rollouts, its trajectory and its episodes."""
-    environment = Walk(agents=agents)
+def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
+    """Network, the actor before and after the second of two rollouts, with its parts by stream, its experience and episodes."""
+    environment = Walk(agents=num_agents)
     config = NetworkConfig(hidden=(8,), core=core, core_size=4)
     network = jax.jit(lambda key: actor_critic(environment, config, key))(jax.random.key(0))
-    streams = Streams(environment, ENVS)
-    team = agents.team(environment, "all")
-    run = jax.jit(lambda actor, key: rollout.rollout(streams, team, network, actor, key, STEPS))
-    carry = rollout.initial_carry(team, network, ENVS)
-    first, _, _ = run(rollout.start(streams, carry, jax.random.key(1)), jax.random.key(2))
-    last, trajectory, episodes = run(fresh(first), jax.random.key(3))
-    return network, first, last, trajectory, episodes
+    team, train = agents.team(environment, "all"), TrainState(network, {}, None, None)
+    policy = agents.policy(team, train_state.sample, train)
+    run = jax.jit(lambda actor, key: streams.unroll(environment, policy, actor, key, STEPS))
+    carry = agents.initial_carry(team, train_state.initial_carry, train)
+    first, _, _ = run(streams.begin_streams(environment, jax.random.key(1), ENVS, carry), jax.random.key(2))
+    last, experience, episodes = run(fresh(first), jax.random.key(3))
+    parts = ("obs", "carry", "episode_return", "episode_length")
+    first, last = (x._replace(**by_stream(environment, {name: x._asdict()[name] for name in parts})) for x in (first, last))
+    return network, first, last, experience, episodes
 
 
-@pytest.mark.parametrize(("core", "agents"), CASES)
-def test_steps_follow_each_other(core: str, agents: int | None) -> None:
-    _, first, _, trajectory, _ = happened(core, agents)
-    ended = np.asarray(trajectory.terminated | trajectory.truncated)
-    assert np.array_equal(trajectory.reset[1:], ended[:-1]), "an observation begins an episode after an end, and only then"
+@pytest.mark.parametrize(("core", "num_agents"), CASES)
+def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
+    _, first, _, experience, _ = happened(core, num_agents)
+    ended = np.asarray(experience.terminated | experience.truncated)
+    assert np.array_equal(experience.reset[1:], ended[:-1]), "an observation begins an episode after an end, and only then"
     going_on = ~ended[:-1]
-    assert np.array_equal(trajectory.obs[1:][going_on], trajectory.final_obs[:-1][going_on])
-    assert not np.any(np.all(trajectory.obs[1:][ended[:-1]] == trajectory.final_obs[:-1][ended[:-1]], axis=-1))
-    flat = lambda x: np.asarray(x).reshape(trajectory.obs.shape[1:])  # noqa: E731
-    assert np.array_equal(flat(first.streams.obs), trajectory.obs[0]), "a rollout begins where the last one ended"
-    for stored, before in zip(jax.tree.leaves(trajectory.carry), jax.tree.leaves(first.carry), strict=True):
+    assert np.array_equal(experience.obs[1:][going_on], experience.next_obs[:-1][going_on])
+    assert not np.any(np.all(experience.obs[1:][ended[:-1]] == experience.next_obs[:-1][ended[:-1]], axis=-1))
+    assert np.array_equal(first.obs, experience.obs[0]), "a rollout begins where the last one ended"
+    for stored, before in zip(jax.tree.leaves(experience.carry), jax.tree.leaves(first.carry), strict=True):
         assert np.array_equal(stored[0], before)
     assert ended.any() and not ended.all()
 
 
-@pytest.mark.parametrize(("core", "agents"), CASES)
-def test_next_values(core: str, agents: int | None) -> None:
+@pytest.mark.parametrize(("core", "num_agents"), CASES)
+def test_next_values(core: str, num_agents: int | None) -> None:
     """V of the true observation after each step, with the memory as that step left it: also where the time ran out."""
-    network, _, last, trajectory, _ = happened(core, agents)
-    found = np.asarray(rollout.next_values(network, trajectory, last.carry))
-    memories = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), trajectory.carry, last.carry)
+    network, _, last, experience, _ = happened(core, num_agents)
+    found = np.asarray(returns.next_values(network, experience, experience.extras.value, last.carry))
+    memories = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), experience.carry, last.carry)
     evaluate = jax.vmap(jax.vmap(lambda carry, obs: network(carry, obs)[1].value))
-    expected = np.asarray(evaluate(memories, trajectory.final_obs))
-    terminated = np.asarray(trajectory.terminated)
+    expected = np.asarray(evaluate(memories, experience.next_obs))
+    terminated = np.asarray(experience.terminated)
     np.testing.assert_allclose(found[~terminated], expected[~terminated], rtol=1e-5, atol=1e-5)
-    assert np.sum(trajectory.truncated) > trajectory.reward.shape[1], "more truncations than fit into one batch"
-    assert np.any(trajectory.truncated[-1]) or np.any(~terminated[-1])
+    assert np.sum(experience.truncated) > experience.reward.shape[1], "more truncations than fit into one batch"
+    assert np.any(experience.truncated[-1]) or np.any(~terminated[-1])
 
 
-@pytest.mark.parametrize(("core", "agents"), CASES)
-def test_episodes_are_counted(core: str, agents: int | None) -> None:
+@pytest.mark.parametrize(("core", "num_agents"), CASES)
+def test_episodes_are_counted(core: str, num_agents: int | None) -> None:
     """Returns and lengths of the episodes that ended, also of those begun in the rollout before."""
-    _, first, last, trajectory, episodes = happened(core, agents)
+    _, first, last, experience, episodes = happened(core, num_agents)
     total, length = np.asarray(first.episode_return).copy(), np.asarray(first.episode_length).copy()
     returns, lengths, number = 0.0, 0, 0
-    for reward, ended in zip(trajectory.reward, trajectory.terminated | trajectory.truncated, strict=True):
+    for reward, ended in zip(experience.reward, experience.terminated | experience.truncated, strict=True):
         total, length = total + np.asarray(reward), length + 1
         returns, lengths, number = returns + total[ended].sum(), lengths + length[ended].sum(), number + ended.sum()
         total[ended], length[ended] = 0.0, 0
@@ -81,29 +83,31 @@ def test_episodes_are_counted(core: str, agents: int | None) -> None:
 
 
 def test_the_record_is_that_of_the_policy() -> None:
-    """Log-densities and values are those of the network for the recorded observations, memories and draws."""
-    network, _, _, trajectory, _ = happened("gru", None)
+    """Log-densities and values are those of the network for the recorded observations, memories and actions."""
+    network, _, _, experience, _ = happened("gru", None)
 
-    def look(carry: Any, obs: Any, reset: jax.Array, draw: jax.Array) -> Any:
+    def look(carry: Any, obs: Any, reset: jax.Array, raw_action: jax.Array) -> Any:
         _, output = step(network, carry, obs, reset)
-        return output.policy.log_prob(draw), output.value
+        return output.policy.log_prob(raw_action), output.value
 
-    log_prob, value = jax.vmap(jax.vmap(look))(trajectory.carry, trajectory.obs, trajectory.reset, trajectory.draw)
-    np.testing.assert_allclose(trajectory.log_prob, log_prob, atol=1e-5)
-    np.testing.assert_allclose(trajectory.value, value, atol=1e-5)
+    log_prob, value = jax.vmap(jax.vmap(look))(experience.carry, experience.obs, experience.reset, experience.extras.raw_action)
+    np.testing.assert_allclose(experience.extras.log_prob, log_prob, atol=1e-5)
+    np.testing.assert_allclose(experience.extras.value, value, atol=1e-5)
 
 
 def test_scaled_rewards() -> None:
     """The sign and the zero of rewards stay; their scale is that of the discounted returns so far, this rollout included."""
-    _, first, _, trajectory, _ = happened("none", None)
-    scaled, discounted, returns = rollout.scale_rewards(trajectory, first.discounted_return, normalization.initial(0.0), 0.9)
+    network, _, _, experience, _ = happened("none", None)
+    moments, none = normalization.initial(0.0), jnp.zeros(ENVS)
+    train, scaled, discounted = train_state.scale_rewards(TrainState(network, {}, None, moments), experience, none, 0.9)
     running, sums = np.zeros(ENVS), []
-    for reward, ended in zip(trajectory.reward, trajectory.terminated | trajectory.truncated, strict=True):
+    for reward, ended in zip(experience.reward, experience.terminated | experience.truncated, strict=True):
         running = 0.9 * running + np.asarray(reward)
         sums.append(running)
         running = np.where(ended, 0, running)
-    np.testing.assert_allclose(scaled, trajectory.reward / np.std(sums), rtol=1e-4)
+    np.testing.assert_allclose(scaled, experience.reward / np.std(sums), rtol=1e-4)
     np.testing.assert_allclose(discounted, running, rtol=1e-4, atol=1e-5)
-    assert float(returns.size) == STEPS * ENVS
-    untouched, same, none = rollout.scale_rewards(trajectory, discounted, (), 0.9)
-    assert untouched is trajectory.reward and same is discounted and none == ()
+    assert float(train.returns.size) == STEPS * ENVS
+    plain = TrainState(network, {}, None, None)
+    same, untouched, kept = train_state.scale_rewards(plain, experience, discounted, 0.9)
+    assert same is plain and untouched is experience.reward and kept is discounted

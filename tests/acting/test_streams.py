@@ -1,4 +1,4 @@
-"""Laws of `Streams`: restarting loses nothing, starts follow one rule, and agents keep their places."""
+"""Laws of `unroll`: restarting loses nothing, starts follow one rule, and agents keep their places."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import rollax.environments as environments
-from rollax.environments import Streams, Transition
+from rollax.acting.streams import Actor, Experience, begin_streams, by_stream, unroll
+from rollax.algorithm import EpisodeSums
+from rollax.checks.play import random_policy
+from rollax.environments import Transition
 from rollax.spaces import Box, Discrete
 
 NUM_ENVS = 5
@@ -62,39 +65,43 @@ class Echo(eqx.Module):
         return jnp.stack([jnp.full(3, number, jnp.float32), jnp.arange(3.0)], axis=1)
 
 
-def drive(streams: Streams, key: jax.Array, steps: int = STEPS) -> dict[str, Any]:
-    """Random actions for some steps: first state, keys, actions and time steps, `[T, ...]`."""
-    init_key, loop_key = jax.random.split(key)
-    first = streams.init(init_key)
-
-    def act(state: Any, key: jax.Array) -> tuple[Any, Any]:
-        action_key, step_key = jax.random.split(key)
-        action = jax.vmap(streams.env.action_space.sample)(jax.random.split(action_key, streams.num_streams))
-        keys = jax.random.split(step_key, streams.num_envs)
-        state, time_step = streams.step(keys, state, action)
-        return state, (keys, action, time_step, state.reset)
-
-    last, (keys, actions, time_steps, resets) = jax.lax.scan(act, first, jax.random.split(loop_key, steps))
-    return {"first": first, "last": last, "keys": keys, "actions": actions, "steps": time_steps, "resets": resets}
+def drive(env: Any, key: jax.Array, num_envs: int = NUM_ENVS, steps: int = STEPS) -> tuple[Actor, Experience, EpisodeSums]:
+    """Random actions for some steps."""
+    start_key, loop_key = jax.random.split(key)
+    return unroll(env, random_policy(env), begin_streams(env, start_key, num_envs, ()), loop_key, steps)
 
 
-def by_hand(env: Any, record: dict[str, Any]) -> dict[str, np.ndarray]:
+def ends(experience: Experience) -> np.ndarray:
+    return np.asarray(experience.terminated | experience.truncated)
+
+
+def following(actor: Actor, experience: Experience) -> tuple[np.ndarray, np.ndarray]:
+    """What the policy sees after each step `[T, E]`, restarts included: the observation, and whether it begins an episode."""
+    pairs = (experience.obs, actor.obs), (experience.reset, actor.reset)
+    obs, reset = (np.concatenate([np.asarray(x)[1:], np.asarray(last)[None]]) for x, last in pairs)
+    return obs, reset
+
+
+def by_hand(env: Any, key: jax.Array, actions: np.ndarray) -> dict[str, np.ndarray]:
     """The same keys and actions, one environment at a time, with a fresh reset after each end."""
     reset = jax.jit(lambda key: env.reset(key))
     step = jax.jit(lambda key, state, action: env.step(key, state, action))
-    columns: dict[str, list[Any]] = {"obs": [], "final_obs": [], "reward": [], "terminated": [], "truncated": []}
-    for e, key in enumerate(record["first"].key):
-        episode, (state, _) = 1, reset(jax.random.fold_in(key, 0))
+    of_step = jax.jit(lambda key, time: jax.random.split(jax.random.fold_in(key, time))[1])
+    start_key, loop_key = jax.random.split(key)
+    columns: dict[str, list[Any]] = {"obs": [], "next_obs": [], "reward": [], "terminated": [], "truncated": []}
+    keys = (jax.random.split(key, actions.shape[1]) for key in (start_key, loop_key))
+    for e, (key, step_key) in enumerate(zip(*keys, strict=True)):
+        episode, (state, obs) = 1, reset(jax.random.fold_in(key, 0))
         rows: dict[str, list[Any]] = {name: [] for name in columns}
-        for t in range(record["actions"].shape[0]):
-            transition = step(record["keys"][t, e], state, record["actions"][t, e])
+        for t in range(actions.shape[0]):
+            transition = step(of_step(step_key, t), state, actions[t, e])
+            seen = (obs, transition.obs, transition.reward, transition.terminated, transition.truncated)
+            for name, value in zip(columns, seen, strict=True):
+                rows[name].append(np.asarray(value))
             state, obs = transition.state, transition.obs
             if transition.terminated | transition.truncated:
                 state, obs = reset(jax.random.fold_in(key, episode))
                 episode += 1
-            seen = (obs, transition.obs, transition.reward, transition.terminated, transition.truncated)
-            for name, value in zip(columns, seen, strict=True):
-                rows[name].append(np.asarray(value))
         for name in columns:
             columns[name].append(np.stack(rows[name]))
     return {name: np.stack(values, axis=1) for name, values in columns.items()}
@@ -102,22 +109,26 @@ def by_hand(env: Any, record: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("env", [Lottery(), environments.make("gymnax/CartPole-v1", max_steps_in_episode=12)])
 def test_restarting_loses_no_reward_and_no_end(env: Any) -> None:
-    record = jax.jit(lambda key: drive(Streams(env, NUM_ENVS), key))(jax.random.key(1))
+    actor, experience, sums = jax.jit(lambda key: drive(env, key))(jax.random.key(1))
     with jax.debug_key_reuse(False):  # the same keys again, on purpose
-        expected = by_hand(env, record)
+        expected = by_hand(env, jax.random.key(1), experience.action)
     assert expected["terminated"].sum() > 0
     for name, values in expected.items():
-        np.testing.assert_allclose(np.asarray(record["steps"]._asdict()[name]), values, rtol=1e-5, atol=1e-6, err_msg=name)
-    episodes = (expected["terminated"] | expected["truncated"]).sum(axis=0)
-    np.testing.assert_array_equal(record["last"].episode, episodes + 1)
-    np.testing.assert_array_equal(record["resets"], expected["terminated"] | expected["truncated"])
+        np.testing.assert_allclose(np.asarray(experience._asdict()[name]), values, rtol=1e-5, atol=1e-6, err_msg=name)
+    ended = expected["terminated"] | expected["truncated"]
+    np.testing.assert_array_equal(actor.starts.episode, ended.sum(axis=0) + 1)
+    np.testing.assert_array_equal(following(actor, experience)[1], ended)
+    assert np.all(experience.reset[0]), "the first observations begin episodes"
+    # Every reward is in an episode that ended, or in one that still runs.
+    assert float(sums.number) == ended.sum()
+    assert float(sums.total_return + jnp.sum(actor.episode_return)) == pytest.approx(expected["reward"].sum(), rel=1e-4)
+    assert float(sums.total_length + jnp.sum(actor.episode_length)) == ended.size
 
 
-def test_final_obs_is_never_a_reset_observation() -> None:
-    record = drive(Streams(Lottery(), NUM_ENVS), jax.random.key(2))
-    steps = record["steps"]
-    ended = np.asarray(steps.terminated | steps.truncated)
-    clock, final_clock = np.asarray(steps.obs)[..., 2], np.asarray(steps.final_obs)[..., 2]
+def test_next_obs_is_never_a_reset_observation() -> None:
+    actor, experience, _ = drive(Lottery(), jax.random.key(2))
+    ended = ends(experience)
+    clock, final_clock = following(actor, experience)[0][..., 2], np.asarray(experience.next_obs)[..., 2]
     assert ended.any() and not ended.all()
     assert (final_clock < 0).all()
     assert (clock[ended] == 0).all()
@@ -128,48 +139,58 @@ def test_final_obs_is_never_a_reset_observation() -> None:
 @pytest.mark.parametrize("env", [Lottery(), Lottery(shortest=4), environments.make("probe/continuous")])
 def test_the_nth_episode_begins_at_the_nth_key(env: Any, num_envs: int) -> None:
     """The start is `reset(fold_in(key, n))` bit for bit, whatever the others do, also where episodes last one step."""
-    record = drive(Streams(env, num_envs), jax.random.key(3))
-    for e, key in enumerate(record["first"].key):
-        later = np.asarray(record["steps"].obs)[np.asarray(record["resets"])[:, e], e]
-        starts = np.concatenate([np.asarray(record["first"].obs)[None, e], later])
+    actor, experience, _ = drive(env, jax.random.key(3), num_envs)
+    obs, resets = (
+        np.concatenate([np.asarray(x), np.asarray(last)[None]])
+        for x, last in ((experience.obs, actor.obs), (experience.reset, actor.reset))
+    )
+    for e, key in enumerate(actor.starts.key):
+        starts = obs[resets[:, e], e]
         keys = jax.vmap(lambda n, key=key: jax.random.fold_in(key, n))(jnp.arange(len(starts)))
         assert len(starts) >= STEPS // 4
         np.testing.assert_array_equal(starts, jax.vmap(env.reset)(keys)[1])
 
 
 def test_all_starts_differ() -> None:
-    record = drive(Streams(Lottery(), num_envs=16), jax.random.key(4), steps=60)
-    starts = np.concatenate([np.asarray(record["first"].obs), np.asarray(record["steps"].obs)[np.asarray(record["resets"])]])
+    _, experience, _ = drive(Lottery(), jax.random.key(4), num_envs=16, steps=60)
+    starts = np.asarray(experience.obs)[np.asarray(experience.reset)]
     assert len(starts) > 300
     assert len(np.unique(starts, axis=0)) == len(starts)
 
 
 def test_a_member_of_a_population_is_the_run_alone() -> None:
-    streams = Streams(Lottery(), NUM_ENVS)
     keys = jax.random.split(jax.random.key(5), 3)
     # JAX takes the keys of any vmapped scan for used twice; and the same keys are used again here, on purpose.
     with jax.debug_key_reuse(False):
-        together = jax.jit(jax.vmap(lambda key: drive(streams, key)["steps"]))(keys)
-        alone = [jax.jit(lambda key: drive(streams, key)["steps"])(key) for key in keys]
+        together = jax.jit(jax.vmap(lambda key: drive(Lottery(), key)[1]))(keys)
+        alone = [jax.jit(lambda key: drive(Lottery(), key)[1])(key) for key in keys]
     jax.tree.map(np.testing.assert_array_equal, together, jax.tree.map(lambda *x: jnp.stack(x), *alone))
 
 
 def test_agents_are_streams_in_order() -> None:
     """Stream s is agent s % A of environment s // A, for observations, actions, rewards and ends."""
-    streams = Streams(Echo(), num_envs=4)
-    state = streams.init(jax.random.key(6))
-    assert streams.num_streams == 12
-    action = jnp.arange(12)
-    numbers = np.asarray(state.env_state[0])
-    for time in (1, 2):
-        state, step = streams.step(jax.random.split(jax.random.key(time), 4), state, action)
-        np.testing.assert_array_equal(step.reward, np.arange(12.0))
-        np.testing.assert_array_equal(step.obs[:, 1], np.tile(np.arange(3.0), 4))
-        np.testing.assert_array_equal(step.obs[:, 0], np.repeat(numbers, 3).astype(np.float32))
-        np.testing.assert_array_equal(step.terminated, np.tile(time >= np.array([1, 2, 3]), 4))
-        assert not state.reset.any(), "the episode is over when the last agent's is"
-    state, step = streams.step(jax.random.split(jax.random.key(3), 4), state, action)
-    assert state.reset.all() and step.terminated.all()
-    np.testing.assert_array_equal(step.final_obs[:, 0], np.repeat(numbers, 3).astype(np.float32))
-    assert (np.asarray(state.env_state[0]) != numbers).all()
-    np.testing.assert_array_equal(streams.spread(jnp.arange(4)), np.repeat(np.arange(4), 3))
+    env, steps = Echo(), 3
+    first = begin_streams(env, jax.random.key(6), 4, jnp.zeros(3, jnp.int32))
+    first = first._replace(carry=jnp.arange(12).reshape(4, 3))
+    numbers = np.asarray(first.env_state[0])
+    policy = lambda action, obs, reset, key: (action, action, {"twice": 2 * action})  # noqa: E731
+    actor, experience, sums = unroll(env, policy, first, jax.random.key(7), steps)
+    assert experience.reward.shape == (steps, 12)
+    for time in range(steps):
+        row = jax.tree.map(lambda x, time=time: np.asarray(x[time]), experience)
+        present = np.tile(time < np.array([1, 2, 3]), 4)
+        np.testing.assert_array_equal(row.action, np.arange(12))
+        np.testing.assert_array_equal(row.carry, np.arange(12))
+        np.testing.assert_array_equal(row.extras["twice"], 2 * np.arange(12))
+        np.testing.assert_array_equal(row.mask, present)
+        np.testing.assert_array_equal(row.reward, np.where(present, np.arange(12.0), 0.0))
+        for obs in (row.obs, row.next_obs):
+            np.testing.assert_array_equal(obs[:, 1], np.tile(np.arange(3.0), 4))
+            np.testing.assert_array_equal(obs[:, 0], np.repeat(numbers, 3).astype(np.float32))
+        np.testing.assert_array_equal(row.terminated, np.tile(time + 1 >= np.array([1, 2, 3]), 4))
+        assert row.reset.all() == row.reset.any() == (time == 0), "the episode is over when the last agent's is"
+    assert actor.reset.all() and not actor.agent_done.any()
+    assert (np.asarray(actor.env_state[0]) != numbers).all()
+    lengths = np.tile([1, 2, 3], 4)
+    assert [float(x) for x in sums] == [12, (lengths * np.arange(12)).sum(), lengths.sum()]
+    np.testing.assert_array_equal(by_stream(env, actor.obs)[:, 1], np.tile(np.arange(3.0), 4))

@@ -17,11 +17,11 @@ pytest.importorskip("brax")
 
 from brax import contact, kinematics
 
+from rollax.acting.evaluate import evaluator
 from rollax.algorithm import Algorithm
 from rollax.environments import arguments, list_environments, make
 from rollax.environments.suites import brax as adapter
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host.evaluation import evaluator
 from rollax.view.draw import drawing_of
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
@@ -136,7 +136,7 @@ def test_places_are_shifts_from_the_start() -> None:
     """In an evaluation of whole episodes, that of the last state: a plain loop finds the same."""
     env = make("brax/ant", descriptor="position", max_steps=4)
     assert env.descriptor_space.shape == (2,) and env.descriptor_extraction == "final"
-    still = Algorithm(None, None, lambda s, c, o, k, g: (c, jnp.full(8, s)), lambda state: ())  # pyright: ignore
+    still = Algorithm(None, None, lambda s, o, c, k, g: (jnp.full(8, s), c), lambda state: ())  # pyright: ignore
     run = jax.jit(evaluator(env, still, 3, 4, True))
     episodes = run(jnp.float32(0.5), jax.random.key(0))
     reset_key, _ = jax.random.split(jax.random.key(0))

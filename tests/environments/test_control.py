@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollax.environments import Streams, make
+from rollax.acting.streams import begin_streams
+from rollax.environments import make
 from rollax.environments.core import Transition
 from rollax.environments.native.control import GOAL, WALLS, MazeState, PointMaze
 from rollax.errors import UsageError
+from streaming import advance
 
 ROUND = np.asarray([(0.12, 0.3), (0.12, 0.75), GOAL])  # corners of a way on the left of the cup
 
@@ -136,13 +138,12 @@ def test_it_slides_along_walls() -> None:
 
 def test_the_time_limit_truncates_with_the_true_last_observation() -> None:
     env = make("control/point-maze", time_limit=2, start_spread=0.0)
-    streams = Streams(env, 1)
-    state = streams.init(jax.random.key(0))
+    actor = begin_streams(env, jax.random.key(0), 1, ())
     for key in jax.random.split(jax.random.key(1), 2):
-        state, told = streams.step(key[None], state, jnp.asarray([[1.0, 0.0]]))
+        actor, told, _ = advance(env, actor, jnp.asarray([[1.0, 0.0]]), key[None])
     assert bool(told.truncated[0]) and not bool(told.terminated[0])
-    np.testing.assert_allclose(told.final_obs[0], [0.2, -0.7, -0.1, 0.7], atol=1e-6)
-    np.testing.assert_allclose(told.obs[0], [0.0, -0.7, 0.0, 0.7], atol=1e-6)
+    np.testing.assert_allclose(told.next_obs[0], [0.2, -0.7, -0.1, 0.7], atol=1e-6)
+    np.testing.assert_allclose(actor.obs[0], [0.0, -0.7, 0.0, 0.7], atol=1e-6)
 
 
 def test_reaching_the_goal_in_the_last_step_is_no_time_limit() -> None:

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.environments import Streams, arguments, make
+from rollax.acting.streams import begin_streams
+from rollax.environments import arguments, make
 from rollax.environments.core import Transition
 from rollax.environments.native.hunting import Hunting, HuntingState
 from rollax.errors import UnknownNameError, UsageError
+from streaming import advance
 
 STILL = (0.0, 0.0)
 
@@ -66,17 +68,15 @@ def test_a_catch_in_the_last_step_is_no_time_limit() -> None:
 
 def test_restarts_keep_the_final_observation() -> None:
     env = make("hunting/2-players", time_limit=2, catch_radius=0.0)
-    streams = Streams(env, 1)
-    state = streams.init(jax.random.key(0))
-    actions = jnp.zeros((2, 2))
+    actor = begin_streams(env, jax.random.key(0), 1, ())
     for key in jax.random.split(jax.random.key(1), 2):
-        before = state
-        state, told = streams.step(key[None], state, actions)
+        actor, told, _ = advance(env, actor, jnp.zeros((1, 2, 2)), key[None])
+    told = jax.tree.map(lambda x: x[0], told)  # of the one environment
     assert told.truncated.all() and not told.terminated.any()
-    np.testing.assert_array_equal(told.final_obs[:, :4], before.obs[0, :, :4])  # nobody moved
-    np.testing.assert_array_equal(told.final_obs[:, 4], 0.0)
-    np.testing.assert_array_equal(told.obs[:, 4], 1.0)
-    assert not np.array_equal(told.obs[:, :4], told.final_obs[:, :4])
+    np.testing.assert_array_equal(told.next_obs[:, :4], told.obs[:, :4])  # nobody moved
+    np.testing.assert_array_equal(told.next_obs[:, 4], 0.0)
+    np.testing.assert_array_equal(actor.obs[0, :, 4], 1.0)
+    assert not np.array_equal(actor.obs[0, :, :4], told.next_obs[:, :4])
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollax.acting.streams import begin_streams
 from rollax.checks.environment import check_environment
-from rollax.environments import Streams, Transition, make
+from rollax.environments import Transition, make
 from rollax.environments.views import ActionRepeat, Recalling, TimeLimit, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete
+from streaming import advance
 
 ACTIONS, LIMIT, EPISODES = 4, 5, 3
 NUM_ENVS, STEPS = 4, 80
@@ -59,22 +61,15 @@ class Levers(eqx.Module):
 
 def script(env: Any) -> dict[str, Any]:
     """Random actions in streams that restart, `[T, E]`: the states, what was seen, done and given."""
-    streams = Streams(env, NUM_ENVS)
 
-    def act(state: Any, key: jax.Array) -> tuple[Any, Any]:
+    def act(before: Any, key: jax.Array) -> tuple[Any, Any]:
         action_key, step_key = jax.random.split(key)
         action = jax.random.randint(action_key, (NUM_ENVS,), 0, ACTIONS)
-        after, step = streams.step(jax.random.split(step_key, NUM_ENVS), state, action)
-        shown = {
-            "obs": state.obs,
-            "reset": state.reset,
-            "state": state.env_state,
-            "action": action,
-            "following": after.env_state,
-        }
-        return after, {**step._asdict(), "next": step.obs, **shown}
+        after, step, told = advance(env, before, action, jax.random.split(step_key, NUM_ENVS))
+        shown = {"state": before.env_state, "next": after.obs, "following": after.env_state, "info": told.info}
+        return after, {**step._asdict(), **shown}
 
-    run = jax.jit(lambda key, keys: jax.lax.scan(act, streams.init(key), keys)[1])
+    run = jax.jit(lambda key, keys: jax.lax.scan(act, begin_streams(env, key, NUM_ENVS, ()), keys)[1])
     return jax.tree.map(np.asarray, run(jax.random.key(0), jax.random.split(jax.random.key(1), STEPS)))
 
 
@@ -91,7 +86,7 @@ def played(kind: str) -> dict[str, Any]:
 def test_the_last_action_and_reward_are_shown(kind: str) -> None:
     """None at the start and after every end, whose number is that of the actions; or else what was just done and given."""
     record = played(kind)
-    obs, final, following = record["obs"], record["final_obs"], record["next"]
+    obs, final, following = record["obs"], record["next_obs"], record["next"]
     np.testing.assert_array_equal(final["previous_action"], record["action"])
     np.testing.assert_array_equal(final["previous_reward"], record["reward"])
     ended = record["terminated"] | record["truncated"]
@@ -107,7 +102,7 @@ def test_recalling_changes_nothing_else() -> None:
     plain, record = script(Levers()), played("recalling")
     for name in ("reward", "terminated", "truncated", "action", "reset", "state", "info"):
         jax.tree.map(np.testing.assert_array_equal, record[name], plain[name])
-    for name in ("obs", "final_obs"):
+    for name in ("obs", "next_obs"):
         np.testing.assert_array_equal(record[name]["observation"], plain[name])
         assert set(record[name]) == {"observation", "previous_action", "previous_reward"}
     space = Recalling(Levers(parts=True)).observation_space
@@ -141,12 +136,12 @@ def test_where_episodes_begin_is_shown() -> None:
     record = played("trials")
     number, ends = episode_of(record)
     last = record["terminated"]
-    np.testing.assert_array_equal(record["final_obs"]["begins"], ends & ~last)
+    np.testing.assert_array_equal(record["next_obs"]["begins"], ends & ~last)
     np.testing.assert_array_equal(record["next"]["begins"], ends)
     assert (record["obs"]["begins"][0] == 1).all()
     time = record["obs"]["observation"][..., 1]
     np.testing.assert_array_equal(record["obs"]["begins"] == 1, time == 0)
-    assert (record["final_obs"]["observation"][..., 1][last] > 0).all(), "the last observation is not that of a start"
+    assert (record["next_obs"]["observation"][..., 1][last] > 0).all(), "the last observation is not that of a start"
 
 
 def test_a_trial_has_one_task() -> None:
@@ -204,8 +199,8 @@ def test_a_trial_of_one_episode_is_the_episode() -> None:
     np.testing.assert_array_equal(trial["terminated"], alone["terminated"] | alone["truncated"])
     assert alone["truncated"].any() and not trial["truncated"].any()
     np.testing.assert_array_equal(trial["obs"].pop("begins"), trial["reset"])
-    assert (trial["final_obs"].pop("begins") == 0).all()
-    for name in ("obs", "final_obs"):
+    assert (trial["next_obs"].pop("begins") == 0).all()
+    for name in ("obs", "next_obs"):
         jax.tree.map(np.testing.assert_array_equal, trial[name], alone[name])
     np.testing.assert_array_equal(trial["info"]["episode_returns"][..., 0], alone["reward"])
 

@@ -14,11 +14,13 @@ from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 from xminigrid.rendering.rgb_render import render_tile
 from xminigrid.types import StepType, TimeStep
 
-from rollax.environments import Streams, arguments, make
+from rollax.acting.streams import begin_streams
+from rollax.environments import arguments, make
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets
 from rollax.environments.suites.xminigrid.adapter import XMiniGrid, picture
 from rollax.environments.suites.xminigrid.rulesets import FLOOR, Rulesets
 from rollax.errors import UsageError
+from streaming import advance
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 EMPTY, MEMORY, XLAND = "MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "XLand-MiniGrid-R1-9x9"
@@ -35,23 +37,22 @@ def played(name: str) -> dict[str, Any]:
     )
     dynamics, params = xminigrid.make(name)
     params = params.replace(max_steps=LIMIT)
-    streams = Streams(symbols, NUM_ENVS)
 
     def by_the_suite(state: Any, action: jax.Array) -> Any:
         before = TimeStep(state, StepType.MID, jnp.zeros(()), jnp.ones(()), jnp.zeros(()))
         return dynamics.step(params, before, action)
 
-    def act(state: Any, key: jax.Array) -> tuple[Any, Any]:
+    def act(actor: Any, key: jax.Array) -> tuple[Any, Any]:
         action = jax.random.randint(key, (NUM_ENVS,), 0, symbols.action_space.n)
         keys = jax.vmap(jax.random.key)(jnp.zeros(NUM_ENVS, jnp.uint32))  # steps draw nothing
-        pictures = jax.vmap(image.step)(keys, state.env_state, action).obs["view"] if name == MEMORY else None
-        own = jax.vmap(by_the_suite)(state.env_state, action)
-        after, step = streams.step(keys, state, action)
-        rows = {**step._asdict(), "next_time": after.env_state.step_num, "pictures": pictures, "suite": own}
-        return after, rows
+        pictures = jax.vmap(image.step)(keys, actor.env_state, action).obs["view"] if name == MEMORY else None
+        own = jax.vmap(by_the_suite)(actor.env_state, action)
+        actor, step, _ = advance(symbols, actor, action, keys)
+        rows = {**step._asdict(), "obs": actor.obs, "next_time": actor.env_state.step_num, "pictures": pictures, "suite": own}
+        return actor, rows
 
     with jax.debug_key_reuse(False):
-        run = jax.jit(lambda key, keys: jax.lax.scan(act, streams.init(key), keys)[1])
+        run = jax.jit(lambda key, keys: jax.lax.scan(act, begin_streams(symbols, key, NUM_ENVS, ()), keys)[1])
         record = run(jax.random.key(0), jax.random.split(jax.random.key(1), STEPS))
     record["suite"] = record["suite"].replace(state=record["suite"].state.replace(key=()))
     return jax.tree.map(np.asarray, record)
@@ -85,7 +86,7 @@ def test_rewards_are_those_of_the_suite(name: str) -> None:
 def test_the_last_observation_is_the_true_one(name: str) -> None:
     """After every step, the last ones included, it is what the suite shows of the state then, not of the next episode."""
     record = played(name)
-    final, suite = record["final_obs"], record["suite"]
+    final, suite = record["next_obs"], record["suite"]
     np.testing.assert_array_equal(final["view"], suite.observation)
     np.testing.assert_array_equal(final["direction"], suite.state.agent.direction)
     ended = record["terminated"] | record["truncated"]
@@ -117,7 +118,7 @@ def test_pictures_are_those_of_the_suite() -> None:
 def test_an_image_is_the_picture_of_the_symbols() -> None:
     """Along the same steps."""
     record = played(MEMORY)
-    views, places = np.unique(record["final_obs"]["view"].reshape(STEPS * NUM_ENVS, -1), axis=0, return_index=True)
+    views, places = np.unique(record["next_obs"]["view"].reshape(STEPS * NUM_ENVS, -1), axis=0, return_index=True)
     pictures = record["pictures"].reshape(STEPS * NUM_ENVS, *record["pictures"].shape[2:])
     assert len(views) > 10
     for view, place in zip(views.reshape(-1, 3, 3, 2), places, strict=True):
@@ -280,15 +281,15 @@ def test_places_that_no_ruleset_uses_are_left_out(tmp_path: Path) -> None:
 def test_a_task_for_every_episode_or_environment(id: str, each: str) -> None:
     """Of 12 environments, four episodes (or trials) long: who keeps a task has other starts, and others have other tasks."""
     env = make(f"{id}/{XLAND}", num_rulesets=50, ruleset_each=each, max_steps=2, show_task=True)
-    streams = Streams(env, 12)
+    still = jnp.zeros(12, jnp.int32)
 
-    def step(state: Any, time: jax.Array) -> tuple[Any, Any]:
-        key = jax.random.fold_in(jax.random.key(1), time)
-        state, after = streams.step(jax.random.split(key, 12), state, jnp.zeros(12, jnp.int32))
-        return state, (after.obs["goal"], after.obs["view"], state.reset)
+    def step(actor: Any, time: jax.Array) -> tuple[Any, Any]:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(1), time), 12)
+        actor, _, _ = advance(env, actor, still, keys)
+        return actor, (actor.obs["goal"], actor.obs["view"], actor.reset)
 
     with jax.debug_key_reuse(False):
-        start = jax.jit(lambda key: streams.init(key))(jax.random.key(0))
+        start = jax.jit(lambda key: begin_streams(env, key, 12, ()))(jax.random.key(0))
         _, (goals, views, resets) = jax.lax.scan(step, start, jnp.arange(24 if id == "rl2" else 8))
     assert int(resets.sum()) == 4 * 12
     kept = jnp.all(goals == start.obs["goal"][None], axis=(0, 2, 3, 4))

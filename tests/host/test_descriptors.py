@@ -13,13 +13,14 @@ import pytest
 import rollax
 from host.runs import NETWORK, SMALL, evaluations, metrics, options
 from rollax.acting.descriptors import Extraction
+from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
 from rollax.checks.environment import FaultyEnvironmentError, check_environment
 from rollax.environments import Transition, make
 from rollax.environments.native.memory import Partial
 from rollax.environments.views import Recalling, Trials
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host.evaluation import Episodes, default_metrics, evaluator
+from rollax.host.evaluation import default_metrics
 from rollax.spaces import Box, Discrete
 
 EPISODES, LONGEST = 16, 6
@@ -83,8 +84,8 @@ def coin(environment: Any) -> Algorithm:
     """Goes right when greedy, else by chance with the probability that is its state."""
     shape = () if environment.num_agents is None else (environment.num_agents,)
 
-    def act(state: Any, carry: Any, obs: Any, key: jax.Array, greedy: Any) -> tuple[Any, Any]:
-        return carry, jnp.where(greedy, 1, jax.random.bernoulli(key, state, shape).astype(jnp.int32))
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> tuple[Any, Any]:
+        return jnp.where(greedy, 1, jax.random.bernoulli(key, state, shape).astype(jnp.int32)), carry
 
     return Algorithm(None, None, act, lambda state: ())  # pyright: ignore
 
@@ -101,10 +102,8 @@ def one_by_one(environment: Any, greedy: bool, max_steps: int = LONGEST) -> list
     for number, start in enumerate(jax.random.split(reset_key, EPISODES)):
         (state, obs), rows = environment.reset(start), []
         for time in range(max_steps):
-            act_key, env_key = (
-                jax.random.split(k, EPISODES)[number] for k in jax.random.split(jax.random.fold_in(run_key, time))
-            )
-            _, action = coin(environment).act(jnp.float32(0.5), (), obs, act_key, greedy)
+            act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.split(run_key, EPISODES)[number], time))
+            action, _ = coin(environment).act(jnp.float32(0.5), obs, (), act_key, greedy)
             after = environment.step(env_key, state, action)
             state, obs = after.state, after.obs
             rows.append(np.asarray(environment.descriptor(state)))

@@ -16,12 +16,13 @@ import yaml
 import rollax
 from configuration import configured
 from host.runs import FRAMES, NETWORK, SMALL, Script, check_same, evaluations, metrics, options
+from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
 from rollax.environments import Transition
 from rollax.environments.suites.table import SUITES
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets
 from rollax.host import loop
-from rollax.host.evaluation import Episodes, default_metrics, evaluator, further
+from rollax.host.evaluation import default_metrics, further
 from rollax.host.settings import RunOptions, evaluated_with, make_spec
 from rollax.networks import NetworkConfig
 from rollax.spaces import Box, Discrete
@@ -75,7 +76,7 @@ def interrupted(kind: str, text: str) -> None:
 
 def constant(environment: Any) -> Algorithm:
     """Does what its state says, and remembers nothing."""
-    return Algorithm(None, None, lambda state, carry, obs, key, greedy: (carry, state), lambda state: ())  # pyright: ignore
+    return Algorithm(None, None, lambda state, obs, carry, key, greedy: (state, carry), lambda state: ())  # pyright: ignore
 
 
 def evaluated(environment: Any, action: int = 1, max_steps: int = 20) -> Episodes:
@@ -197,7 +198,7 @@ def test_training_does_not_depend_on_where_evaluations_are_held(train: Callable)
     """Elsewhere or not, the state at the end is the same to the bit; and so are the evaluations when nothing differs."""
     runs = [train(name, **{**ELSEWHERE, "eval_arguments": given}) for name, given in (("a", {"delay": 4}), ("b", None))]
     runs.append(train("c", **{**ELSEWHERE, "eval_arguments": {"delay": "1"}}))
-    networks = [jax.tree.leaves(rollax.load(run.folder).state.network) for run in runs]
+    networks = [jax.tree.leaves(rollax.load(run.folder).state.train.network) for run in runs]
     for other in networks[1:]:
         jax.tree.map(np.testing.assert_array_equal, networks[0], other)
     here, same = (evaluations(run.folder) for run in runs[1:])

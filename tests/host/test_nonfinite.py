@@ -14,7 +14,7 @@ from rollax.host.checkpoint import Checkpoints
 
 
 def all_finite(state: Any) -> bool:
-    leaves = jax.tree.leaves((state.network, state.optimizer, state.actor.streams.obs))
+    leaves = jax.tree.leaves((state.train, state.actor.obs))
     return all(bool(np.isfinite(leaf).all()) for leaf in leaves)
 
 

@@ -37,7 +37,7 @@ def test_those_that_learn_are_the_agents(hunts: dict[str, Path]) -> None:
     both, prey, predator = (load(hunts[name]) for name in ("both", "prey", "predator"))
     assert (both.environment.num_agents, prey.environment.num_agents, predator.environment.num_agents) == (2, 1, 1)
     assert prey.environment.agent_types == ("prey",) and predator.environment.agent_types == ("predator",)
-    assert set(both.state.network) == {"prey", "predator"}
+    assert set(both.state.train) == {"prey", "predator"}
     numbers, episodes = prey.evaluate(4, jax.random.key(0))
     assert episodes.returns.shape == (4, 1) and len(numbers["return_agents"]) == 1
     assert "return_prey" in both.evaluate(4, jax.random.key(0))[0]
@@ -53,7 +53,7 @@ def test_the_opponent_plays_by_its_policy(hunts: dict[str, Path]) -> None:
     after = against.step(jax.random.key(1), state, own)
     env_key, act_key = jax.random.split(jax.random.key(1))
     seen = state[1]
-    _, theirs = opponent.algorithm.act(opponent.state, opponent.initial_carry(), seen, act_key, False)
+    theirs, _ = opponent.algorithm.act(opponent.state, seen, opponent.initial_carry(), act_key, False)
     expected = inner.step(env_key, state[0], jnp.concatenate([own, theirs[1:]]))
     np.testing.assert_allclose(after.obs, expected.obs[:1], atol=1e-6)
     np.testing.assert_allclose(after.state[1], expected.obs, atol=1e-6)
@@ -70,7 +70,7 @@ def test_a_run_keeps_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> No
         before = load(moved)
         after = resume(moved, total_steps=6 * 32, quiet=True)
         assert after.status == "done" and load(moved).step == 6 * 32
-        kept = [jax.tree.leaves(jax.device_get(p.environment.opponents["prey"].network)) for p in (before, load(moved))]
+        kept = [jax.tree.leaves(jax.device_get(p.environment.opponents["prey"].train.network)) for p in (before, load(moved))]
         assert all(np.array_equal(a, b) for a, b in zip(*kept, strict=True)), "an opponent does not learn"
     finally:
         for name in ("both", "prey"):
@@ -82,7 +82,7 @@ def test_an_opponent_may_come_from_any_checkpoint(hunts: dict[str, Path], tmp_pa
     for chosen, updates in (("0", 0), ("last", 3)):
         prey = hunted(tmp_path / chosen, opponents={"predator": f"{hunts['both']}@{chosen}"})
         opponent = load(prey).environment.opponents["predator"]
-        assert int(opponent.updates) == updates and opponent.actor == ()
+        assert int(opponent.updates) == updates and opponent.actor is None
         assert [path.name for path in (prey / "opponents/predator/checkpoints").iterdir()] == [f"step_{updates * 32:012d}"]
     odd = shutil.copytree(hunts["both"], tmp_path / "odd@0")
     assert int(load(hunted(tmp_path / "prey", opponents={"predator": odd})).environment.opponents["predator"].updates) == 3

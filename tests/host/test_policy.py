@@ -199,4 +199,4 @@ def test_an_environment_and_a_network_of_ones_own(train: Callable) -> None:
     assert evaluations(result.folder)["returns"][-1].tolist() == [15.0] * 8  # always action 1, thrice 5
     policy = rollax.load(result.folder, environment=environment, network=network)
     assert [step[1:] for step in play(policy, 0)] == [(1, 5.0)] * 3
-    assert isinstance(policy.state.network, Stepwise)
+    assert isinstance(policy.state.train.network, Stepwise)

@@ -113,7 +113,7 @@ def test_more_steps(train: Callable, undisturbed: Path) -> None:
     longer = rollax.resume(result.folder, total_steps=12 * FRAMES, show=Script())
     assert (longer.status, longer.steps) == ("done", 12 * FRAMES)
     state, whole = rollax.load(result.folder).state, rollax.load(undisturbed).state
-    for mine, theirs in zip(jax.tree.leaves(state.network), jax.tree.leaves(whole.network), strict=True):
+    for mine, theirs in zip(jax.tree.leaves(state.train.network), jax.tree.leaves(whole.train.network), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert float(state.config.total_updates) == 12.0
     assert metrics(result.folder) == metrics(undisturbed)

@@ -117,14 +117,14 @@ def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.M
         ring.init(example(), 3, 2)
 
 
-@pytest.mark.parametrize("memory", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
-def test_what_could_never_be_drawn_is_refused(memory: ring.Memory) -> None:
+@pytest.mark.parametrize("buffer", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
+def test_what_could_never_be_drawn_is_refused(buffer: ring.ReplayBuffer) -> None:
     """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
-    enough = 64 * (5 + 4) if memory.draw.__module__ == ring.__name__ else 64 * 5
+    enough = 64 * (5 + 4) if buffer.sample.__module__ == ring.__name__ else 64 * 5
     config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
     with pytest.raises(UsageError, match=rf"capacity \({enough - 1}\) holds too little .* try {enough} or more"):
-        memory.init(step(1, 0, 0, False, False), 64, config)
-    memory.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
+        buffer.init(step(1, 0, 0, False, False), 64, config)
+    buffer.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
 
 
 def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,8 @@ def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> Non
 def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> Step:
     wide = lambda x, dtype: jnp.broadcast_to(jnp.asarray(x, dtype), streams)  # noqa: E731
     ends = wide(terminated, bool), wide(truncated, bool)
-    return Step(wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32), *ends, wide(obs + 0.5, jnp.float32))
+    acted = wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32)
+    return Step(*acted, *ends, wide(obs + 0.5, jnp.float32), wide(obs % 3 == 0, bool), wide(obs + 0.25, jnp.float32))
 
 
 def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float) -> tuple[float, float, float]:
@@ -179,6 +180,7 @@ def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
         assert float(batch.reward[i]) == pytest.approx(reward, abs=1e-5)
         assert float(batch.discount[i]) == pytest.approx(discount, abs=1e-6)
         assert float(batch.next_obs[i]) == next_obs
+        assert float(batch.carry[i]) == obs + 0.25 and bool(batch.reset[i]) == (obs % 3 == 0)
 
 
 @few
@@ -218,17 +220,17 @@ class Settings:
 
 def test_priorities_are_the_distribution() -> None:
     """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
-    config, memory = Settings(), prioritized.prioritized()
-    state = memory.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
+    config, buffer = Settings(), prioritized.prioritized()
+    state = buffer.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
-        state = memory.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
+        state = buffer.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
     error = jnp.arange(40.0) ** 2 / 100
-    state = memory.rate(state, config, jnp.arange(40), error, jnp.ones((), bool))
-    same = memory.rate(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
+    state = buffer.update_priorities(state, config, jnp.arange(40), error, jnp.ones((), bool))
+    same = buffer.update_priorities(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True))
-    state = memory.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
+    state = buffer.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
     priority = np.append((np.asarray(error) + 0.01) ** 0.7, (error[-1] + 0.01) ** 0.7)
-    draw = jax.jit(jax.vmap(lambda key: memory.draw(state, config, key, jnp.float32(0.5))))
+    draw = jax.jit(jax.vmap(lambda key: buffer.sample(state, config, key, jnp.float32(0.5))))
     batch, index = draw(jax.random.split(jax.random.key(0), 400))
     counts = np.bincount(np.asarray(index).reshape(-1), minlength=41)
     expected = priority / priority.sum() * counts.sum()
@@ -269,24 +271,24 @@ def test_another_exponent(exponent: float, capacity: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "memory", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
+    "buffer", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
 )
-def test_nothing_large_is_copied(memory: ring.Memory) -> None:
+def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
     """In a compiled loop whose state is donated no step copies the rows or their priorities."""
     places, config = 32_000, Settings(capacity=32_000)
     nothing, no = jnp.zeros(()), jnp.zeros((), bool)
-    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3))
+    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3), no, jnp.zeros(4))
     row = jax.tree.map(lambda x: x[None], example)
 
     def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        state = memory.add(state, row, jnp.ones(1, bool))
-        batch, index = memory.draw(state, config, key, jnp.float32(0))
-        state = memory.rate(state, config, index, batch.reward, jnp.ones((), bool))
+        state = buffer.add(state, row, jnp.ones(1, bool))
+        batch, index = buffer.sample(state, config, key, jnp.float32(0))
+        state = buffer.update_priorities(state, config, index, batch.reward, jnp.ones((), bool))
         return state, sum(jnp.sum(x) for x in jax.tree.leaves(batch))
 
     run = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys), donate_argnums=0)
     keys = jax.random.split(jax.random.key(0), 5)
-    program = run.lower(memory.init(example, 1, config), keys).compile().as_text()
+    program = run.lower(buffer.init(example, 1, config), keys).compile().as_text()
     sizes = (places, -(-places // prioritized.CHILDREN))
     large = re.compile(rf"= \w+\[(?:1,)?(?:{'|'.join(map(str, sizes))})[,\]]\S* copy\(")
     assert re.search(rf"\[(?:1,)?{places}[,\]]", program), "the test no longer knows the program's words"
