@@ -16,7 +16,7 @@ small = st.floats(-3.0, 3.0, width=32)
 @pytest.mark.parametrize(("ratio", "advantage", "objective"), [(1.1, 1.0, 1.1), (1.5, 1.0, 1.2), (0.5, -1.0, -0.8)])
 def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: float) -> None:
     """min(r A, clip(r) A) with epsilon 0.2."""
-    assert float(losses.policy_objective(jnp.log(ratio), jnp.float32(advantage), 0.2)) == pytest.approx(objective)
+    assert float(losses.clipped_objective(jnp.log(ratio), jnp.float32(advantage), 0.2)) == pytest.approx(objective)
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: fl
 )
 def test_clipping_stops_the_gradient_one_way_only(ratio: float, advantage: float, slope: float) -> None:
     """No gain from going further, but always a way back."""
-    gradient = jax.grad(losses.policy_objective)(jnp.log(ratio), advantage, 0.2)
+    gradient = jax.grad(losses.clipped_objective)(jnp.log(ratio), advantage, 0.2)
     assert float(gradient) == pytest.approx(slope, rel=1e-5)
 
 
 @few
 @given(small, small, st.floats(0.0, 1.0, width=32))
 def test_the_objective_is_a_lower_bound(log_ratio: float, advantage: float, clip: float) -> None:
-    objective = float(losses.policy_objective(jnp.float32(log_ratio), jnp.float32(advantage), clip))
+    objective = float(losses.clipped_objective(jnp.float32(log_ratio), jnp.float32(advantage), clip))
     assert objective <= np.exp(np.float32(log_ratio)) * np.float32(advantage) * (1 + 1e-5 * np.sign(advantage)) + 1e-6
 
 
@@ -107,12 +107,12 @@ def test_normalized_is_standard() -> None:
 
 
 def test_standardize() -> None:
-    x = normalization.standardize(jnp.arange(12.0).reshape(3, 4))
+    x = losses.standardize(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
-    assert jnp.all(jnp.isfinite(normalization.standardize(jnp.ones((3, 4))))), "a single value has no deviation"
-    assert normalization.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
-    alone = normalization.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
+    assert jnp.all(jnp.isfinite(losses.standardize(jnp.ones((3, 4))))), "a single value has no deviation"
+    assert losses.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
+    alone = losses.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
     assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
-    two = normalization.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
+    two = losses.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
     assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])
