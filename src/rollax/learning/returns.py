@@ -9,7 +9,6 @@ from jaxtyping import Array, Bool, Float
 
 from rollax import tree
 from rollax.acting.streams import Experience
-from rollax.networks.core import Network
 
 Scalar = Float[Array, ""] | float
 
@@ -72,10 +71,11 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
     return batched
 
 
-def next_values(network: Network, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
+def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
     """V of the true observation after every step of a rollout, `[T, S]`.
 
-    `value`: V of the observations before them, `[T, S]`; `carry`: the memory after the last one, `[S, ...]`.
+    `network`: a `Network`, of which only the step is needed; `value`: V of the observations before them, `[T, S]`; `carry`: the
+    memory after the last one, `[S, ...]`.
 
     Within an episode that is the next step's value, which is known. Only the last step and truncated ones need the critic:
     those are few, so they are gathered and evaluated in as many batches of S as it takes, usually one.
