@@ -14,7 +14,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 # The functions whose annotations say what shapes mean. To take effect, this must come before the first import of rollax.
-install_import_hook(["rollax.learning.returns", "rollax.networks.distributions"], "beartype.beartype")
+install_import_hook(["rollax.learning.returns", "rollax.learning.vtrace", "rollax.networks.distributions"], "beartype.beartype")
 
 
 @pytest.fixture(autouse=True, scope="module")

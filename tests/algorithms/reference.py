@@ -98,7 +98,7 @@ class TD3:
         self.critics = [layers_of(c.dense, c.head) for c in agent.network.critic]
         self.target_actor, self.target_critics = self.actor, self.critics
         self.actor_adam = Adam(config.learning_rate, config.adam_epsilon)
-        self.critic_adam = Adam(config.learning_rate * config.critic_rate, config.adam_epsilon)
+        self.critic_adam = Adam(config.critic_learning_rate or config.learning_rate, config.adam_epsilon)
 
     def update(self, batch: Any, normal: np.ndarray) -> None:
         config = self.config
@@ -128,8 +128,9 @@ class SAC:
         self.critics = [layers_of(c.dense, c.head) for c in agent.network.critic]
         self.target_critics = self.critics
         self.log_alpha = np.log(config.initial_temperature)
-        self.actor_adam, self.alpha_adam = (Adam(config.learning_rate, config.adam_epsilon) for _ in range(2))
-        self.critic_adam = Adam(config.learning_rate, config.adam_epsilon)
+        rates = config.learning_rate, config.critic_learning_rate, config.temperature_learning_rate
+        adams = (Adam(rate or config.learning_rate, config.adam_epsilon) for rate in rates)
+        self.actor_adam, self.critic_adam, self.alpha_adam = adams
 
     def sample(self, obs: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, ...]:
         """Action, log pi, and what its gradient needs."""
@@ -193,6 +194,11 @@ class Reward(eqx.Module):
         return jax.nn.one_hot(time, 8) * self.terminate
 
 
+def batch_of(obs: Any, action: jax.Array, reward: jax.Array, discount: jax.Array, next_obs: Any) -> Batch:
+    """A batch of full weight, of an agent without memory."""
+    return Batch(obs, action, reward, discount, next_obs, jnp.ones_like(reward), jnp.zeros(reward.shape, bool), ())
+
+
 def random_batches(number: int, size: int, seed: int = 0) -> list[Batch]:
     """Batches with observations [3] and actions [3]."""
     numbers = np.random.default_rng(seed)
@@ -201,7 +207,7 @@ def random_batches(number: int, size: int, seed: int = 0) -> list[Batch]:
     for _ in range(number):
         action, over = jnp.tanh(draw(size, 3)), jnp.asarray(numbers.random(size) < 0.2)
         discount = jnp.where(over, 0.0, 0.9)
-        made.append(Batch(draw(size, 3), action, draw(size), discount, draw(size, 3), jnp.ones(size)))
+        made.append(batch_of(draw(size, 3), action, draw(size), discount, draw(size, 3)))
     return made
 
 

@@ -16,7 +16,7 @@ from rollax import tree
 from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init, update
 from rollax.environments import make
 from rollax.errors import UsageError
-from rollax.networks.critics import QNetworkConfig, q_network
+from rollax.networks.q_networks import QNetworkConfig, q_network
 from rollax.replay.ring import Batch
 
 
@@ -43,7 +43,7 @@ def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> Batch:
     if isinstance(obs, dict):
         obs = {**obs, "action_mask": jnp.ones((1, 3), bool)}
     ones = jnp.ones(1)
-    return Batch(obs, jnp.full(1, action, jnp.int32), ones, 0.5 * ones, next_obs, weight * ones)
+    return Batch(obs, jnp.full(1, action, jnp.int32), ones, 0.5 * ones, next_obs, weight * ones, jnp.zeros(1, bool), ())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None
     config = tree.as_leaves(DQNConfig(double=double))
     batch = one({"place": jnp.ones(1), "action_mask": jnp.asarray([legal])})
     _, metrics = update(agent_of(config), config, batch, jax.random.key(0))
-    assert float(metrics["error"][0]) == pytest.approx(abs(1.0 - expected))
+    assert float(metrics["td_error"][0]) == pytest.approx(abs(1.0 - expected))
 
 
 @pytest.mark.parametrize(("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)])
@@ -99,11 +99,11 @@ def test_chances_of_exploration() -> None:
     obs = {"place": jnp.ones(()), "action_mask": jnp.array([True, True, False])}
     keys = jax.random.split(jax.random.key(0), 4000)
     for progress, chance in [(0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)]:
-        exploring = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), key, jnp.float32(p)))
+        exploring = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), None, key, jnp.float32(p))[0])
         counts = np.bincount(np.asarray(exploring(fresh(keys))), minlength=3) / 4000
         np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03)
     for greedy, chance in [(True, 0.0), (False, 0.2)]:
-        sampled = jax.vmap(lambda key, greedy=greedy: act(agent, config, obs, key, greedy))(fresh(keys))
+        sampled = jax.vmap(lambda key, greedy=greedy: act(agent, config, obs, (), key, greedy)[0])(fresh(keys))
         counts = np.bincount(np.asarray(sampled), minlength=3) / 4000
         np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03 * (not greedy))
 
@@ -141,7 +141,7 @@ def test_no_step_of_an_agent_that_has_left() -> None:
     lived = 0.0
     for _ in range(2):
         state, metrics = step(state)
-        lived += float(metrics["episodes/total_length"])
+        lived += float(metrics.episodes.total_length)
     running = int(jnp.sum(state.actor.episode_length))
     size, steps = np.asarray(state.replay.size).reshape(-1, 3), state.replay.data
     assert size.max() == 16 and size.sum() == lived + running

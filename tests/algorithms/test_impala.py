@@ -19,7 +19,7 @@ def updated(name: str, settings: dict[str, Any], *numbers: dict[str, float]) -> 
     step = jax.jit(algorithm.step)
     told = [{field: jnp.float32(value) for field, value in each.items()} for each in numbers]
     configs = [dataclasses.replace(state.config, **each) for each in told]
-    return [step(fresh(state)._replace(config=config))[0].network for config in configs]
+    return [step(fresh(state)._replace(config=config))[0].train.network for config in configs]
 
 
 def test_priorities_count_where_a_trajectory_is_a_rollout() -> None:

@@ -9,20 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rollax.algorithms.replay_config import cycle
 
 import rollax
+from algorithms.reference import batch_of
 from host.fixtures import compile_once, quick_compilation  # noqa: F401
 from host.runs import Script, check_same, whole_state
 from laws.programs import assert_close, begun, compilation, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.acting.exploration import next_noise, random_action
+from rollax.acting.exploration import denormalize_action, next_noise, random_action
 from rollax.algorithms import ALGORITHMS
-from rollax.algorithms.off_policy import Learner, seeing
+from rollax.algorithms.off_policy import AgentFns, cycle, normalized
 from rollax.learning import normalization
-from rollax.networks.critics import ActorCriticsConfig, deterministic, to_space
-from rollax.replay.ring import Batch
+from rollax.networks.critics import ActorCriticsConfig, deterministic
 from rollax.spaces import Box, Discrete
 
 SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "replay_ratio": 0.25, "warmup": 60.0}
@@ -53,7 +52,7 @@ def test_resumed_is_never_stopped(name: str, probe: str, settings: dict[str, Any
         assert rollax.resume(stopped.folder, show=Script()).status == "done"
         check_same(stopped.folder, whole)
     assert int(np.sum(_ring(whole_state(whole).replay).size)) == 200
-    assert rollax.load(whole).state.replay == (), "a policy does not hold what it learnt from"
+    assert rollax.load(whole).state.replay is None, "a policy does not hold what it learnt from"
 
 
 def _stop_at(frames: int, kind: str, text: str) -> None:
@@ -74,14 +73,14 @@ def test_nothing_is_learnt_before_the_warm_up_is_over() -> None:
     step, steps = jax.jit(algorithm.step), []
     for _ in range(4):
         state, metrics = step(fresh(state))
-        steps.append(float(metrics["gradient_steps"]))
+        steps.append(float(metrics.values["gradient_steps"]))
         if len(steps) == 1:
-            assert np.isnan(metrics["loss"]) and bool(metrics["finite/loss"])
+            assert np.isnan(metrics.values["loss"]) and bool(metrics.finite.loss)
             for a, b in zip(jax.tree.leaves(first.agent), jax.tree.leaves(state.agent), strict=True):
                 assert np.array_equal(a, b)
     assert steps == [0, 10, 16, 16], "learning begins with the step that completes the warm-up"
     assert int(state.agent.steps) == 42
-    assert float(metrics["loss"]) > 0
+    assert float(metrics.values["loss"]) > 0
 
 
 @pytest.mark.parametrize(("warmup", "starts", "random"), [(0.0, 48.0, 0), (48.0, 0.0, 48), (16.0, 48.0, 16)])
@@ -91,14 +90,14 @@ def test_the_policy_fills_the_replay_before_it_learns(warmup: float, starts: flo
     algorithm, settings = row.make(row.environment), {"replay_ratio": 0.5, "exploration_noise": 0.0}
     config = dataclasses.replace(row.config, warmup=warmup, learning_starts=starts, **settings)  # 32 frames an update
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
-    act, step = jax.vmap(jax.vmap(state.network.actor)), jax.jit(algorithm.step)
+    act, step = jax.vmap(jax.vmap(state.agent.network.actor)), jax.jit(algorithm.step)
     state, metrics = step(fresh(state))
-    assert metrics["gradient_steps"] == 0
+    assert metrics.values["gradient_steps"] == 0
     kept = state.replay.data
     is_own = np.all(np.isclose(act(kept.obs), kept.action, atol=1e-5), axis=-1)[:, :8]
     assert np.array_equal(~is_own, np.broadcast_to(np.arange(8) * 4 < random, (4, 8)))
     state, metrics = step(fresh(state))
-    assert metrics["gradient_steps"] == 10
+    assert metrics.values["gradient_steps"] == 10
 
 
 @pytest.mark.parametrize(
@@ -125,15 +124,14 @@ def test_cycles(num_envs: int, num_steps: int, ratio: float, expected: tuple[int
 def test_random_actions() -> None:
     """Uniform within the bounds, whatever the correlation of the noise; of discrete ones only those that are legal."""
     noise = jax.random.normal(jax.random.key(0), (5000,))
-    config = ALGORITHMS["td3"].config(noise_correlation=0.9)
-    after = next_noise(noise, jax.random.key(1), config)
+    after = next_noise(noise, jax.random.key(1), 0.9)
     assert float(jnp.mean(after**2)) == pytest.approx(1.0, abs=0.06)
     assert float(jnp.mean(after * noise)) == pytest.approx(0.9, abs=0.06)
     action = random_action(Box(-3.0, 5.0, (5000,)), (), after, jax.random.key(2))
     counts, _ = np.histogram(np.asarray(action), bins=10, range=(-1, 1))
     assert counts.sum() == 5000 and counts.min() > 400
     obs = {"action_mask": jnp.array([True, False, True])}
-    draws = jax.vmap(lambda key: random_action(Discrete(3), obs, (), key))(jax.random.split(jax.random.key(3), 1000))
+    draws = jax.vmap(lambda key: random_action(Discrete(3), obs, None, key))(jax.random.split(jax.random.key(3), 1000))
     assert np.bincount(np.asarray(draws), minlength=3)[1] == 0
     assert 400 < np.sum(draws == 0) < 600
 
@@ -143,7 +141,7 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
     kept = begun("sac").replay.data.action
     assert float(jnp.max(jnp.abs(kept))) <= 1
     algorithm = BY_NAME["sac"].make(Walk(continuous=True))
-    _, action = algorithm.act(begun("sac"), (), jnp.ones(3), jax.random.key(0), False)
+    action, _ = algorithm.act(begun("sac"), jnp.ones(3), (), jax.random.key(0), False)
     assert bool(Walk(continuous=True).action_space.contains(action))
 
 
@@ -160,13 +158,15 @@ def test_observations_are_normalized() -> None:
         np.testing.assert_allclose(after.observations.mean, jnp.mean(seen, (0, 1)), atol=1e-5)
         np.testing.assert_allclose(after.observations.variance, jnp.var(seen, (0, 1)), atol=1e-5)
         last = after.replay.data.obs[:, 8 * update]  # the first step of this update, before anything is learnt
-        own = jax.vmap(lambda obs, state=before: state.network.actor(normalization.normalize(state.observations, obs)))(last)
+        own = jax.vmap(lambda obs, state=before: state.agent.network.actor(normalization.normalize(state.observations, obs)))(
+            last
+        )
         np.testing.assert_allclose(after.replay.data.action[:, 8 * update], own, atol=1e-5)
         state = after
     obs = jnp.array([0.3, -1.0, 2.0])
-    _, played = algorithm.act(state, (), obs, jax.random.key(0), True)
-    expected = state.network.actor(normalization.normalize(state.observations, obs))
-    np.testing.assert_allclose(played, to_space(row.environment.action_space, expected), atol=1e-5)
+    played, _ = algorithm.act(state, obs, (), jax.random.key(0), True)
+    expected = state.agent.network.actor(normalization.normalize(state.observations, obs))
+    np.testing.assert_allclose(played, denormalize_action(row.environment.action_space, expected), atol=1e-5)
 
 
 def test_the_reward_is_that_of_agents_that_are_there() -> None:
@@ -179,19 +179,19 @@ def test_the_reward_is_that_of_agents_that_are_there() -> None:
     size = np.asarray(state.replay.size)
     rewards = [np.asarray(state.replay.data.reward)[stream, : size[stream]] for stream in range(6)]
     assert size.sum() < 6 * 8
-    assert float(metrics["reward"]) == pytest.approx(np.concatenate(rewards).mean(), abs=1e-5)
+    assert float(metrics.values["reward"]) == pytest.approx(np.concatenate(rewards).mean(), abs=1e-5)
 
 
-def test_a_learner_that_sees_normalized_observations() -> None:
-    """Its update is that of the plain learner from a batch that was normalized before; the rest of the batch is the same."""
+def test_an_agent_whose_observations_are_normalized() -> None:
+    """Its update is that of the plain agent from a batch that was normalized before; the rest of the batch is the same."""
     row = BY_NAME["td3"]
-    shown = Learner(*(lambda agent, config, *rest: (agent, rest),) * 4)
+    shown = AgentFns(*(lambda agent, config, *rest: (agent, rest),) * 4)
     sample = normalization.initial(jnp.zeros(1))._replace(mean=jnp.array([1.0]), variance=jnp.array([4.0]))
     ones = jnp.ones(2)
-    batch = Batch(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)), ones)
-    _, (given, _) = seeing(shown, sample).update((), row.config, batch, jax.random.key(0))
+    batch = batch_of(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)))
+    _, (given, _) = normalized(shown, sample).update((), row.config, batch, jax.random.key(0))
     assert_close(given, batch._replace(obs=jnp.ones((2, 1)), next_obs=-jnp.ones((2, 1))))
-    assert seeing(shown, ()) is shown
+    assert normalized(shown, None) is shown
 
 
 @pytest.mark.parametrize("is_prioritized", [False, True])

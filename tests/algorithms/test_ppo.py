@@ -45,6 +45,7 @@ def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -
         jnp.zeros((1, size)),
         row(advantage),
         row(target),
+        None,
     )
 
 
@@ -54,7 +55,7 @@ def test_loss_by_hand(clip_values: bool) -> None:
     network = Stepwise(Constant(jnp.log(jnp.float32(1.5)), jnp.float32(1.0)))
     data = batch_of(float(np.log(0.4)), [1.0, -1.0], [2.0, 0.0])
     config = PPOConfig(normalize_advantages="off", clip_values=clip_values, value_coefficient=0.5)
-    total, metrics = loss(network, lambda n: n, data, config, jnp.float32(0.1))
+    total, metrics = loss(network, None, data, config, jnp.float32(0.1))
     policy = (-1.2 + 1.5) / 2
     value = 0.5 * ((max(1, 1.8**2) + max(1, 0.2**2)) / 2 if clip_values else 1.0)
     entropy = -(0.6 * np.log(0.6) + 0.4 * np.log(0.4))
@@ -72,7 +73,7 @@ def test_normalized_advantages(choice: Any, differs: bool) -> None:
     network = Stepwise(Constant(jnp.float32(0.3), jnp.float32(0.0)))
     config = PPOConfig(normalize_advantages=choice)
     losses = [
-        float(loss(network, lambda n: n, batch_of(-0.7, a, [0.0] * 3), config, jnp.float32(0))[1]["policy_loss"])
+        float(loss(network, None, batch_of(-0.7, a, [0.0] * 3), config, jnp.float32(0))[1]["policy_loss"])
         for a in ([1.0, 2.0, 4.0], [12.0, 22.0, 42.0])
     ]
     assert (abs(losses[0] - losses[1]) > 1e-3) == differs
@@ -99,12 +100,13 @@ def test_act_sees_what_the_rollout_saw() -> None:
     state, row = fresh(begun(name)), BY_NAME[name]
     algorithm = row.make(row.environment)
     observations = jax.random.normal(jax.random.key(0), (32, 3))
-    act = jax.jit(jax.vmap(algorithm.act, in_axes=(None, None, 0, 0, None)))
+    act = jax.jit(jax.vmap(algorithm.act, in_axes=(None, 0, None, 0, None)))
     keys = jax.random.split(jax.random.key(1), 32)
-    _, greedy = act(state, algorithm.initial_carry(state), observations, fresh(keys), True)
-    _, drawn = act(state, algorithm.initial_carry(state), observations, fresh(keys), False)
-    seen = (observations - state.observations.mean[None]) / jnp.sqrt(state.observations.variance[None])
-    policy = jax.vmap(lambda obs: state.network(algorithm.initial_carry(state), obs)[1].policy.mode())(seen)
+    greedy, _ = act(state, observations, algorithm.initial_carry(state), fresh(keys), True)
+    drawn, _ = act(state, observations, algorithm.initial_carry(state), fresh(keys), False)
+    moments, network = state.train.observations, state.train.network
+    seen = (observations - moments.mean[None]) / jnp.sqrt(moments.variance[None])
+    policy = jax.vmap(lambda obs: network(algorithm.initial_carry(state), obs)[1].policy.mode())(seen)
     assert np.array_equal(greedy, policy)
     assert not np.array_equal(greedy, drawn)
-    assert float(state.observations.size) == 3 * 64
+    assert float(moments.size) == 3 * 64

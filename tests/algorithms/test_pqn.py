@@ -10,12 +10,13 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.algorithms.pqn import PQNConfig, Samples, loss, pqn
+from rollax.acting.exploration import EpsilonGreedy, EpsilonGreedyNetwork
+from rollax.algorithms.pqn import Batch, PQNConfig, loss, pqn
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.learning.returns import gae
 from rollax.networks import Stepwise
-from rollax.networks.critics import Acting, EpsilonGreedy, MemoryQNetworkConfig, q_tower
+from rollax.networks.q_networks import RecurrentQNetworkConfig, recurrent_q_network
 
 
 def test_returns_are_those_of_the_paper() -> None:
@@ -48,12 +49,12 @@ def test_loss_by_hand() -> None:
     """(Q(s, a) - R)^2 / 2 of the chosen actions; what does not count changes nothing."""
     network = Stepwise(Doubling())
     obs, action, resets = jnp.array([[[1.0], [2.0], [3.0]]]), jnp.array([[0, 1, 0]]), jnp.zeros((1, 3), bool)
-    present = jnp.array([[True, True, False]])
-    samples = Samples((), obs, resets, action, jnp.array([[3.0, 3.0, 100.0]]), present)
-    total, metrics = loss(network, lambda network: network, samples)
+    mask = jnp.array([[True, True, False]])
+    batch = Batch((), obs, resets, action, jnp.array([[3.0, 3.0, 100.0]]), mask)
+    total, metrics = loss(network, None, batch)
     assert float(total) == pytest.approx((2**2 + 1**2) / 4)
-    assert float(metrics["error"]) == pytest.approx(1.5)
-    assert float(metrics["chosen_value"]) == pytest.approx(2.5)
+    assert float(metrics["td_error"]) == pytest.approx(1.5)
+    assert float(metrics["selected_q"]) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
@@ -70,30 +71,32 @@ def test_what_acts_is_what_is_worth_most() -> None:
     row, state = BY_NAME["pqn"], fresh(begun("pqn"))
     algorithm = row.make(row.environment)
     obs = jax.random.normal(jax.random.key(0), (64, 3))
-    values = jax.vmap(lambda o: state.network((), o)[1])(obs)
-    _, output = jax.vmap(lambda o: Acting(state.network, jnp.float32(0.5))((), o))(obs)
+    network = state.train.network
+    values = jax.vmap(lambda o: network((), o)[1])(obs)
+    _, output = jax.vmap(lambda o: EpsilonGreedyNetwork(network, jnp.float32(0.5))((), o))(obs)
     assert np.array_equal(output.value, jnp.max(values, axis=1))
-    act = jax.vmap(algorithm.act, in_axes=(None, None, 0, 0, None))
+    act = jax.vmap(algorithm.act, in_axes=(None, 0, None, 0, None))
     keys = jax.random.split(jax.random.key(1), 64)
-    greedy = act(state, (), obs, fresh(keys), True)[1]
+    greedy = act(state, obs, (), fresh(keys), True)[0]
     assert np.array_equal(greedy, jnp.argmax(values, axis=1))
-    exploring = act(state, (), obs, fresh(keys), False)[1]
+    exploring = act(state, obs, (), fresh(keys), False)[0]
     assert 0 < np.mean(exploring != greedy) < 0.2
 
 
 def test_nothing_is_kept_but_what_acting_needs() -> None:
     """No replay and no target network."""
     state: Any = begun("pqn")
-    assert set(state._fields) == {"key", "config", "network", "optimizer", "observations", "returns", "actor", "updates"}
-    assert state.returns == ()
+    assert set(state._fields) == {"key", "config", "train", "actor", "discounted_return", "updates"}
+    assert set(state.train._fields) == {"network", "optimizer", "observations", "returns"}
+    assert state.train.observations is state.train.returns is None
 
 
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="Discrete action space"):
         pqn(make("probe/continuous"), lambda key: None)
-    network = lambda key: q_tower(Walk(), MemoryQNetworkConfig(hidden=(4,)), key)  # noqa: E731
+    network = lambda key: recurrent_q_network(Walk(), RecurrentQNetworkConfig(hidden=(4,)), key)  # noqa: E731
     with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
         pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))
     for name in ("core_size", "core_layers"):
         with pytest.raises(UsageError, match=rf"network.{name} \(0\) must be at least 1"):
-            q_tower(Walk(), MemoryQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0))
+            recurrent_q_network(Walk(), RecurrentQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0))

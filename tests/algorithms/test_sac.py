@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algorithms.reference import SAC, Reward, check_layers, layers_of, random_batches
+from algorithms.reference import SAC, Reward, batch_of, check_layers, layers_of, random_batches
 from laws.programs import differs
 from laws.walk import Walk
 from rollax import tree
 from rollax.algorithms.sac import SACConfig, init, sac, update
-from rollax.networks.critics import ActorCriticsConfig, sample, stochastic
-from rollax.replay.ring import Batch
+from rollax.networks.critics import ActorCriticsConfig, sample_actions, stochastic
 
 SHAPE = ActorCriticsConfig(hidden=(8, 8))
 CONFIG = SACConfig(learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0)
@@ -24,10 +23,13 @@ def begun(config: SACConfig) -> Any:
     return init(stochastic(Walk(continuous=True), SHAPE, jax.random.key(0)), tree.as_leaves(config))
 
 
-@pytest.mark.parametrize("delay", [1, 2, 3])
-def test_updates_are_those_of_the_paper(delay: int) -> None:
+RATES = [(1.0, {}), (2.0, {"critic_learning_rate": 2e-2}), (3.0, {"temperature_learning_rate": 5e-3})]
+
+
+@pytest.mark.parametrize(("delay", "rates"), RATES)
+def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -> None:
     """Six gradient steps against NumPy: critics and their targets each time, policy and temperature in every `delay`-th."""
-    config = dataclasses.replace(CONFIG, policy_delay=delay)
+    config = dataclasses.replace(CONFIG, policy_delay=delay, **rates)
     agent = begun(config)
     expected, step = SAC(agent, config), jax.jit(update)
     for i, batch in enumerate(random_batches(6, 16)):
@@ -55,7 +57,7 @@ def test_the_temperature_holds_the_entropy() -> None:
     def step(agent: Any, i: jax.Array) -> tuple[Any, jax.Array]:
         action_key, update_key = jax.random.split(jax.random.fold_in(jax.random.key(0), i))
         action = jax.random.uniform(action_key, (64, 3), minval=-1.0, maxval=1.0)
-        batch = Batch(obs, action, -5 * jnp.sum(action**2, axis=1), jnp.zeros(64), obs, jnp.ones(64))
+        batch = batch_of(obs, action, -5 * jnp.sum(action**2, axis=1), jnp.zeros(64), obs)
         agent, metrics = update(agent, settings, batch, update_key)
         return agent, metrics["entropy"]
 
@@ -65,7 +67,7 @@ def test_the_temperature_holds_the_entropy() -> None:
 
 
 def test_a_temperature_that_stays() -> None:
-    config = tree.as_leaves(dataclasses.replace(CONFIG, temperature_rate=0.0))
+    config = tree.as_leaves(dataclasses.replace(CONFIG, learn_temperature=False))
     agent = begun(config)
     after, metrics = jax.jit(update)(agent, config, random_batches(1, 16)[0], jax.random.key(0))
     assert float(after.log_temperature) == float(agent.log_temperature)
@@ -77,7 +79,7 @@ def test_densities_integrate_to_one() -> None:
     environment = Reward()
     actor = stochastic(environment, SHAPE, jax.random.key(0)).actor
     obs = jnp.full((4001, 8), 0.3)
-    action, log_prob = sample(actor, obs, jnp.linspace(-7, 7, 4001)[:, None])
+    action, log_prob = sample_actions(actor, obs, jnp.linspace(-7, 7, 4001)[:, None])
     assert float(jnp.trapezoid(jnp.exp(log_prob), action[:, 0])) == pytest.approx(1.0, abs=1e-3)
 
 
@@ -87,7 +89,8 @@ def test_time_limits(terminate: bool) -> None:
     environment = Reward(terminate)
     config = SACConfig(
         num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
-        learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0, initial_temperature=0.0, temperature_rate=0.0,
+        learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
+        initial_temperature=0.0, learn_temperature=False,
     )  # fmt: skip
     algorithm = sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
@@ -95,6 +98,6 @@ def test_time_limits(terminate: bool) -> None:
     for _ in range(25):
         state, _ = step(state)
     times = jnp.arange(8)
-    look = jax.vmap(lambda time: state.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    look = jax.vmap(lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1)))
     expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
     np.testing.assert_allclose(look(times), expected, rtol=0.05)

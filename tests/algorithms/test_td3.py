@@ -17,7 +17,8 @@ from rollax.errors import UsageError
 from rollax.networks.critics import ActorCriticsConfig, deterministic
 
 SHAPE = ActorCriticsConfig(hidden=(8, 8))
-CONFIG = TD3Config(learning_rate=1e-2, critic_rate=2.0, tau=0.1, target_noise=0.4, target_noise_clip=0.3, reward_scale=2.0)
+RATES = {"learning_rate": 1e-2, "critic_learning_rate": 2e-2}
+CONFIG = TD3Config(**RATES, tau=0.1, target_noise=0.4, target_noise_clip=0.3, reward_scale=2.0)
 
 
 def begun(config: TD3Config, seed: int = 0) -> Any:
@@ -50,7 +51,7 @@ def test_updates_are_those_of_the_paper(delay: float) -> None:
 
 def test_agents_side_by_side() -> None:
     """Under `vmap`, with settings of their own, agents learn as each does alone."""
-    own = ({"learning_rate": 1e-2, "policy_delay": 1.0}, {"learning_rate": 1e-3, "policy_delay": 2.0})
+    own = ({"policy_delay": 1.0}, {"learning_rate": 1e-3, "critic_learning_rate": 2e-3, "policy_delay": 2.0})
     configs = [tree.as_leaves(dataclasses.replace(CONFIG, **settings)) for settings in own]
     agents = [begun(config, seed) for seed, config in enumerate(configs)]
     batches, keys = random_batches(2, 16), jax.random.split(jax.random.key(0), 2)
@@ -76,7 +77,7 @@ def test_time_limits(terminate: bool) -> None:
     for _ in range(25):
         state, _ = step(state)
     times = jnp.arange(8)
-    look = jax.vmap(lambda time: state.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    look = jax.vmap(lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1)))
     expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
     np.testing.assert_allclose(look(times), expected, rtol=0.05)
 
@@ -88,10 +89,10 @@ def test_what_acts() -> None:
     obs = jnp.linspace(-1, 1, 8)
     for noise in (0.2, 5.0):
         state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000, exploration_noise=noise))
-        own = 2 * state.network.actor(obs)
-        _, greedy = algorithm.act(state, (), obs, jax.random.key(0), True)
+        own = 2 * state.agent.network.actor(obs)
+        greedy, _ = algorithm.act(state, obs, (), jax.random.key(0), True)
         np.testing.assert_allclose(greedy, own, rtol=1e-6)
-        draw = jax.vmap(lambda key, state=state: algorithm.act(state, (), obs, key, jnp.asarray(False))[1])
+        draw = jax.vmap(lambda key, state=state: algorithm.act(state, obs, (), key, jnp.asarray(False))[0])
         sampled = np.asarray(draw(jax.random.split(jax.random.key(1), 4000)))
         assert np.abs(sampled).max() <= 2
         if noise < 1:

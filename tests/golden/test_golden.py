@@ -16,10 +16,16 @@ import pytest
 
 from laws.programs import compilation
 from laws.table import BY_NAME
-from rollax import environments
+from rollax import Metrics, environments
 
 FILE = Path(__file__).parent / "ppo.json"
 UPDATES, TOLERANCE = 5, 1e-4
+
+
+def named(metrics: Metrics) -> dict[str, jax.Array]:
+    """All that is measured, by name."""
+    parts = {"episodes": metrics.episodes, "finite": metrics.finite}
+    return metrics.values | {f"{part}/{name}": x for part, values in parts.items() for name, x in values._asdict().items()}
 
 
 def measured() -> dict[str, list[float]]:
@@ -31,7 +37,7 @@ def measured() -> dict[str, list[float]]:
         step, rows = jax.jit(algorithm.step), []
         for _ in range(UPDATES):
             state, metrics = step(state)
-            rows.append({name: float(value) for name, value in metrics.items()})
+            rows.append({name: float(value) for name, value in named(metrics).items()})
     return {name: [row[name] for row in rows] for name in sorted(rows[0])}
 
 

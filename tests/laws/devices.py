@@ -29,8 +29,8 @@ UPDATES = 2
 
 def counted(state: Any, metrics: Any) -> Any:
     """What must be equal: all but the stock of starts, which each device draws when it needs one; it changes no start."""
-    streams = state.actor.streams._replace(spare=(), spare_episode=())
-    return plain((state._replace(actor=state.actor._replace(streams=streams)), metrics))
+    starts = state.actor.starts._replace(spare=None, spare_episode=None)
+    return plain((state._replace(actor=state.actor._replace(starts=starts)), metrics))
 
 
 def compare(name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def compare(name: str) -> dict[str, Any]:
         alone, metrics = step(alone)
 
     over = mesh(4, "environments")
-    shardings = environment_shardings(state, over)
+    shardings = environment_shardings(state, algorithm.by_environment(state), over)
     spread = jax.device_put(fresh(state), shardings)
     with jax.set_mesh(over):
         compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(spread).compile()
@@ -57,8 +57,8 @@ def compare(name: str) -> dict[str, Any]:
             float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b)))) for a, b in pairs if np.isfinite(b).all()
         ),
         "collectives": [kind for kind in COLLECTIVES if re.search(rf" {kind}(-start)?\(", text)],
-        "devices": len(spread.actor.streams.obs.sharding.device_set),
-        "share": spread.actor.streams.obs.addressable_shards[0].data.shape[0],
+        "devices": len(spread.actor.obs.sharding.device_set),
+        "share": spread.actor.obs.addressable_shards[0].data.shape[0],
     }
 
 

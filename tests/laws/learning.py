@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from laws.table import BY_NAME, Row
 from rollax import environments
+from rollax.acting.evaluate import policy_of
+from rollax.acting.streams import begin_streams, unroll
 from rollax.config import traced_fields
-from rollax.environments import Streams
 
 PLAY_ENVS, PLAY_STEPS = 64, 16
 
@@ -47,26 +48,12 @@ def mean_return(row: Row, state: Any, probe: str, greedy: bool = True) -> float:
     """The mean return of an agent's episode when the row's `act` plays; every episode counts whole."""
     environment = environments.make(f"probe/{probe}")
     algorithm = row.make(environment)
-    streams = Streams(environment, PLAY_ENVS)
 
     def play(state: Any, key: jax.Array) -> jax.Array:
-        init_key, loop_key = jax.random.split(key)
-        fresh = jax.tree.map(lambda x: jnp.broadcast_to(x, (PLAY_ENVS, *x.shape)), algorithm.initial_carry(state))
-
-        def step(loop: Any, key: jax.Array) -> tuple[Any, Any]:
-            stream_state, carry = loop
-            act_key, env_key = jax.random.split(key)
-            reset = stream_state.reset
-            pick = jax.vmap(lambda r, new, old: jax.tree.map(lambda a, b: jnp.where(r, a, b), new, old))
-            carry = pick(reset, fresh, carry)
-            keys = jax.random.split(act_key, PLAY_ENVS)
-            act = jax.vmap(algorithm.act, in_axes=(None, 0, 0, 0, None))
-            carry, action = act(state, carry, stream_state.obs, keys, greedy)
-            stream_state, after = streams.step(jax.random.split(env_key, PLAY_ENVS), stream_state, streams.by_stream(action))
-            return (stream_state, carry), (after.reward, streams.spread(stream_state.reset))
-
-        _, (reward, ended) = jax.lax.scan(step, (streams.init(init_key), fresh), jax.random.split(loop_key, PLAY_STEPS))
+        begin_key, play_key = jax.random.split(key)
+        actor = begin_streams(environment, begin_key, PLAY_ENVS, algorithm.initial_carry(state))
         # Probes have episodes of one length that divides PLAY_STEPS, so all of them are whole.
-        return jnp.sum(reward) / jnp.sum(ended)
+        _, experience, episodes = unroll(environment, policy_of(algorithm, state, greedy), actor, play_key, PLAY_STEPS)
+        return jnp.sum(experience.reward) / episodes.number
 
     return float(jax.jit(play)(state, jax.random.key(1)))

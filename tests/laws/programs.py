@@ -95,6 +95,11 @@ def differs(left: Any, right: Any) -> bool:
     return any(not np.array_equal(a, b) for a, b in pairs)
 
 
+def network_of(state: Any) -> Any:
+    """The network of a state, or of the states of all members, where all agents share one."""
+    return (state.train if "train" in state._fields else state.agent).network
+
+
 def gradient_steps(state: Any) -> dict[str, int]:
     """How many gradient steps each optimizer of the state has taken, by Adam's own count."""
 

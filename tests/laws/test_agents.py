@@ -11,11 +11,10 @@ import pytest
 from laws.programs import assert_close, assert_equal, begun, compilation, differs, fresh, plain, programs
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.acting import agents, rollout
-from rollax.algorithms.on_policy import Happened, Learner
+from rollax.acting import agents
+from rollax.acting.streams import by_stream, unroll
 from rollax.algorithms.ppo import learn
-from rollax.environments import Streams
-from rollax.learning import normalization
+from rollax.learning import normalization, train_state
 
 EARLY = Walk(agents=4, early=True)
 TEAMS = {sharing: agents.team(EARLY, sharing) for sharing in ("all", "type", "none")}
@@ -68,124 +67,124 @@ def test_one_agent_is_no_agents(name: str) -> None:
             step = jax.jit(algorithm.step)
             for _ in range(2):
                 state, metrics = step(fresh(state))
-        states.append((state.network, state.optimizer, metrics))
+        states.append((state.train.network, state.train.optimizer, metrics))
     for state in states[1:]:
         assert_equal(states[0], state)
 
 
-def trajectory_of(name: str) -> tuple[Any, Any, Any]:
-    """The row's state, and a trajectory with the actor after it."""
-    row, state = BY_NAME[name], begun(name)
-    team = agents.team(row.environment, row.config.sharing)
-    streams = Streams(row.environment, row.config.num_envs)
-    run = jax.jit(lambda actor, key: rollout.rollout(streams, team, state.network, actor, key, row.config.num_steps))
-    actor, trajectory, _ = run(fresh(state.actor), jax.random.key(5))
-    return state, actor, trajectory
+def unrolled(environment: Any, state: Any) -> tuple[Any, Any, Any]:
+    """What a rollout leaves (memory after it, discounted returns before it), what was experienced, sums over its episodes."""
+    team = agents.team(environment, state.config.sharing)
+
+    def run(train: Any, actor: Any, key: jax.Array) -> Any:
+        return unroll(environment, agents.policy(team, train_state.sample, train), actor, key, state.config.num_steps)
+
+    actor, rollout, episodes = jax.jit(run)(state.train, fresh(state.actor), jax.random.key(5))
+    return (by_stream(environment, actor.carry), state.discounted_return), rollout, episodes
 
 
-def taught(state: Any, actor: Any, trajectory: Any, **settings: Any) -> Any:
-    """What `learn` makes of a trajectory for one set of parameters: learner, discounted return, metrics."""
+def taught(state: Any, last: Any, rollout: Any, **settings: Any) -> Any:
+    """What `learn` makes of a rollout for one set of parameters: the train state after it."""
     config = dataclasses.replace(state.config, **settings)
-    learner = Learner(state.network, state.optimizer, state.observations, state.returns)
-    run = jax.jit(lambda happened, key: learn(config, jnp.zeros(()), learner, happened, key))
-    return run(Happened(trajectory, actor.carry, actor.discounted_return), jax.random.key(1))
+    run = jax.jit(lambda rollout, last, key: learn(config, jnp.zeros(()), state.train, rollout, last, key)[0])
+    return run(rollout, last, jax.random.key(1))
 
 
 def test_the_order_of_agents_does_not_matter() -> None:
     """One gradient step over everything: agents in another order give the same parameters, within rounding."""
-    state, actor, trajectory = trajectory_of("ppo-agents")
-    order = np.random.default_rng(0).permutation(trajectory.reward.shape[1])
+    state = begun("ppo-agents")
+    last, rollout, _ = unrolled(BY_NAME["ppo-agents"].environment, state)
+    order = np.random.default_rng(0).permutation(rollout.reward.shape[1])
     whole = {"num_minibatches": 1, "num_epochs": 1}
-    one = taught(state, actor, trajectory, **whole)
-    carry, discounted = jax.tree.map(lambda x: x[order], (actor.carry, actor.discounted_return))
-    swapped = actor._replace(carry=carry, discounted_return=discounted)
-    other = taught(state, swapped, jax.tree.map(lambda x: x[:, order], trajectory), **whole)
-    assert_close(one[0].network, other[0].network, 1e-5)
-    assert differs(state.network, one[0].network)
+    one = taught(state, last, rollout, **whole)
+    swapped = jax.tree.map(lambda x: x[order], last), jax.tree.map(lambda x: x[:, order], rollout)
+    other = taught(state, *swapped, **whole)
+    assert_close(one.network, other.network, 1e-5)
+    assert differs(state.train.network, one.network)
 
 
 def test_the_order_of_agents_apart_does_not_matter() -> None:
     """Agents that share with none, in another order with their parameters: each learns the same, within rounding."""
-    state, actor, trajectory = trajectory_of("ppo-apart")
-    row = BY_NAME["ppo-apart"]
+    row, state = BY_NAME["ppo-apart"], begun("ppo-apart")
+    last, rollout, _ = unrolled(row.environment, state)
     team = agents.team(row.environment, "none")
     (runners,) = (group for group in team.groups if len(group.agents) > 1)
     order = np.arange(team.num_agents)
     order[list(runners.agents)] = runners.agents[::-1]
     streams = (np.arange(row.config.num_envs)[:, None] * team.num_agents + order).reshape(-1)
-    own = state.network, state.optimizer, state.observations, state.returns
     config = dataclasses.replace(state.config, num_minibatches=1, num_epochs=1)
 
-    def teach(*parts: Any) -> tuple[Any, ...]:
-        *learner, trajectory, (carry, discounted) = parts
-        return learn(config, jnp.zeros(()), Learner(*learner), Happened(trajectory, carry, discounted), jax.random.key(1))
+    def teach(train: Any, rollout: Any, last: Any) -> tuple[Any, ...]:
+        return learn(config, jnp.zeros(()), train, rollout, last, jax.random.key(1))
 
     @jax.jit
-    def taught_apart(own: Any, trajectory: Any, left: Any) -> Any:
-        parts = agents.split(team, trajectory, 1), agents.split(team, left, 0)
-        learners, discounted, _ = agents.each(team, teach, *own, *parts)
-        return {name: learner.network for name, learner in learners.items()}, agents.join(team, discounted, 0)
+    def taught_apart(own: Any, rollout: Any, last: Any) -> Any:
+        parts = agents.split(team, rollout, 1), agents.split(team, last)
+        trains, discounted, *_ = agents.each(team, teach, own, *parts)
+        return {name: train.network for name, train in trains.items()}, agents.join(team, discounted)
 
     def turned(parts: Any) -> Any:
         """The same with the parameters of that kind in the other order."""
         return parts | {runners.name: jax.tree.map(lambda x: x[::-1], parts[runners.name])}
 
-    left = actor.carry, actor.discounted_return
-    one, sums = taught_apart(own, trajectory, left)
-    swapped = jax.tree.map(lambda x: x[:, streams], trajectory), jax.tree.map(lambda x: x[streams], left)
-    other, other_sums = taught_apart(tuple(turned(part) for part in own), *swapped)
+    one, sums = taught_apart(state.train, rollout, last)
+    swapped = jax.tree.map(lambda x: x[:, streams], rollout), jax.tree.map(lambda x: x[streams], last)
+    other, other_sums = taught_apart(turned(state.train), *swapped)
     assert_close(turned(one), other, 1e-5)
     assert_close(sums[streams], other_sums, 1e-5)
-    unturned, _ = taught_apart(own, *swapped)
-    assert differs(state.network, one) and differs(turned(one), unturned), "to whom the parameters belong matters"
+    unturned, _ = taught_apart(state.train, *swapped)
+    before = {name: train.network for name, train in state.train.items()}
+    assert differs(before, one) and differs(turned(one), unturned), "to whom the parameters belong matters"
 
 
-def early_row() -> tuple[Any, Any, Any]:
-    """A trajectory of agents that leave early, with the parameters of one group."""
+def early_row() -> tuple[Any, Any, Any, Any]:
+    """A state of agents that leave early, with the parameters of one group, and a rollout as `unrolled` gives it."""
     row = BY_NAME["ppo-agents"]
     environment = Walk(agents=3, early=True)
     algorithm = row.make(environment)
     config = dataclasses.replace(row.config, normalize_observations=True, normalize_rewards=True)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
-    team = agents.team(environment, "all")
-    streams = Streams(environment, config.num_envs)
-    run = jax.jit(lambda actor, key: rollout.rollout(streams, team, state.network, actor, key, config.num_steps))
-    actor, trajectory, episodes = run(fresh(state.actor), jax.random.key(5))
-    return state, actor, (trajectory, episodes)
+    return state, *unrolled(environment, state)
 
 
-def test_agents_that_left_are_absent() -> None:
+def test_agents_that_left_are_masked() -> None:
     """From the step after an agent's own end until the episode is over; nothing is added to its return or its length."""
-    _, _, (trajectory, episodes) = early_row()
-    ended = np.asarray(trajectory.terminated | trajectory.truncated)
-    reset, present = np.asarray(trajectory.reset), np.asarray(trajectory.present)
-    assert np.array_equal(present[1:], ~ended[:-1] | reset[1:]), "absent after the end, until the episode is over"
-    assert (~present).any() and present[0].all()
-    assert not np.any(np.asarray(trajectory.reward)[~present])
-    assert float(episodes.total_length) <= present.sum()
+    _, _, rollout, episodes = early_row()
+    ended = np.asarray(rollout.terminated | rollout.truncated)
+    reset, mask = np.asarray(rollout.reset), np.asarray(rollout.mask)
+    assert np.array_equal(mask[1:], ~ended[:-1] | reset[1:]), "absent after the end, until the episode is over"
+    assert (~mask).any() and mask[0].all()
+    assert not np.any(np.asarray(rollout.reward)[~mask])
+    assert float(episodes.total_length) <= mask.sum()
 
 
-def test_what_absent_agents_do_teaches_nothing() -> None:
+def test_what_agents_that_left_do_teaches_nothing() -> None:
     """Neither what they see nor draw, value or are paid: parameters and statistics are the same, bit for bit."""
-    state, actor, (trajectory, _) = early_row()
-    absent = ~np.asarray(trajectory.present)
+    state, last, rollout, _ = early_row()
+    absent = ~np.asarray(rollout.mask)
 
     def spoil(x: jax.Array) -> jax.Array:
         shaped = absent.reshape(absent.shape + (1,) * (x.ndim - 2))
         return jnp.where(jnp.asarray(np.broadcast_to(shaped, x.shape)), (x * 0 + 3).astype(x.dtype), x)
 
-    spoilt = trajectory._replace(
-        **{name: spoil(getattr(trajectory, name)) for name in ("obs", "final_obs", "value", "log_prob")},
-        draw=jnp.where(jnp.asarray(absent), 1, trajectory.draw),
-        reward=spoil(trajectory.reward),
+    extras = rollout.extras
+    spoilt = rollout._replace(
+        **{name: spoil(getattr(rollout, name)) for name in ("obs", "next_obs", "reward")},
+        extras=extras._replace(
+            raw_action=jnp.where(jnp.asarray(absent), 1, extras.raw_action),
+            log_prob=spoil(extras.log_prob),
+            value=spoil(extras.value),
+        ),
     )
-    clean, dirty = taught(state, actor, trajectory), taught(state, actor, spoilt)
-    assert_equal(clean[0], dirty[0])
-    seen = [normalization.update(state.observations, t.obs, axes=2, weight=t.present) for t in (trajectory, spoilt)]
+    clean, dirty = taught(state, last, rollout), taught(state, last, spoilt)
+    assert_equal(clean, dirty)
+    before = state.train.observations
+    seen = [normalization.update(before, r.obs, axes=2, mask=r.mask) for r in (rollout, spoilt)]
     assert_equal(*seen)
-    everything = spoilt._replace(present=jnp.ones_like(trajectory.present))
-    assert differs(clean[0].network, taught(state, actor, everything)[0].network), "the mask is what makes the difference"
-    assert differs(seen[0], normalization.update(state.observations, spoilt.obs, axes=2))
+    assert_close(clean.observations, seen[0])
+    everything = spoilt._replace(mask=jnp.ones_like(rollout.mask))
+    assert differs(clean.network, taught(state, last, everything).network), "the mask is what makes the difference"
+    assert differs(seen[0], normalization.update(before, spoilt.obs, axes=2))
 
 
 @pytest.mark.parametrize("name", ["ppo-types", "ppo-apart"])
@@ -195,26 +194,28 @@ def test_groups_learn_apart(name: str) -> None:
     after, metrics = programs(name).step(before)
     row = BY_NAME[name]
     for group in agents.team(row.environment, row.config.sharing).groups:
-        assert differs(before.network[group.name], after.network[group.name])
+        assert differs(before.train[group.name].network, after.train[group.name].network)
         labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
-        assert all(np.isfinite(metrics[f"{label}/entropy"]) for label in labels)
-    apart = [float(value) for name, value in metrics.items() if name.endswith("/policy_loss")]
+        assert all(np.isfinite(metrics.values[f"{label}/entropy"]) for label in labels)
+    apart = [float(value) for name, value in metrics.values.items() if name.endswith("/policy_loss")]
     assert len(set(apart)) == len(apart) > 1
-    assert float(metrics["policy_loss"]) == pytest.approx(np.mean(apart), rel=1e-4, abs=1e-6)
+    assert float(metrics.values["policy_loss"]) == pytest.approx(np.mean(apart), rel=1e-4, abs=1e-6)
 
 
 def test_a_group_learns_as_if_alone() -> None:
     """What the runners become does not depend on what the walkers saw."""
     state = begun("ppo-types")
-    other = state._replace(network={**state.network, "walker": jax.tree.map(lambda x: x + 0.1, state.network["walker"])})
+    walker = state.train["walker"]
+    moved = walker._replace(network=jax.tree.map(lambda x: x + 0.1, walker.network))
+    other = state._replace(train={**state.train, "walker": moved})
     row = BY_NAME["ppo-types"]
     with compilation(optimized=False):
         one, _ = programs("ppo-types").step(state)
         two, _ = programs("ppo-types").step(other)
-    runner = lambda after: plain(after.network["runner"])  # noqa: E731
+    runner = lambda after: plain(after.train["runner"].network)  # noqa: E731
     assert row.environment.agent_types[1] == "runner"
     assert_equal(runner(one), runner(two))
-    assert differs(plain(one.network["walker"]), plain(two.network["walker"]))
+    assert differs(plain(one.train["walker"].network), plain(two.train["walker"].network))
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo-apart", "impala"])
@@ -227,8 +228,8 @@ def test_one_step_of_one_environment_is_enough(name: str) -> None:
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     with compilation(optimized=False):
         after, metrics = jax.jit(algorithm.step)(fresh(state))
-    assert all(bool(metrics[name]) for name in metrics if name.startswith("finite/"))
-    assert np.isfinite(float(metrics["loss"]))
+    assert all(map(bool, metrics.finite))
+    assert np.isfinite(float(metrics.values["loss"]))
     for group in agents.team(row.environment, config.sharing).groups:
-        before, now = ((s.network[group.name] if group.name else s.network) for s in (state, after))
+        before, now = ((s.train[group.name] if group.name else s.train).network for s in (state, after))
         assert differs(before.actor, now.actor) and differs(before.critic, now.critic)

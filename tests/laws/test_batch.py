@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from rollax.learning import minibatches
+from rollax.learning import minibatches, priorities
 
 
 @st.composite
@@ -18,9 +18,9 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, minibatches.Layout]:
     """Sizes that divide: steps, streams and how they are cut."""
     length, sequences = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     streams = draw(st.sampled_from([1, 2, 3, 8, 24, 128]))
-    minibatches = draw(st.integers(1, 16))
-    assume((streams * sequences) % minibatches == 0)
-    return length * sequences, streams, minibatches.layout(length * sequences, streams, length, minibatches)
+    number = draw(st.integers(1, 16))
+    assume((streams * sequences) % number == 0)
+    return length * sequences, streams, minibatches.layout(length * sequences, streams, length, number)
 
 
 def epoch(steps: int, streams: int, cut: minibatches.Layout, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +85,7 @@ def test_a_pool_has_every_sequence_of_every_stream() -> None:
     for stream, segment in ((0, 0), (5, 1), (31, 1)):
         wanted = stream + 32 * jnp.arange(4 * segment, 4 * segment + 4)
         priority = jnp.any(rows.reshape(64, -1) == wanted[0], axis=1).astype(jnp.float32)
-        taken = jax.vmap(lambda o: minibatches.take(rows, o))(minibatches.prioritize(priority, 0.8, jax.random.key(0), cut))
+        taken = jax.vmap(lambda o: minibatches.take(rows, o))(priorities.sample(priority, 0.8, jax.random.key(0), cut))
         assert taken.shape == (2, 4, 32)
         np.testing.assert_array_equal(taken, np.broadcast_to(wanted[:, None], taken.shape))
 
@@ -95,19 +95,19 @@ PRIORITIES = st.lists(st.floats(1e-6, 100.0), min_size=2, max_size=8)
 
 @settings(max_examples=40, deadline=None)
 @given(PRIORITIES, st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.integers(0, 99))
-def test_importance_weights_undo_the_preference(priorities: list[float], exponent: float, beta: float, seed: int) -> None:
+def test_importance_weights_undo_the_preference(values: list[float], exponent: float, beta: float, seed: int) -> None:
     """With beta 1 the loss that draws are expected to have is the plain mean over all samples, whatever the priorities."""
     numbers = np.random.default_rng(seed)
-    size = numbers.integers(1, 9, len(priorities)).astype(np.float32)
+    size = numbers.integers(1, 9, len(values)).astype(np.float32)
     loss = numbers.normal(size=len(size))
     absent = len(size) // 2
     size[absent] = 0
-    priority = jnp.where(jnp.arange(len(size)) == absent, 0.0, jnp.asarray(priorities, jnp.float32))
-    chance = np.exp(np.asarray(minibatches.log_probability(priority, exponent), np.float64))
+    priority = jnp.where(jnp.arange(len(size)) == absent, 0.0, jnp.asarray(values, jnp.float32))
+    chance = np.exp(np.asarray(priorities.log_probability(priority, exponent), np.float64))
     drawn = np.sum(chance * size)
 
     def expected(beta: float, loss: np.ndarray) -> float:
-        weight = np.asarray(minibatches.importance(priority, exponent, beta, jnp.asarray(size)), np.float64)
+        weight = np.asarray(priorities.importance(priority, exponent, beta, jnp.asarray(size)), np.float64)
         assert weight[absent] == chance[absent] == 0, "an absent row is not drawn, and changes no other"
         return float(np.sum(chance * weight * size * loss) / drawn)
 
@@ -118,11 +118,11 @@ def test_importance_weights_undo_the_preference(priorities: list[float], exponen
 def test_importance_by_hand() -> None:
     """P = 3/4 and 1/4. Without beta there is no weight; with all of it weights are as 1 to 3, and of mean 1."""
     priority, size = jnp.array([3.0, 1.0, 0.0]), jnp.array([1.0, 1.0, 0.0])
-    assert minibatches.importance(priority, 1.0, 0.0, size).tolist() == pytest.approx([1, 1, 0])
-    assert minibatches.importance(priority, 1.0, 1.0, size).tolist() == pytest.approx([2 / 3, 2, 0])
-    nothing = minibatches.importance(jnp.zeros(3), 1.0, 1.0, jnp.zeros(3))
+    assert priorities.importance(priority, 1.0, 0.0, size).tolist() == pytest.approx([1, 1, 0])
+    assert priorities.importance(priority, 1.0, 1.0, size).tolist() == pytest.approx([2 / 3, 2, 0])
+    nothing = priorities.importance(jnp.zeros(3), 1.0, 1.0, jnp.zeros(3))
     assert nothing.tolist() == [0, 0, 0], "where nobody is present nothing counts, and all is finite"
-    assert jnp.all(jnp.isfinite(minibatches.log_probability(jnp.zeros(3), 1.0)))
+    assert jnp.all(jnp.isfinite(priorities.log_probability(jnp.zeros(3), 1.0)))
 
 
 def suggestions(message: str, name: str) -> list[int]:
@@ -147,15 +147,15 @@ def test_bad_sequence_length(steps: int, length: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 40))
-def test_bad_minibatches(sequences: int, streams: int, minibatches: int) -> None:
+def test_bad_minibatches(sequences: int, streams: int, number: int) -> None:
     """The error recommends values that work."""
-    assume((streams * sequences) % minibatches)
-    with pytest.raises(ValueError, match=rf"num_minibatches \({minibatches}\)") as error:
-        minibatches.layout(sequences, streams, 1, minibatches)
+    assume((streams * sequences) % number)
+    with pytest.raises(ValueError, match=rf"num_minibatches \({number}\)") as error:
+        minibatches.layout(sequences, streams, 1, number)
     for value in suggestions(str(error.value), "num_minibatches"):
         assert minibatches.layout(sequences, streams, 1, value).num_minibatches == value
     for value in suggestions(str(error.value), "num_envs"):
-        cut = minibatches.layout(sequences, value, 1, minibatches)
+        cut = minibatches.layout(sequences, value, 1, number)
         assert cut.groups * cut.parts * cut.block == value
 
 

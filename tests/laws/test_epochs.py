@@ -43,9 +43,9 @@ def test_number_of_gradient_steps(name: str, epochs: int, critic_epochs: int, cr
     before, after, metrics = updated(name, epochs, critic_epochs, updates=2)
     assert gradient_steps(before) == {"actor": 0, "critic": 0}
     assert gradient_steps(after) == {"actor": 2 * epochs * MINIBATCHES, "critic": 2 * critic * MINIBATCHES}
-    assert float(metrics["epochs"]) == epochs
-    assert differs(before.network.actor, after.network.actor)
-    assert differs(before.network.critic, after.network.critic)
+    assert float(metrics.values["epochs"]) == epochs
+    assert differs(before.train.network.actor, after.train.network.actor)
+    assert differs(before.train.network.critic, after.train.network.critic)
 
 
 def test_a_shared_network_has_one_optimizer() -> None:
@@ -58,18 +58,18 @@ def test_the_divergence_stops_the_policy_alone(name: str) -> None:
     """A target next to nothing: the policy stops after the first epoch, and a critic of its own goes on."""
     _, after, metrics = updated(name, 3, 0, target_kl=1e-9, learning_rate=1e-2)
     assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
-    assert float(metrics["epochs"]) == 1
+    assert float(metrics.values["epochs"]) == 1
     before, still, _ = updated(name, 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2)
     assert gradient_steps(still)["actor"] == 3 * MINIBATCHES, "a policy that does not move is not stopped"
-    assert not differs(plain(before.network.actor), plain(still.network.actor))
-    assert differs(plain(before.network.critic), plain(still.network.critic))
+    assert not differs(plain(before.train.network.actor), plain(still.train.network.actor))
+    assert differs(plain(before.train.network.critic), plain(still.train.network.critic))
 
 
 def test_the_divergence_stops_a_shared_network() -> None:
     """Then there is nothing left to do, and the epochs end."""
     _, after, metrics = updated("ppo-shared", 3, 0, target_kl=1e-9)
     assert gradient_steps(after) == {"actor": MINIBATCHES}
-    assert float(metrics["epochs"]) == 1
+    assert float(metrics.values["epochs"]) == 1
 
 
 def test_no_target_never_stops() -> None:
@@ -81,7 +81,7 @@ def test_a_stopped_policy_does_not_move() -> None:
     """After its first epoch the policy is that of a run with one epoch, though the critic learns on."""
     _, stopped, _ = updated("ppo", 3, 0, target_kl=1e-9)
     _, once, _ = updated("ppo", 1, 3)
-    for a, b in zip(jax.tree.leaves(stopped.network), jax.tree.leaves(once.network), strict=True):
+    for a, b in zip(jax.tree.leaves(stopped.train.network), jax.tree.leaves(once.train.network), strict=True):
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -90,6 +90,6 @@ def test_schedules() -> None:
     _, _, first = updated("ppo", 1, 0, updates=1, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
     _, _, third = updated("ppo", 1, 0, updates=3, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
     _, _, beyond = updated("ppo", 1, 0, updates=7, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
-    assert float(first["learning_rate"]) == pytest.approx(1e-2)
-    assert float(third["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
-    assert float(beyond["learning_rate"]) == pytest.approx(0.2e-2)
+    assert float(first.values["learning_rate"]) == pytest.approx(1e-2)
+    assert float(third.values["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
+    assert float(beyond.values["learning_rate"]) == pytest.approx(0.2e-2)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laws.programs import fresh
+from laws.programs import fresh, network_of
 from laws.table import BY_NAME, first
 from rollax import tree
-from rollax.algorithm import population
+from rollax.populations import population
 from rollax.populations.evolution import Method, Range, evolve, evolving
 
 RANGES = {"learning_rate": Range(1e-3, 1e-1, "log"), "gamma": Range(0.5, 0.99)}
@@ -26,10 +26,11 @@ def raw(leaf: jax.Array) -> np.ndarray:
 def test_any_algorithm_evolves(name: str) -> None:
     """The state keeps its structure, shapes and types; survivors keep every bit; a child is soon another than its parent."""
     row = BY_NAME[name]
-    running = evolving(population(row.make(row.environment)), RANGES)
+    many = population(row.make(row.environment))
+    running = evolving(many, RANGES)
     keys = tuple(jax.random.split(jax.random.key(seed), MEMBERS) for seed in (0, 1))
     configs = jax.tree.map(lambda value: jnp.full(MEMBERS, value), tree.as_leaves(row.config))
-    step, generation = jax.jit(running.step), jax.jit(lambda state: evolve(state, RANGES, Method(fraction=0.4)))
+    step, generation = jax.jit(running.step), jax.jit(lambda state: evolve(many, state, RANGES, Method(fraction=0.4)))
     state = jax.jit(running.init)(keys, configs)
     for _ in range(2):
         state, _ = step(state)
@@ -47,12 +48,12 @@ def test_any_algorithm_evolves(name: str) -> None:
         assert a[1:].tobytes() == b[1:].tobytes()
         if a[1].tobytes() != b[0].tobytes():
             differing.append(jax.tree_util.keystr(path))
-    own = {".key", ".actor.streams.key", ".actor.streams.spare_episode"} | {f".config.{name}" for name in RANGES}
+    own = {".key", ".actor.starts.key", ".actor.starts.spare_episode"} | {f".config.{name}" for name in RANGES}
     assert set(differing) == own
     stepped, metrics = step(after)
     assert np.all(stepped.is_well)
-    assert _parts_that_differ(stepped.members.actor) and _parts_that_differ(stepped.members.network)
-    np.testing.assert_array_equal(metrics["evolve/gamma"], happened.settings["gamma"])
+    assert _parts_that_differ(stepped.members.actor) and _parts_that_differ(network_of(stepped.members))
+    np.testing.assert_array_equal(metrics.values["evolve/gamma"], happened.settings["gamma"])
 
 
 def _parts_that_differ(part: Any) -> int:

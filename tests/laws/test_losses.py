@@ -18,7 +18,7 @@ small = st.floats(-3.0, 3.0, width=32)
 @pytest.mark.parametrize(("ratio", "advantage", "objective"), [(1.1, 1.0, 1.1), (1.5, 1.0, 1.2), (0.5, -1.0, -0.8)])
 def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: float) -> None:
     """min(r A, clip(r) A) with epsilon 0.2."""
-    assert float(losses.policy_objective(jnp.log(ratio), jnp.float32(advantage), 0.2)) == pytest.approx(objective)
+    assert float(losses.clipped_objective(jnp.log(ratio), jnp.float32(advantage), 0.2)) == pytest.approx(objective)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: fl
 )
 def test_clipping_stops_the_gradient_one_way_only(ratio: float, advantage: float, slope: float) -> None:
     """No gain from going further, but always a way back."""
-    gradient = jax.grad(losses.policy_objective)(jnp.log(ratio), advantage, 0.2)
+    gradient = jax.grad(losses.clipped_objective)(jnp.log(ratio), advantage, 0.2)
     assert float(gradient) == pytest.approx(slope, rel=1e-5)
 
 
 @few
 @given(small, small, st.floats(0.0, 1.0, width=32))
 def test_the_objective_is_a_lower_bound(log_ratio: float, advantage: float, clip: float) -> None:
-    objective = float(losses.policy_objective(jnp.float32(log_ratio), jnp.float32(advantage), clip))
+    objective = float(losses.clipped_objective(jnp.float32(log_ratio), jnp.float32(advantage), clip))
     assert objective <= np.exp(np.float32(log_ratio)) * np.float32(advantage) * (1 + 1e-5 * np.sign(advantage)) + 1e-6
 
 
@@ -109,13 +109,13 @@ def test_normalized_is_standard() -> None:
 
 
 def test_standardize() -> None:
-    x = normalization.standardize(jnp.arange(12.0).reshape(3, 4))
+    x = losses.standardize(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
-    assert normalization.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
-    alone = normalization.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
+    assert losses.standardize(jnp.array([[-3.0]])).tolist() == [[-3.0]], "what is alone stays as it is"
+    alone = losses.standardize(jnp.array([[5.0, -3.0]]), jnp.array([[False, True]]))
     assert float(alone[0, 1]) == -3.0, "also where it is alone because others do not count"
-    two = normalization.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
+    two = losses.standardize(jnp.array([[5.0, -3.0, 9.0]]), jnp.array([[True, True, False]]))
     assert two[0, :2].tolist() == pytest.approx([1.0, -1.0])
 
 
@@ -124,23 +124,23 @@ def test_standardize() -> None:
 def test_equal_numbers_are_zero_when_standardized(value: float, count: tuple[int, ...]) -> None:
     """However their mean is rounded; also where they differ by the last bit, where others do not count, and in gradients."""
     equal = jnp.full(count, value, jnp.float32)
-    assert not jnp.any(normalization.standardize(equal))
+    assert not jnp.any(losses.standardize(equal))
     nearly = equal.at[0].set(jnp.nextafter(equal[0], jnp.float32(jnp.inf)))
-    assert not jnp.any(normalization.standardize(nearly)) or value == 0
+    assert not jnp.any(losses.standardize(nearly)) or value == 0
     mask = jnp.ones(count, bool).at[-1].set(False)
-    masked = normalization.standardize(equal.at[-1].set(jnp.nan), mask)
+    masked = losses.standardize(equal.at[-1].set(jnp.nan), mask)
     assert not jnp.any(jnp.where(mask, masked, 0.0))
-    gradient = jax.grad(lambda x: jnp.sum(normalization.standardize(x) ** 2))(equal)
+    gradient = jax.grad(lambda x: jnp.sum(losses.standardize(x) ** 2))(equal)
     assert not jnp.any(gradient)
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
 def test_small_differences_are_standardized(size: float) -> None:
     """A closed form: of -1, 0, 1 on an offset that float32 still tells apart; and no number that is none is hidden."""
-    x = normalization.standardize(size * (100.0 + jnp.array([-1.0, 0.0, 1.0]) / 100))
+    x = losses.standardize(size * (100.0 + jnp.array([-1.0, 0.0, 1.0]) / 100))
     expected = size / 100 * np.sqrt(2 / 3)
     np.testing.assert_allclose(x, np.array([-1.0, 0.0, 1.0]) * np.sqrt(1.5) * expected / (expected + 1e-8), atol=2e-3)
-    assert jnp.all(jnp.isnan(normalization.standardize(jnp.array([1.0, jnp.nan, 1.0]))))
+    assert jnp.all(jnp.isnan(losses.standardize(jnp.array([1.0, jnp.nan, 1.0]))))
 
 
 def test_moments_stay_right_over_millions_of_updates() -> None:

@@ -15,8 +15,8 @@ from laws.programs import assert_close, assert_equal, fresh, plain, programs
 from laws.table import BY_NAME, NAMES, first
 from laws.walk import Counted, Counter
 from rollax import algorithms
-from rollax.algorithm import population
 from rollax.algorithms import ALGORITHMS
+from rollax.populations import population
 
 
 def jaxprs(jaxpr: Any) -> Iterator[Any]:
@@ -101,8 +101,8 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
         for _ in range(2):
             state, metrics = step(state)
     assert counter.count == 1
-    assert metrics["loss"].shape == (64,)
-    weights = plain(state.network.actor.head.layer.weight).reshape(64, -1)
+    assert metrics.values["loss"].shape == (64,)
+    weights = plain(state.train.network.actor.head.layer.weight).reshape(64, -1)
     assert len(np.unique(weights, axis=0)) == 64, "every member is a run of its own"
 
 

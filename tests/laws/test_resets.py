@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from carries import batch_carry
 from laws.programs import assert_close
 from rollax.networks import Stepwise, cores
-from rollax.networks.core import batch_carry, step
+from rollax.networks.core import step
 
 LENGTH, BATCH, INPUTS = 6, 3, 4
 

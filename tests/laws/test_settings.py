@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import pytest
 import yaml
 
-from laws.programs import differs, fresh, plain
+from laws.programs import differs, fresh, network_of, plain
 from laws.table import BY_NAME
 from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
-from rollax.algorithm import population
 from rollax.config import traced_fields
 from rollax.host.settings import RunOptions, make_spec
 from rollax.learning import minibatches
+from rollax.populations import population
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
 SHORT = {"learning_rate_final_fraction": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
@@ -70,11 +70,17 @@ LIVE = {
         },
         {},
     ),
-    TD3Config: ("td3", SHORT | {"noise_correlation": 0.5, "target_noise_clip": 0.1, "max_grad_norm": 1e-3}, {}),
+    TD3Config: (
+        "td3",
+        SHORT | {"noise_correlation": 0.5, "target_noise_clip": 0.1, "max_grad_norm": 1e-3, "critic_learning_rate": 2e-2},
+        {},
+    ),
     SACConfig: (
         "sac",
-        SHORT | {"noise_correlation": 0.5, "max_grad_norm": 0.5, "adam_epsilon": 0.1, "initial_temperature": 0.1},
-        {},
+        SHORT
+        | {"critic_learning_rate": 2e-2, "temperature_learning_rate": 2e-2}
+        | {"noise_correlation": 0.5, "max_grad_norm": 0.5, "adam_epsilon": 0.1, "initial_temperature": 0.1},
+        {"policy_delay": 2.0},
     ),
 }
 
@@ -121,7 +127,7 @@ def test_every_number_changes_the_result(kind: type) -> None:
     step = jax.jit(population(algorithm).step)
     for _ in range(3):
         states, _ = step(fresh(states))
-    network = plain(states.network)
+    network = plain(network_of(states))
     own = [jax.tree.map(lambda x, i=i: x[i], network) for i in range(len(members))]
     dead = [field for field, result in zip(fields, own[1:], strict=True) if not differs(result, own[0])]
     assert not dead

@@ -110,12 +110,12 @@ def one_update(env, network, config):
     algorithm = ppo(env, network)
     state = algorithm.init(jax.random.key(0), config)
     after, metrics = jax.jit(algorithm.step)(state)
-    return state.network, after.network, metrics
+    return state.train.network, after.train.network, metrics
 
 
 def check_update(before, after, metrics):
     assert jax.tree.structure(before) == jax.tree.structure(after)
-    assert all(np.isfinite(value).all() for value in jax.tree.leaves((after, metrics["loss"])))
+    assert all(np.isfinite(value).all() for value in jax.tree.leaves((after, metrics.values["loss"])))
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
 
 
@@ -153,9 +153,9 @@ def test_other_spaces(id, outputs):
     network = interop.from_function(lambda key: jax.random.normal(key, (features, outputs + 1)), apply, env)
     with jax.numpy_rank_promotion("allow"):  # the density of several choices compares [k, 1] with [n]
         _, _, metrics = one_update(env, network, SMALL)
-    assert np.isfinite(metrics["loss"])
+    assert np.isfinite(metrics.values["loss"])
     if id == "probe/masked":
-        assert metrics["reward"] >= 0  # an illegal action gives -10
+        assert metrics.values["reward"] >= 0  # an illegal action gives -10
 
 
 @pytest.mark.parametrize("make", FEED_FORWARD.values(), ids=FEED_FORWARD)
@@ -185,7 +185,7 @@ def test_linen_learns_which_action_the_observation_asks_for():
     config = PPOConfig(num_envs=32, num_steps=8, num_minibatches=2, num_epochs=4, learning_rate=0.01)
     state = algorithm.init(jax.random.key(0), config)
     _, metrics = jax.jit(lambda state: jax.lax.scan(lambda s, _: algorithm.step(s), state, length=40))(state)
-    assert metrics["reward"][-5:].mean() > 0.9
+    assert metrics.values["reward"][-5:].mean() > 0.9
 
 
 def test_a_run_is_trained_and_loaded(tmp_path):

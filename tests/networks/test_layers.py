@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from carries import batch_carry
 from rollax.environments import Transition
 from rollax.networks import NetworkConfig, actor_critic, cores, layers
-from rollax.networks.core import batch_carry
 from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
 
 LENGTH, BATCH, INPUTS, SIZE = 7, 3, 4, 5

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax import NetworkConfig, PPOConfig, actor_critic, make, population, ppo
+from rollax import Algorithm, NetworkConfig, PPOConfig, actor_critic, make, population, ppo
 from rollax.populations.evolution import Method, Range, draw, evolve, evolving, explore, parents, ranks, selected
 
 MEMBERS = 8
@@ -30,16 +30,20 @@ def again(state: Any) -> Any:
 
 
 @functools.cache
-def _programs() -> tuple[Any, Any, Any]:
+def many() -> Algorithm:
     environment = make("probe/action-reward")
-    algorithm = ppo(environment, lambda key: actor_critic(environment, NetworkConfig(hidden=(4,)), key))
-    running = evolving(population(algorithm), RANGES)
+    return population(ppo(environment, lambda key: actor_critic(environment, NetworkConfig(hidden=(4,)), key)))
+
+
+@functools.cache
+def _programs() -> tuple[Any, Any, Any]:
+    running = evolving(many(), RANGES)
     run_key, child_key = jax.random.split(jax.random.key(0))
     keys = jax.random.split(run_key, MEMBERS), jax.random.split(child_key, MEMBERS)
     configs = jax.tree.map(lambda value: jnp.full(MEMBERS, value), SETTINGS)
     step = jax.jit(running.step)
     state, _ = step(jax.jit(running.init)(keys, configs))
-    return state, step, jax.jit(lambda state: evolve(state, RANGES))
+    return state, step, jax.jit(lambda state: evolve(many(), state, RANGES))
 
 
 def scored(state: Any, fitness: Any, is_well: Any = None) -> Any:
@@ -80,7 +84,7 @@ def test_parents_are_among_the_best_and_children_are_their_copies() -> None:
         assert parent in (6, 7)
         same = [new == old for new, old in zip(member(after, child), member(before, parent), strict=True)]
         differing = {path for path, is_same in zip(paths, same, strict=True) if not is_same}
-        own = {".key", ".actor.streams.key", ".actor.streams.spare_episode"}
+        own = {".key", ".actor.starts.key", ".actor.starts.spare_episode"}
         assert differing == own | {f".config.{name}" for name in RANGES}
     np.testing.assert_array_equal(after.fitness, RISING.astype(np.float32)[np.asarray(happened.parent)])
     assert not np.any(after.episodes) and not np.any(after.total_return)
@@ -95,13 +99,13 @@ def test_children_of_one_parent_differ() -> None:
     for name in RANGES:
         assert len(set(happened.settings[name].tolist())) == MEMBERS
         np.testing.assert_array_equal(getattr(after.members.config, name), happened.settings[name])
-    for keys in (after.key, after.members.key, after.members.actor.streams.key):
+    for keys in (after.key, after.members.key, after.members.actor.starts.key):
         data = raw(keys)
         assert len(np.unique(data.reshape(-1, data.shape[-1]), axis=0)) == keys.size
     stepped, _ = step(after)
-    weights = max(jax.tree.leaves(stepped.members.network), key=lambda leaf: leaf.size)
+    weights = max(jax.tree.leaves(stepped.members.train.network), key=lambda leaf: leaf.size)
     assert len({raw(weights)[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
-    starts = raw(stepped.members.actor.streams.key)
+    starts = raw(stepped.members.actor.starts.key)
     assert len({starts[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
 
 
@@ -109,13 +113,13 @@ def test_children_of_one_parent_differ_where_settings_do_not_move() -> None:
     """Other keys alone make another run."""
     state, step, _ = programs()
     only_one = np.where(np.arange(MEMBERS) == 5, 1.0, np.nan)
-    still = jax.jit(lambda state: evolve(state, RANGES, Method(resample=0.0, factor=1.0, step=0.0)))
+    still = jax.jit(lambda state: evolve(many(), state, RANGES, Method(resample=0.0, factor=1.0, step=0.0)))
     after, happened = still(scored(state, only_one, is_well=np.isfinite(only_one)))
     for name in RANGES:
         np.testing.assert_allclose(happened.settings[name], getattr(state.members.config, name)[5], rtol=1e-5)
     for _ in range(12):  # in one of them the few actions of two may happen to be the same
         after, _ = step(after)
-    weights = max(jax.tree.leaves(after.members.network), key=lambda leaf: leaf.size)
+    weights = max(jax.tree.leaves(after.members.train.network), key=lambda leaf: leaf.size)
     assert len({raw(weights)[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
 
 
@@ -135,12 +139,13 @@ def test_a_member_that_is_not_finite_is_replaced() -> None:
 
 def test_updates_find_out_what_is_not_finite() -> None:
     state, step, generation = programs()
-    network = jax.tree.map(lambda x: x.at[3].set(jnp.nan), state.members.network)
-    after, _ = step(state._replace(members=state.members._replace(network=network)))
+    train = state.members.train
+    broken = train._replace(network=jax.tree.map(lambda x: x.at[3].set(jnp.nan), train.network))
+    after, _ = step(state._replace(members=state.members._replace(train=broken)))
     assert after.is_well.tolist() == [index != 3 for index in range(MEMBERS)]
     after, happened = generation(after)
     assert happened.parent[3] != 3
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after.members.network))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after.members.train.network))
 
 
 def test_equal_members_stay() -> None:
@@ -158,7 +163,7 @@ def test_fitness_is_of_the_episodes_since_the_last_generation() -> None:
     state, first = generation(scored(state, RISING))
     state, metrics = step(state)
     state = state._replace(episodes=state.episodes.at[4].set(0.0), total_return=state.total_return.at[4].set(0.0))
-    expected = metrics["episodes/total_return"] / metrics["episodes/number"]
+    expected = metrics.episodes.total_return / metrics.episodes.number
     _, second = generation(state)
     np.testing.assert_allclose(second.fitness, jnp.asarray(expected).at[4].set(first.fitness[4]), rtol=1e-6)
 
@@ -180,14 +185,15 @@ def test_what_evolves_is_what_updates_use(name: str) -> None:
     config = {name: jnp.where(half, 0.0, getattr(state.members.config, name))}
     members = state.members._replace(config=state.members.config.__class__(**{**vars(state.members.config), **config}))
     after, metrics = step(state._replace(members=members))
-    np.testing.assert_array_equal(metrics[f"evolve/{name}"], config[name])
-    before, moved = jax.tree.leaves(members.network), jax.tree.leaves(after.members.network)
+    np.testing.assert_array_equal(metrics.values[f"evolve/{name}"], config[name])
+    before, moved = jax.tree.leaves(members.train.network), jax.tree.leaves(after.members.train.network)
     changes = sum(np.abs(raw(new) - raw(old)).reshape(MEMBERS, -1).sum(axis=1) for new, old in zip(moved, before, strict=True))
     if name == "learning_rate":
         assert (changes == 0).tolist() == half.tolist()
     else:
-        bonus = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - metrics["loss"]
-        np.testing.assert_allclose(bonus, config[name] * metrics["entropy"], atol=1e-5)
+        found = metrics.values
+        bonus = found["policy_loss"] + 0.5 * found["value_loss"] - found["loss"]
+        np.testing.assert_allclose(bonus, config[name] * found["entropy"], atol=1e-5)
 
 
 FITNESS = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, float("nan"), 1e30]), min_size=2, max_size=12)

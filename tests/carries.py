@@ -1,0 +1,13 @@
+"""Memories of several streams."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rollax.networks.core import Network
+
+
+def batch_carry(network: Network, size: int) -> Any:
+    """The memory of `size` streams, each at the start of an episode."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry())
