@@ -10,14 +10,14 @@ NUMBERS_AT_ONCE = 4_000_000
 
 
 def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> dict[str, float]:
-    """Mean, spread and interquartile mean with its percentile bootstrap interval.
+    """Mean, standard deviation and interquartile mean with its percentile bootstrap interval.
 
     `count`, `mean`, `std` (of the sample, 0 for one value), `min`, `max`, `median`, `p20` (a percentile), `iqm` (the mean
     of the middle half), `iqm_low` and `iqm_high` (its interval at `confidence`), `any_nan` (1.0 when a value was NaN or
     infinite). Such values are left out of the others, which are NaN when nothing is left. The same values give the same
     interval, in whatever order.
 
-    For n = 1 the interval is the value; it says nothing about spread then.
+    For n = 1 the interval is the value itself, and says nothing about the variance.
     """
     values = np.asarray(values, dtype=np.float64).ravel()
     finite = np.sort(values[np.isfinite(values)])

@@ -125,8 +125,8 @@ def view(moments: Any) -> Callable[[Any], Network]:
 def standardize(x: jax.Array, weight: Any = ()) -> jax.Array:
     """(x - mean x) / (std x + 1e-8) over all samples that count, as in `mean`.
 
-    Where the standard deviation is below the rounding of float32, all of `x` is equal and the result is 0. A single sample
-    stays as it is: its advantage would be 0, and no gradient would be left.
+    Where the standard deviation is below the rounding error of float32, `x` counts as constant and the result is 0. A single
+    sample is returned as it is: standardized it would be 0, without a gradient.
     """
     number = x.size if isinstance(weight, tuple) else jnp.sum(jnp.broadcast_to(weight, x.shape))
     average, variance = mean_and_variance(x, weight)
