@@ -10,7 +10,7 @@ NUMBERS_AT_ONCE = 4_000_000
 
 
 def summarize(values: Sequence[float] | np.ndarray, confidence: float = 0.95, with_interval: bool = True) -> dict[str, float]:
-    """Mean, spread and interquartile mean with its percentile bootstrap interval.
+    """Mean, standard deviation and interquartile mean with its percentile bootstrap interval.
 
     `count`, `mean`, `std` (of the sample, 0 for one value), `min`, `max`, `median`, `p20` (a percentile), `iqm` (the mean
     of the middle half), `iqm_low` and `iqm_high` (its interval at `confidence`), `any_nan` (1.0 when a value was NaN or

@@ -97,8 +97,8 @@ def policy_head(environment: Environment, config: NetworkConfig, inputs: int, ke
 def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
     """A new network for the environment's spaces, with orthogonal weights.
 
-    A part "global_state" of the observation is seen by the critic alone. Raises ValueError for sizes below 1, and for a shared
-    network where there is such a part.
+    A part "global_state" of the observation is an input of the critic alone. Raises ValueError for sizes below 1, and for a
+    shared network where there is such a part.
     """
     _check_sizes(config)
     observation = environment.observation_space

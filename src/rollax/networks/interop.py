@@ -3,10 +3,10 @@
     env = rollax.make("gymnax/CartPole-v1")
     rollax.train("ppo", "gymnax/CartPole-v1", network=from_linen(MyModule(), env))
 
-What is adapted sees one observation of one stream (no batch axis) and returns `(policy, value)`:
+A network of another library takes one observation of one stream (no batch axis) and returns `(policy, value)`:
 
 - policy: logits `[n]` for `Discrete(n)`, `[k, max n]` for `MultiDiscrete`, the mean of the action's shape for a `Box`
-  (its spread is one learned number a dimension, kept beside the parameters) or a `Ball` (one number for all).
+  (with a learned standard deviation a dimension, stored beside the parameters) or a `Ball` (one for all directions).
 - value: `[]` or `[1]`.
 
 With `initial_carry` it has a memory: `(carry, observation) -> (carry, (policy, value))`. The library resets the carry at the
@@ -80,7 +80,8 @@ def from_function(
 ) -> MakeNetwork:
     """Two functions: `init(key) -> parameters` (a pytree of float arrays) and `apply(parameters, [carry,] obs)`.
 
-    `initial_std` and `squash` concern continuous actions: their spread at the start, and tanh onto the space instead of a clip.
+    `initial_std` and `squash` concern continuous actions: their standard deviation at the start, and tanh to the bounds instead
+    of a clip.
 
     Raises UsageError here for an action space without a policy, and when the network is made for parameters that are not
     arrays of floats or outputs that do not fit the environment.
@@ -98,8 +99,8 @@ def from_function(
     def make(key: jax.Array) -> Network:
         parameters = _checked_parameters(init(key))
         _check_outputs(functions, parameters, environment)
-        spread = {Box: space.shape, Ball: ()}.get(type(space))  # a ball has one for all directions
-        log_std = () if spread is None else jnp.full(spread, math.log(initial_std), jnp.float32)
+        shape = {Box: space.shape, Ball: ()}.get(type(space))  # a ball has one for all directions
+        log_std = () if shape is None else jnp.full(shape, math.log(initial_std), jnp.float32)
         return Stepwise(Adapted(parameters, log_std, functions, space, squash))
 
     return make
