@@ -127,3 +127,11 @@ def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.SUITES, "thing", suite)
     with pytest.raises(UsageError, match=r'pip install "rollax\[thing\]"'):
         environments.make("thing/Thing")
+
+
+@pytest.mark.parametrize(
+    "id", ["mine/..", "mine/../../elsewhere", "mine//Maze", "mine/Maze/", "mine/.hidden", "mine/" + "m" * 300]
+)
+def test_an_id_can_be_that_of_a_folder(id: str) -> None:
+    with pytest.raises(UsageError, match="cannot be registered as .* runs are in folders of that name"):
+        registry.register(id, lambda: None)  # pyright: ignore[reportArgumentType]
