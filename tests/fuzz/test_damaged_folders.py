@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def arrays(change: Callable[[dict[str, Any]], Any], folder: Path, chance: random
     """evaluations.npz with other arrays."""
     found = evaluations(folder)
     change(found)
-    np.savez(folder / "evaluations.npz", **found)
+    np.savez(folder / "evaluations.npz", allow_pickle=False, **found)
 
 
 def settings(change: Callable[[dict[str, Any]], Any], folder: Path, chance: random.Random) -> None:
@@ -198,7 +198,7 @@ UNSAID = re.compile(r"environment|odd_lines|metrics (cut|spoilt)|evaluations of 
 
 
 @pytest.fixture(params=DAMAGES, ids=lambda name: name.replace(" ", "-"))
-def damaged(request: pytest.FixtureRequest, stopped: Path, tmp_path: Path) -> Iterator[tuple[str, Path, dict[Path, bytes]]]:
+def damaged(request: pytest.FixtureRequest, stopped: Path, tmp_path: Path) -> tuple[str, Path, dict[Path, bytes]]:
     """The name of a damage, a folder that has it, and what is in that folder."""
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)

@@ -14,7 +14,7 @@ from rollax.host.checkpoint_summary import MemberScores
 from rollax.host.evaluation import Episodes
 
 
-def spec(metric: str, mode: str = "max") -> Any:
+def spec(metric: str, mode: Any = "max") -> Any:
     return SimpleNamespace(options=rollax.RunOptions(best_metric=metric, best_mode=mode))
 
 
@@ -83,7 +83,8 @@ def test_a_copy_has_the_score_of_its_parent() -> None:
     """After a generation the members are others than those that were evaluated."""
     scores = MemberScores("return_mean", 64, 0, [9.0, 1.0, 5.0])
     for parent in ([0, 2, 2], [1, 0, 2]):
-        scores = members.after_generation(scores, SimpleNamespace(parent=np.array(parent)))
+        generation: Any = SimpleNamespace(parent=np.array(parent))
+        scores = members.after_generation(scores, generation)
     assert scores.values == [5.0, 9.0, 5.0]
     chosen, (warning,) = members.best(spec("return_mean"), scores)
     assert chosen == 1

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,7 @@ def test_a_signal_in_any_phase(
     react = _at(event, count, number)
     save = Checkpoints.save
 
-    def save_then_signal(self: Checkpoints, *arguments: object) -> bool:
+    def save_then_signal(self: Checkpoints, *arguments: Any) -> bool:
         saved = save(self, *arguments)  # the writing goes on in the background
         react("saving", "")
         return saved
