@@ -10,7 +10,7 @@ from rollax.algorithms.td3 import TD3Config, td3
 from rollax.environments import Environment, Transition, check_environment, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
-from rollax.host.settings import RunOptions
+from rollax.host.options import RunOptions
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.populations.evolution import evolve, evolving
 from rollax.version import __version__

@@ -1,6 +1,7 @@
 """Checks that an environment keeps the contract, and says for every fault what is wrong and how to mend it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from rollax.environments import check_play
 from rollax.environments.core import EXTRACTIONS, Environment, Transition, agent_types, descriptor_space
 from rollax.errors import UsageError
-from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space, zeros
 
 _ABSENT = object()
 
@@ -47,6 +48,63 @@ def check_environment(env: Environment, steps: int = 200, key: jax.Array | None 
     # Drawing twice from one key, to see whether the draws agree, is meant here.
     with jax.debug_key_reuse(False):
         return _check(env, name, steps, jax.random.key(0) if key is None else key)
+
+
+def check_in_short(env: Environment) -> None:
+    """What can be seen without running anything, in well under a second: members, leaves, and the shapes of a reset and a step.
+
+    Of rollax's own environments only the members are looked at. Values, ends and episodes are for `check_environment`.
+
+    Raises: FaultyEnvironmentError, one error that lists every fault found.
+    """
+    name = str(getattr(env, "name", type(env).__name__))
+    _stop_at(name, _members(env))
+    if type(env).__module__.startswith("rollax."):
+        return
+    with jax.debug_key_reuse(False):
+        key = jax.random.key(0)
+        _stop_at(name, _leaves(env, "the environment") + _action_mask_space(env))
+        _stop_at(name, _shapes(_traced(env), key, _no_action(env)) or _traced_faults(env, key) or _side_effects(env, key))
+
+
+def _traced(env: Any) -> Any:
+    """The environment with a reset and a step that are followed by shapes alone and give zeros."""
+    described = ("descriptor_space", "descriptor_extraction", "descriptor") if descriptor_space(env) is not None else ()
+    members = {name: getattr(env, name) for name in ("name", "observation_space", "action_space", "num_agents", *described)}
+
+    def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: jax.tree.map(_zeros, jax.eval_shape(function, *arguments))
+
+    return SimpleNamespace(**members, reset=traced(env.reset), step=traced(env.step))
+
+
+def _zeros(leaf: Any) -> jax.Array:
+    """An array of that shape and type, weakly typed where that is."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(jax.random.key(0), leaf.shape)
+    return jnp.broadcast_to(jnp.asarray(leaf.dtype.type(0).item()), leaf.shape) if leaf.weak_type else jnp.zeros_like(leaf)
+
+
+def _no_action(env: Environment) -> Any:
+    """An action of zeros, of all agents."""
+    action, agents = zeros(env.action_space), () if env.num_agents is None else (env.num_agents,)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*agents, *x.shape)), action)
+
+
+def _side_effects(env: Environment, key: jax.Array) -> list[str]:
+    """Faults where tracing a function twice gives two programs."""
+    start, faults = jax.eval_shape(env.reset, key), []
+    remedy = "draw randomness from the key only (not from numpy.random or random), and keep nothing on the environment"
+    for name, function, given in (("reset", env.reset, (key,)), ("step", env.step, (key, start[0], _no_action(env)))):
+        once, again = (jax.make_jaxpr(lambda *x, f=function: f(*x))(*given) for _ in range(2))
+        same = str(once.jaxpr) == str(again.jaxpr)
+        if not same or any(not np.array_equal(_data(x), _data(y)) for x, y in zip(once.consts, again.consts, strict=True)):
+            faults.append(f"{name} is another program each time it is traced: {remedy}.")
+    return faults
+
+
+def _data(x: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else x)
 
 
 def _check(env: Environment, name: str, steps: int, key: jax.Array) -> Report:
@@ -163,8 +221,8 @@ def _action_mask_space(env: Environment) -> list[str]:
 # --- One reset and one step ------------------------------------------------------------------------------------------
 
 
-def _shapes(env: Environment, key: jax.Array) -> list[str]:
-    """Faults in what one reset and one step give."""
+def _shapes(env: Environment, key: jax.Array, action: Any = None) -> list[str]:
+    """Faults in what one reset and one step give, with that action, by default one at random."""
     reset_key, step_key, action_key = jax.random.split(key, 3)
     faults: list[str] = []
     start = _attempt(faults, "reset(key)", lambda: env.reset(reset_key))
@@ -175,7 +233,8 @@ def _shapes(env: Environment, key: jax.Array) -> list[str]:
     state, obs = start
     faults += _leaves(state, "after reset, state") + _leaves(obs, "after reset, obs")
     faults += _fits(obs, env.observation_space, env.num_agents, "after reset, obs")
-    action = _attempt(faults, "sampling an action", lambda: check_play.random_action(env, action_key, obs))
+    if action is None:
+        action = _attempt(faults, "sampling an action", lambda: check_play.random_action(env, action_key, obs))
     if action is None:
         return faults
     after = _attempt(faults, "step(key, state, action)", lambda: env.step(step_key, state, action))

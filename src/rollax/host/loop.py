@@ -348,19 +348,20 @@ def command() -> str:
 
 def closing_words(result: Result, spec: Spec) -> list[str]:
     """What a person is told at the end: the outcome and what to do next."""
-    folder, rollax = result.folder, command()
+    rollax = command()
+    run = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
-    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {folder}"]
+    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {result.folder}"]
     if result.status == "stopped":
-        return [*lines, f"  {rollax} resume {folder}"]
+        return [*lines, f"  {rollax} resume {run}"]
     if result.status == "nonfinite":
-        return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
+        return [*lines, f"  {rollax} resume {run} --on-nonfinite rollback   to go on with other random numbers"]
     return [
         *lines,
-        f"  {rollax} eval {folder}      more episodes of its policy",
-        f"  {rollax} plot {folder}      its curves",
-        f"  {rollax} render {folder}    an episode to look at",
-        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.frames_per_update}    to go on",
+        f"  {rollax} eval {run}      more episodes of its policy",
+        f"  {rollax} plot {run}      its curves",
+        f"  {rollax} render {run}    an episode to look at",
+        f"  {rollax} resume {run} --total-steps {2 * spec.total_updates * spec.config.frames_per_update}    to go on",
     ]
 
 
