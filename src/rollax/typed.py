@@ -44,7 +44,14 @@ def shown(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**MOST_LETTERS:
         return f"a number of about {value.bit_length() * math.log10(2):.0f} digits"  # Python refuses to print the longest
     text = repr(value) if isinstance(value, str) else str(value)
+    if " at 0x" in text:  # what Python says of objects that say nothing of themselves
+        return f"an object of type {type(value).__name__}"
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS // 2]}... ({len(text)} characters)"
+
+
+def names(name: str, value: Any) -> dict[str, Any]:
+    """A dictionary with names as keys, empty for None. Raises UsageError for anything else."""
+    return {} if value is None else typed(name, value, dict[str, Any])
 
 
 def words(hint: Any) -> str:

@@ -50,8 +50,14 @@ def refused(outcome: Any, *parts: str) -> None:
         (over(TRAIN, "--config.num-envs", "four"), ["--config.num-envs", "'four'"]),
         (over(TRAIN, "--network.core", "grru"), ["'grru'", "'gru'"]),
         (over(TRAIN, "--on-nonfinite", "ignore"), ["'ignore'", "'rollback'"]),
-        (over(TRAIN, "--config.num-minibatches", "3"), ["num_minibatches (3)", "try num_minibatches 2 or 4 or num_envs 3 or 6"]),
-        (over(TRAIN, "--config.sequence-length", "3"), ["sequence_length (3)", "try sequence_length 2 or 4 or num_steps 6 or 9"]),
+        (
+            over(TRAIN, "--config.num-minibatches", "3"),
+            ["num_minibatches (3)", "try num_minibatches 2 or 4 or num_envs 3 or 6"],
+        ),
+        (
+            over(TRAIN, "--config.sequence-length", "3"),
+            ["sequence_length (3)", "try sequence_length 2 or 4 or num_steps 6 or 9"],
+        ),
         (over(TRAIN, "--config.num-envs", "0"), ["num_envs (0) must be at least 1"]),
         (over(TRAIN, "--config.num-steps", "-8"), ["num_steps (-8) must be at least 1"]),
         (over(TRAIN, "--config.gamma", "2"), ["gamma (2.0) must be between 0 and 1"]),
@@ -74,7 +80,10 @@ def refused(outcome: Any, *parts: str) -> None:
         (over(TRAIN, "--sweep.gamma", "0.9", "2"), ["gamma (2.0) must be between 0 and 1"]),
         (over(TRAIN, "--sweep.gamma", "high"), ["--sweep.gamma takes numbers, not 'high'"]),
         (over(TRAIN, "--sweep.gamma"), ["--sweep.gamma needs a value"]),
-        (over(TRAIN, "--network.shared", "--config.critic-epochs", "2"), ["config.critic_epochs (2)", "leave one of the two out"]),
+        (
+            over(TRAIN, "--network.shared", "--config.critic-epochs", "2"),
+            ["config.critic_epochs (2)", "leave one of the two out"],
+        ),
         (["train", "impala", *TRAIN[2:], "--network.shared", "--config.critic-epochs", "2"], ["config.critic_epochs (2)"]),
         (over(TRAIN, "--network.shared", "--sweep.critic-learning-rate", "0", "1e-3"), ["config.critic_learning_rate (0.001)"]),
         (

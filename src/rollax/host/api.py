@@ -27,7 +27,7 @@ from rollax.host.progress import Display, display
 from rollax.host.settings import Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
 from rollax.spaces import Space
-from rollax.typed import typed
+from rollax.typed import names, typed
 
 _NOT_BY_ID = "arguments and eval_arguments are for environments made from their id, not for an environment that was passed"
 
@@ -71,16 +71,16 @@ def train(
     own_network = network if given.is_network(network) else None
     options = given.options(options, total_steps=total_steps, seed=seed, seeds=seeds)
     given.check_function("metrics", metrics)
-    if own_environment is not None and (arguments or eval_arguments):
+    if own_environment is not None and (names("arguments", arguments) or names("eval_arguments", eval_arguments)):
         raise UsageError(_NOT_BY_ID)
     spec = make_spec(
         algorithm,
         name,
-        arguments or {},
+        arguments,
         config,
         None if own_network else network,
         options,
-        sweep or {},
+        sweep,
         eval_arguments,
         opponents,
         evolve,

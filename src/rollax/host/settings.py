@@ -22,7 +22,7 @@ from rollax.environments.suites.xminigrid.ruleset_files import lasting
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host.options import EVOLVE_OPTIONS, RunOptions
 from rollax.populations.evolution import Method, Range, selected
-from rollax.typed import hints, shown, typed
+from rollax.typed import hints, names, shown, typed
 
 CUSTOM = "custom"  # in place of the settings of a network of the user's own
 
@@ -134,11 +134,11 @@ def _presets(algorithm: str) -> dict[str, Any]:
 def make_spec(
     algorithm: str,
     environment: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None,
     config: Any,
     network: Any,
     options: RunOptions,
-    sweep: Mapping[str, Any],
+    sweep: Mapping[str, Any] | None,
     eval_arguments: Mapping[str, Any] | None = None,
     opponents: Mapping[str, Any] | None = None,
     evolve: Mapping[str, Any] | None = None,
@@ -159,15 +159,17 @@ def make_spec(
     options.check()
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
     swept = swept_values(sweep, kinds.config, known)
-    ranges = ranges_of(evolve or {}, kinds.config, known)
+    ranges = ranges_of(evolve, kinds.config, known)
     check_evolution(ranges, swept, options)
     for changed in ({}, *({name: value} for name, values in swept.items() for value in values)):
         kinds.check(dataclasses.replace(config, **changed), network)
     kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
-    differing = registry.evaluation_arguments(environment) | typed("eval_arguments", eval_arguments or {}, dict[str, Any])
-    against = {kind: str(folder) for kind, folder in typed("opponents", opponents or {}, dict[str, str | Path]).items()}
+    differing = registry.evaluation_arguments(environment) | names("eval_arguments", eval_arguments)
+    against = {
+        kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
+    }
     # A run may be evaluated and resumed from other folders than this.
-    arguments = lasting(environment, _plain("arguments", typed("arguments", arguments, dict[str, Any])))
+    arguments = lasting(environment, _plain("arguments", names("arguments", arguments)))
     spec = Spec(algorithm, environment, arguments, config, network, options, swept, {}, against, ranges, imports=imports)
     spec = evaluated_with(spec, differing)
     check_sizes(spec)
@@ -198,6 +200,12 @@ def check_sizes(spec: Spec) -> None:
             f"num_envs ({spec.config.num_envs}) x num_steps ({spec.config.num_steps}) is {frames} frames an update, which is "
             f"more than {LARGEST_INT}: lower one of them"
         )
+    ratio = getattr(spec.config, "replay_ratio", 0)
+    if ratio * frames > LARGEST_INT:
+        raise UsageError(
+            f"replay_ratio ({ratio:g}) makes {ratio * frames:.3g} gradient steps of an update of {frames} frames, which is more "
+            f"than {LARGEST_INT}: lower it"
+        )
     if spec.total_updates > LARGEST_INT:
         raise UsageError(
             f"total_steps ({spec.options.total_steps}) is more than {LARGEST_INT} updates of {frames} frames: "
@@ -220,7 +228,7 @@ def _check_learns(spec: Spec) -> None:
 def _plain(name: str, value: Any) -> Any:
     """Arguments as config.yaml can hold them. Raises UsageError for objects that it cannot."""
     if isinstance(value, Mapping):
-        return {key: _plain(f"{name}.{key}", part) for key, part in typed(name, value, dict[str, Any]).items()}
+        return {key: _plain(f"{name}.{key}", part) for key, part in names(name, value).items()}
     if isinstance(value, list | tuple):
         return type(value)(_plain(f"{name}[{i}]", part) for i, part in enumerate(value))
     if isinstance(value, np.generic | np.ndarray | jax.Array):
@@ -244,11 +252,11 @@ def evaluated_with(spec: Spec, differing: Mapping[str, Any]) -> Spec:
     return dataclasses.replace(spec, eval_arguments=differing)
 
 
-def swept_values(given: Mapping[str, Any], kind: type, known: list[str]) -> dict[str, tuple[float, ...]]:
+def swept_values(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> dict[str, tuple[float, ...]]:
     """What a sweep goes over: numbers, or any sequence of them. Raises UsageError for what a setting cannot be."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     swept = {}
-    for name, values in typed("sweep", given, dict[str, Any]).items():
+    for name, values in names("sweep", given).items():
         if name not in known:
             raise UnknownNameError("setting to sweep over (static ones cannot be)", name, known)
         swept[name] = typed(f"sweep over {name}", values, tuple[float, ...])
@@ -258,14 +266,14 @@ def swept_values(given: Mapping[str, Any], kind: type, known: list[str]) -> dict
     return swept
 
 
-def ranges_of(given: Mapping[str, Any], kind: type, known: list[str]) -> dict[str, Range]:
+def ranges_of(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> dict[str, Range]:
     """Ranges from `(low, high)` or `(low, high, scale)`; the scale is by default "log" where low > 0, else "linear".
 
     Raises UsageError for a setting that is not `known`, or a range that is none or that the setting cannot have.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}
     ranges = {}
-    for name, values in typed("evolve", given, dict[str, Any]).items():
+    for name, values in names("evolve", given).items():
         if name not in known:
             raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
         try:
@@ -335,7 +343,7 @@ def settings_of(name: str, kind: type, tuned: Mapping[str, Any], given: Any) -> 
             other = f"{type(given).__name__} ({shown(given)})"
             raise UsageError(f"{name} must be {kind.__name__} or a dictionary of its settings, not {other}")
         return given
-    values = from_yaml(kind, tuned) | typed(name, given or {}, dict[str, Any])
+    values = from_yaml(kind, tuned) | names(name, given)
     known = [field.name for field in dataclasses.fields(kind)]
     for setting in values:
         if setting not in known:

@@ -25,6 +25,9 @@ def check_state(spec: Spec, one: Any) -> None:
     memory.check_memory(needed / memory.devices(spec.options.devices), capacity, what)
 
 
+_SIZES = ("num_envs", "num_steps", "capacity", "batch_size")
+
+
 def check_update(spec: Spec, algorithm: Algorithm, one: Any, environment: Environment, own: bool) -> None:
     """Raises UsageError for an update that does not fit, or whose tracing fails for a reason of the user's `own` objects."""
     config = spec.config
@@ -37,8 +40,8 @@ def check_update(spec: Spec, algorithm: Algorithm, one: Any, environment: Enviro
     memory.check_memory(
         needed * spec.num_members / memory.devices(spec.options.devices),
         None,
-        f"an update (num_envs {config.num_envs}, num_steps {config.num_steps})",
-        "fewer of them, smaller batches or fewer seeds",
+        f"an update ({', '.join(f'{name} {getattr(config, name)}' for name in _SIZES if name in vars(config))})",
+        "less of them, a smaller network or fewer seeds",
     )
 
 
