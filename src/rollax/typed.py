@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import jax
 import numpy as np
@@ -178,5 +178,5 @@ def _spells_number(text: str) -> bool:
         return False
 
 
-def _refuse() -> Any:
+def _refuse() -> NoReturn:
     raise ValueError

@@ -1,4 +1,4 @@
-"""What is passed to `train` and to `Policy.evaluate`: what is meant is accepted, the rest is refused before anything is written."""
+"""What is passed to `train` and to `Policy.evaluate`: what is meant is accepted, the rest refused, and nothing written."""
 
 import dataclasses
 import random

@@ -51,9 +51,9 @@ def check_environment(env: Environment, steps: int = 200, key: jax.Array | None 
 
 
 def check_in_short(env: Environment) -> None:
-    """What can be seen without running anything, in well under a second: members, leaves, and the shapes of a reset and a step.
+    """What can be seen without running anything, in well under a second: members, and the shapes of a reset and a step.
 
-    Of rollax's own environments only the members are looked at. Values, ends and episodes are for `check_environment`.
+    Of rollax's own environments only the members are looked at. Values, ends and parameters are for `check_environment`.
 
     Raises: FaultyEnvironmentError, one error that lists every fault found.
     """
@@ -61,10 +61,17 @@ def check_in_short(env: Environment) -> None:
     _stop_at(name, _members(env))
     if type(env).__module__.startswith("rollax."):
         return
+    faults = _action_mask_space(env)
+    _stop_at(name, faults)
     with jax.debug_key_reuse(False):
         key = jax.random.key(0)
-        _stop_at(name, _leaves(env, "the environment") + _action_mask_space(env))
-        _stop_at(name, _shapes(_traced(env), key, _no_action(env)) or _traced_faults(env, key) or _side_effects(env, key))
+        for what, look in (
+            ("a reset and a step", lambda: _shapes(_traced(env), key, _no_action(env))),
+            ("vmapping", lambda: _traced_faults(env, key)),
+            ("tracing twice", lambda: _side_effects(env, key)),
+        ):
+            faults += _attempt(faults, what, look) or []
+            _stop_at(name, faults)
 
 
 def _traced(env: Any) -> Any:
@@ -179,7 +186,7 @@ def _agent_types(env: Environment) -> list[str]:
 
 
 def _is_count_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31)
 
 
 def _leaves(value: Any, what: str) -> list[str]:
@@ -285,6 +292,8 @@ def _fits(value: Any, space: Space, num_agents: int | None, what: str) -> list[s
             found = sorted(value) if isinstance(value, dict) else type(value).__name__
             return [f"{what} is {found}: the space wants a dictionary of {sorted(space.spaces)}."]
         return [f for name, part in space.items for f in _fits(value[name], part, num_agents, f"{what}['{name}']")]
+    if value is None or isinstance(value, dict | list | tuple):
+        return [f"{what} is {type(value).__name__}: the space says one array {space.dtype}{list(space.shape)}."]
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         return []  # said by _leaves
     shape = space.shape if num_agents is None else (num_agents, *space.shape)

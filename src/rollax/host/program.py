@@ -110,9 +110,10 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
     check_sizes(spec)
     own = environment is not None or make_network is not None
-    algorithm, environment = assemble(spec, environment, make_network)
-    shown = evaluation_environment(spec, environment)
-    one = abstract(spec, algorithm)
+    with sizes.tracing(own, "the network and the first state"):
+        algorithm, environment = assemble(spec, environment, make_network)
+        shown = evaluation_environment(spec, environment)
+        one = abstract(spec, algorithm)
     is_population = spec.num_members > 1
     sizes.check_state(spec, one)
     over = _mesh(spec, is_population)

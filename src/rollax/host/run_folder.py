@@ -75,16 +75,16 @@ def read_spec(folder: Path) -> Spec:
     if not path.is_file():
         raise UsageError(f"{folder} is not a run: it has no {CONFIG}")
     document = document_of(path)
-    version = document.get("rollax")
+    version = shown(document.get("rollax", "unknown")).strip("'")
     if document.get("format") != FORMAT:
         raise UsageError(
-            f"{folder} was written by rollax {shown(version)} in another format than this version's ({__version__}, format "
+            f"{folder} was written by rollax {version} in another format than this version's ({__version__}, format "
             f'{FORMAT}): install that version to go on with it: pip install "rollax=={version}"'
         )
     try:
         return spec_of(document)
     except UsageError as error:
-        raise UsageError(f"{path}, written by rollax {shown(version)}: {error}") from error
+        raise UsageError(f"{path}, written by rollax {version}: {error}") from error
 
 
 @contextlib.contextmanager

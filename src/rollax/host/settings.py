@@ -203,7 +203,7 @@ def check_sizes(spec: Spec) -> None:
     ratio = getattr(spec.config, "replay_ratio", 0)
     if ratio * frames > LARGEST_INT:
         raise UsageError(
-            f"replay_ratio ({ratio:g}) makes {ratio * frames:.3g} gradient steps of an update of {frames} frames, which is more "
+            f"replay_ratio ({ratio:g}) makes {ratio * frames:.3g} gradient steps of an update of {frames} frames, more "
             f"than {LARGEST_INT}: lower it"
         )
     if spec.total_updates > LARGEST_INT:
@@ -277,7 +277,7 @@ def ranges_of(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> 
         if name not in known:
             raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
         try:
-            low, high, *scales = () if isinstance(values, str | Mapping) else values
+            low, high, *scales = list(() if isinstance(values, str | Mapping) else values)
             span = Range(float(low), float(high), *(scales or ["log" if float(low) > 0 else "linear"]))
         except (TypeError, ValueError, OverflowError):
             raise UsageError(

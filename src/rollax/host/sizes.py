@@ -35,7 +35,7 @@ def check_update(spec: Spec, algorithm: Algorithm, one: Any, environment: Enviro
     rows = max(config.frames_per_update, *counts) * spec.num_members
     if not own and memory.is_plenty(rows * spaces.size(environment.observation_space) * 4):
         return
-    with _traced(own, "an update"):
+    with tracing(own, "an update"):
         needed = memory.size_of(one) + memory.largest_result(algorithm.step, one)
     memory.check_memory(
         needed * spec.num_members / memory.devices(spec.options.devices),
@@ -59,7 +59,7 @@ def check_evaluation(
     """
     if not own and memory.is_plenty(episodes * members * (spaces.size(environment.observation_space) * 4 + 64)):
         return
-    with _traced(own, "an evaluation"):
+    with tracing(own, "an evaluation"):
         needed = memory.largest_result(evaluate, state, jax.eval_shape(jax.random.key, 0)) * members
     fitting = int(episodes * 0.8 * (memory.memory_in_bytes() or 0) / max(needed, 1))
     what = f"an evaluation of {episodes} episodes at once"
@@ -67,7 +67,7 @@ def check_evaluation(
 
 
 @contextlib.contextmanager
-def _traced(own: bool, what: str) -> Iterator[None]:
+def tracing(own: bool, what: str) -> Iterator[None]:
     """What a user's own objects raise while they are traced, as UsageError."""
     try:
         yield
