@@ -158,12 +158,12 @@ def test_numbers_as_people_write_them(nowhere: Path, text: str) -> None:
 WRONG = [None, True, -1, 0, 2.5, 10**12, 10**400, float("nan"), float("inf"), "", "x", "1e3", [], [1], {}, {"a": 1}, [[1]]]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_at_random(nowhere: Path, text: str, seed: int) -> None:
     """Other values anywhere, and letters changed anywhere: a specification or a UsageError."""
     draw, document = random.Random(seed), yaml.safe_load(text)
     paths = list(document) + [f"{outer}.{key}" for outer, inner in document.items() if isinstance(inner, dict) for key in inner]
-    for _ in range(40):
+    for _ in range(30):
         content = changed(text, draw.choice(paths), draw.choice([..., *WRONG])).encode()
         if draw.random() < 0.5:
             where = draw.randrange(len(text))
