@@ -87,15 +87,8 @@ def train(
         typed("imports", imports, tuple[str, ...]),
     )
     lost = spec.eval_arguments if own_environment is not None else {}
-    if own_environment is not None:
-        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
-    if own_network is not None:
-        spec = dataclasses.replace(spec, network=run_folder.CUSTOM)
-    check_in_short(programs.environment_of(spec) if own_environment is None else own_environment)
-    policies = _opponents(spec, own_environment, own_network)
-    played = _with_opponents(spec, own_environment, policies)
-    programs.check(spec, played, own_network)
-    loop.check(spec, metrics, played)
+    spec = _with_objects(spec, own_environment, own_network)
+    played, policies = _checked(spec, own_environment, own_network, metrics)
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
         spec = opponents_of_its_own(folder, spec, policies)
@@ -103,6 +96,13 @@ def train(
         if lost:
             show.message(_not_held_elsewhere(name, lost))
         return _run(spec, folder, played, own_network, metrics, show)
+
+
+def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
+    """The specification of a run with objects of the user's own, which it cannot make again."""
+    if environment is not None:
+        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
+    return spec if network is None else dataclasses.replace(spec, network=run_folder.CUSTOM)
 
 
 def _not_held_elsewhere(name: str, lost: dict[str, Any]) -> str:
@@ -266,6 +266,16 @@ def load(
     members = state.members if spec.evolve else state
     state = algorithm.acting_state(jax.tree.map(lambda x: x[chosen], members))
     return Policy(spec, environment, step, state, algorithm, warnings, chosen)
+
+
+def _checked(spec: Spec, environment: Any, network: Any, metrics: Metric | None) -> tuple[Any, dict[str, Policy]]:
+    """The environment with the run's opponents in it, and these. Raises UsageError for all that can be known beforehand."""
+    check_in_short(programs.environment_of(spec) if environment is None else environment)
+    policies = _opponents(spec, environment, network)
+    played = _with_opponents(spec, environment, policies)
+    programs.check(spec, played, network)
+    loop.check(spec, metrics, played)
+    return played, policies
 
 
 def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None = None) -> dict[str, Policy]:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +44,17 @@ def largest_result(function: Callable[..., Any], *arguments: Any) -> int:
 
 
 def _largest(jaxpr: core.Jaxpr) -> int:
-    most = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _KEPT:
-            most = max(most, sum(_bytes(variable.aval) for variable in equation.outvars))
-        for value in equation.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                inner = part.jaxpr if isinstance(part, core.ClosedJaxpr) else part
-                if isinstance(inner, core.Jaxpr):
-                    most = max(most, _largest(inner))
-    return most
+    kept = [equation for equation in jaxpr.eqns if equation.primitive.name in _KEPT]
+    here = [sum(_bytes(variable.aval) for variable in equation.outvars) for equation in kept]
+    return max([0, *here, *(_largest(inner) for equation in jaxpr.eqns for inner in _inside(equation))])
+
+
+def _inside(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+    """The programs within an operation, such as the body of a loop."""
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
+                yield part.jaxpr if isinstance(part, core.ClosedJaxpr) else part
 
 
 def size_of(tree: Any) -> int:

@@ -277,7 +277,8 @@ def ranges_of(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> 
         if name not in known:
             raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
         try:
-            low, high, *scales = list(() if isinstance(values, str | Mapping) else values)
+            ends: list[Any] = list(() if isinstance(values, str | Mapping) else values)
+            low, high, *scales = ends
             span = Range(float(low), float(high), *(scales or ["log" if float(low) > 0 else "linear"]))
         except (TypeError, ValueError, OverflowError):
             raise UsageError(
