@@ -99,6 +99,8 @@ def test_replay(command: Command, option: str, word: str) -> None:
         ["eval", "nowhere", "--episodes", "9" * 5000],
         ["render", "nowhere", "--episodes", "1000000000"],
         ["render", "nowhere", "--seed", "-1"],
+        ["eval", "nowhere", "--checkpoint", "9" * 5000],
+        ["render", "nowhere", "--checkpoint", "9" * 5000],
         ["eval", "nowhere", "--seed", "1", "--seed", "2"],
         ["plot", "a", "--out", "b.png", "--out", "c.png"],
         ["envs", "\x00"],

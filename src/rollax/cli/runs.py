@@ -14,6 +14,7 @@ from rollax.typed import shown
 
 MOST_NUMBERS = 50  # of a curve in a line
 MOST_RENDERED = 1000  # episodes
+LONGEST_STEP = 18  # digits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
     given = parse(Evaluate, rest, "rollax eval")
     if given.episodes < 1:
         raise UsageError(f"episodes ({given.episodes}) must be at least 1")
-    _check_seed(given.seed)
+    _check(given)
     policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member, eval_arguments=single(eval_env))
     for warning in policy.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -77,9 +78,12 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
     return 0
 
 
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"seed ({shown(seed)}) must be at least 0 and less than 2^32")
+def _check(given: "Evaluate | Render") -> None:
+    """Raises UsageError for what no run has, before any is looked for."""
+    if not 0 <= given.seed < 2**32:
+        raise UsageError(f"seed ({shown(given.seed)}) must be at least 0 and less than 2^32")
+    if given.checkpoint.isdecimal() and len(given.checkpoint) > LONGEST_STEP:
+        raise UsageError(f"checkpoint ({shown(given.checkpoint)}) must be last, best or the number of a step")
 
 
 def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
@@ -150,7 +154,7 @@ def render(arguments: list[str], shared: Shared) -> int:
     from rollax.view.text import show
 
     given = parse(Render, arguments, "rollax render")
-    _check_seed(given.seed)
+    _check(given)
     if not 1 <= given.episodes <= MOST_RENDERED:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")
     if given.text and given.out is not None:
