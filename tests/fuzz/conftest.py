@@ -11,9 +11,10 @@ import pytest
 
 from rollax import UsageError
 from rollax.cli.main import main
-from rollax.host import loop
+from rollax.host import loop, memory
 from rollax.host import program as programs
 
+MEMORY = 12 * 10**9  # bytes, of every machine
 QUICK = 20.0  # seconds of processors for an answer; most take a hundredth of it
 
 
@@ -30,6 +31,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     def accepted(*_: Any, **__: Any) -> Any:
         raise Accepted
 
+    monkeypatch.setattr(memory, "memory_in_bytes", lambda: MEMORY)
     monkeypatch.setattr(programs, "compile_program", accepted)
     monkeypatch.setattr(loop, "run", accepted)
     with jax.debug_key_reuse(False):

@@ -36,7 +36,7 @@ def check_update(spec: Spec, algorithm: Algorithm, one: Any, environment: Enviro
     if not own and memory.is_plenty(rows * spaces.size(environment.observation_space) * 4):
         return
     with tracing(own, "an update"):
-        needed = memory.size_of(one) + memory.largest_result(algorithm.step, one)
+        needed = memory.largest_result(algorithm.step, one)
     memory.check_memory(
         needed * spec.num_members / memory.devices(spec.options.devices),
         None,
