@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import tree
-from rollax.config import check_settings, number, settings, static, traced_fields
+from rollax.config import checked, number, settings, static, traced_fields
 from rollax.errors import UsageError
 
 
@@ -32,15 +32,20 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
     [
         ({"rate": 1.5}, r"rate \(1.5\) must be between 0 and 1"),
         ({"rate": float("nan")}, r"rate \(nan\)"),
+        ({"rate": float("inf")}, r"rate \(inf\) must be between 0 and 1"),
+        ({"free": float("inf")}, r"free \(inf\) must be finite"),
+        ({"free": "1"}, r"free \('1'\) must be a number, not a text: write 1"),
+        ({"size": 2.5}, r"size \(2.5\) must be a whole number: try 2 or 3"),
+        ({"size": 2**31}, r"size \(2147483648\) must be at most 2147483647"),
         ({"size": 1}, r"size \(1\) must be at least 2"),
         ({"kind": "c"}, r"kind \('c'\) must be one of a, b"),
         ({"kind": "aa"}, r"kind \('aa'\) must be one of a, b: did you mean a\?"),
     ],
 )
 def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:
-    check_settings(Settings())
+    checked(Settings())
     with pytest.raises(UsageError, match=message):
-        check_settings(Settings(**change))
+        checked(Settings(**change))
 
 
 def test_leaves_have_definite_types() -> None:

@@ -14,7 +14,7 @@ from rollax.checks.environment import check_environment
 from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
-from rollax.host.settings import RunOptions
+from rollax.host.options import RunOptions
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.populations import population
 from rollax.populations.evolution import evolve, evolving

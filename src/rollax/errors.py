@@ -5,6 +5,8 @@ import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+LONGEST = 100  # letters of a name in a message
+
 
 class UsageError(ValueError):
     """A user's mistake. The message says what to do; the command line prints it alone and exits with code 2."""
@@ -14,7 +16,7 @@ class UnknownNameError(UsageError):
     """A name that nothing has: `UnknownNameError("environment", "gymnax/CartPol", names)` names those near it."""
 
     def __init__(self, kind: str, name: str, names: Iterable[str]) -> None:
-        known = list(names)
+        known, name = list(names), name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
         close = near(name, known)
         if close:
             remedy = f"did you mean {' or '.join(close)}?"

@@ -32,6 +32,17 @@ SMALL_WORDS = [
     *("--config.num-envs", "4", "--config.num-steps", "8", "--config.num-minibatches", "2", "--config.num-epochs", "1"),
     *("--network.hidden", "8", "--eval-episodes", "8", "--no-tensorboard"),
 ]
+
+
+def over(words: Sequence[Any], *changed: Any) -> list[Any]:
+    """A command line with other values for some of its options, each of which may be there only once."""
+    kept, options, keep = [], {word for word in changed if str(word).startswith("--")}, True
+    for word in words:
+        keep = word not in options if str(word).startswith("--") else keep
+        kept += [word] * keep
+    return [*kept, *changed]
+
+
 TIMINGS = ("wall_time", "steps_per_second")
 PATIENCE = 300  # seconds; machines that test are busy
 
@@ -78,6 +89,7 @@ class Bad(eqx.Module):
     observation_space = Box(0.0, 1.0, (1,))
     action_space = Discrete(2)
     num_agents = None
+    time_limit = None
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         return jnp.zeros((), jnp.int32), jnp.zeros(1)

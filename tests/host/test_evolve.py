@@ -136,7 +136,7 @@ def test_when_there_are_generations(tmp_path: Path) -> None:
     assert all(line["evolve/learning_rate"] == pytest.approx(drawn["settings"]["learning_rate"]) for line in lines)
     assert drawn == lineage.read(late)[0]
     assert rollax.train("ppo", "probe/action-reward", **_defaults(tmp_path / "default")).status == "done"
-    assert run_folder.read_spec(tmp_path / "default").updates_per_generation == 1, "a 25th of twelve updates, at least one"
+    assert run_folder.read_spec(tmp_path / "default").updates_per_generation == 1, "a 10th of twelve updates"
 
 
 def _defaults(folder: Path) -> dict[str, Any]:

@@ -14,9 +14,10 @@ import rollax
 from host.runs import FRAMES, NETWORK, SMALL, Script, evaluations, options
 from rollax.host import keys
 from rollax.host.evaluation import evaluator
-from rollax.host.loop import Result, closing_words
+from rollax.host.loop import Result
 from rollax.host.program import eval_steps
 from rollax.host.settings import make_spec
+from rollax.host.words import at_the_end
 from rollax.networks import distributions
 from rollax.networks.core import ActorCriticOutput
 from rollax.view.render import play_keys
@@ -122,7 +123,7 @@ def test_no_two_purposes_share_a_key() -> None:
 def test_the_best_checkpoint_is_told_by_other_episodes(tmp_path: Path, keep_best: int) -> None:
     """The last lines of a run name the command for it where there is one; their own number is that of the last policy."""
     spec = make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path, keep_best=keep_best), {})
-    lines = closing_words(Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0), spec)
+    lines = at_the_end(Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0), spec)
     assert any(f"eval {tmp_path}  " in line for line in lines)
     assert any(f"eval {tmp_path} --checkpoint best" in line for line in lines) == bool(keep_best)
 

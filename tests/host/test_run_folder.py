@@ -143,13 +143,13 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
     [
         (lambda d: d.update(format=99, rollax="7.1"), r'rollax 7.1 in another format .* pip install "rollax==7.1"'),
         (lambda d: d.pop("format"), "another format"),
-        (lambda d: d["config"].update(lerning_rate=1), "unknown setting 'lerning_rate': did you mean learning_rate"),
-        (lambda d: d["network"].update(depth=1), "unknown setting 'depth'"),
-        (lambda d: d["options"].update(evaluate=1), "unknown setting 'evaluate'"),
+        (lambda d: d["config"].update(lerning_rate=1), "unknown key 'config.lerning_rate': did you mean config.learning_rate"),
+        (lambda d: d["network"].update(depth=1), "unknown key 'network.depth'"),
+        (lambda d: d["options"].update(evaluate=1), "unknown key 'options.evaluate'"),
         (lambda d: d.update(algorithm="ppp"), "unknown algorithm 'ppp': did you mean ppo"),
-        (lambda d: d.update(environment="probe/memry"), "environment is 'probe/memry', and was 'probe/memory'"),
-        (lambda d: d.pop("options"), "is incomplete or was changed by hand"),
-        (lambda d: d.update(config=3), "is incomplete or was changed by hand"),
+        (lambda d: d.update(environment="probe/memry"), "did you mean probe/memory"),
+        (lambda d: d.pop("options"), "config.yaml, written by rollax .*: the key options is missing"),
+        (lambda d: d.update(config=3), r"config \(3\) must be a dictionary"),
         (lambda d: d["config"].update(num_envs=8), "config.num_envs is 8, and was 4. A run keeps its settings: put them back"),
         (lambda d: d["config"].update(num_steps=16), "config.num_steps is 16, and was 8"),  # which no leaf of the state shows
         (lambda d: d["config"].update(learning_rate=1.0), "config.learning_rate is 1.0, and was 0.0005"),
@@ -185,7 +185,7 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         for function in (rollax.resume, rollax.load):
             with pytest.raises(rollax.UsageError, match=message):
                 function(tmp_path / name)
-    with pytest.raises(rollax.UsageError, match="another format"):
+    with pytest.raises(rollax.UsageError, match=r"must be a dictionary, not \[1\]"):
         rollax.resume(tmp_path / "list")
 
 

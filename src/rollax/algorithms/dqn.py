@@ -63,9 +63,9 @@ class DQNConfig(ReplayConfig):
     """Gradient steps between two moves of the target network."""
     tau: float = number(0.01, 0, 1)
     """How far it moves towards the network each time; 1: a copy."""
-    huber_delta: float = number(1.0, low=0)
+    huber_delta: float = number(1.0, low=0, high=float("inf"))
     """Error from which on the loss grows linearly (Huber's delta); inf: nowhere."""
-    max_grad_norm: float = number(10.0, low=0)
+    max_grad_norm: float = number(10.0, low=0, high=float("inf"))
     """Global norm to which gradients are clipped."""
 
 

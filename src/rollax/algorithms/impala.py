@@ -68,9 +68,9 @@ class ImpalaConfig:
     """Discount."""
     vtrace_lambda: float = number(0.95, 0, 1)
     """Decay of the trace."""
-    rho_clip: float = number(1.0, low=0)
+    rho_clip: float = number(1.0, low=0, high=float("inf"))
     """Largest weight of a temporal difference (rho-bar): which policy's value is learnt."""
-    c_clip: float = number(1.0, low=0)
+    c_clip: float = number(1.0, low=0, high=float("inf"))
     """Largest weight of a trace (c-bar): how far later differences reach back. More than rho_clip counts as rho_clip."""
     clip: float = number(0.2, low=0)
     """How far the ratio may go from 1, for the clipped objective."""
@@ -86,7 +86,7 @@ class ImpalaConfig:
     """How much of that the importance weights undo at the start; all of it at the end of training."""
     target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = number(0.5, low=0)
+    max_grad_norm: float = number(0.5, low=0, high=float("inf"))
     """Global norm to which gradients are clipped, per optimizer."""
     adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""

@@ -76,7 +76,7 @@ class PPOConfig:
     """Share of the entropy bonus left at the end of training, reached linearly."""
     target_kl: float = number(float("inf"), low=0)
     """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = number(0.5, low=0)
+    max_grad_norm: float = number(0.5, low=0, high=float("inf"))
     """Global norm to which gradients are clipped, per optimizer."""
     adam_epsilon: float = number(1e-5, low=0)
     """Adam's epsilon."""

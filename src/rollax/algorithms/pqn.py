@@ -64,7 +64,7 @@ class PQNConfig:
     """Discount."""
     q_lambda: float = number(0.65, 0, 1)
     """Trace decay of the returns; 0: one step, 1: until the end of the rollout."""
-    max_grad_norm: float = number(10.0, low=0)
+    max_grad_norm: float = number(10.0, low=0, high=float("inf"))
     """Global norm to which gradients are clipped."""
     adam_epsilon: float = number(1e-8, low=0)
     """Adam's epsilon."""

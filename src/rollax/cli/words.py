@@ -1,16 +1,36 @@
-"""Words that the command line takes and gives: options whose names it cannot know beforehand, such as `--env.NAME VALUE` or
-`--sweep.NAME VALUES`; and what an evaluation is in words.
-"""
+"""Words of the command line: by hand options whose names are not known beforehand (`--env.NAME VALUE`), the rest by tyro."""
 
+import json
+import math
+import sys
 from typing import Any
+
+import tyro
 
 from rollax.errors import UsageError
 
-MOST_NUMBERS = 50  # of a curve in a line
+
+def parse(kind: Any, arguments: list[str], program: str, description: str | None = None) -> Any:
+    """The words as an instance of `kind`. What does not fit ends the program with exit code 2, as tyro says it.
+
+    Raises UsageError for an option that is given twice.
+    """
+    given: set[str] = set()
+    for word in arguments:
+        if word.startswith("--"):
+            name = word.partition("=")[0].replace("_", "-")
+            option = name.replace("--no-", "--", 1).replace(".no-", ".", 1)
+            if option in given:
+                raise UsageError(f"{name} is given twice: leave one of them out")
+            given.add(option)
+    return tyro.cli(kind, args=arguments, prog=program, description=description)
 
 
 def take(arguments: list[str], prefix: str) -> tuple[list[str], dict[str, list[str]]]:
-    """Splits off `--env.NAME VALUE` and the like, also written `--env.NAME=VALUE`; dashes in names are underscores."""
+    """Splits off `--env.NAME VALUE` and the like, also written `--env.NAME=VALUE`; dashes in names are underscores.
+
+    Raises UsageError for one without a name or a value, or that is given twice.
+    """
     rest: list[str] = []
     taken: dict[str, list[str]] = {}
     position = 0
@@ -21,13 +41,18 @@ def take(arguments: list[str], prefix: str) -> tuple[list[str], dict[str, list[s
             rest.append(word)
             continue
         name, equals, value = word.removeprefix(prefix).partition("=")
+        name = name.replace("-", "_")
         values = [value] if equals else []
         while not equals and position < len(arguments) and not arguments[position].startswith("--"):
             values.append(arguments[position])
             position += 1
+        if not name:
+            raise UsageError(f"{word} needs a name: {prefix}NAME VALUE")
         if not values:
             raise UsageError(f"{word} needs a value")
-        taken[name.replace("-", "_")] = values
+        if name in taken:
+            raise UsageError(f"{word.partition('=')[0]} is given twice: leave one of them out")
+        taken[name] = values
     return rest, taken
 
 
@@ -43,24 +68,13 @@ def number(name: str, value: str) -> float:
         raise UsageError(f"--sweep.{name.replace('_', '-')} takes numbers, not {value!r}") from None
 
 
-def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
-    """An evaluation as a person reads it."""
-    from rollax.environments.core import agent_types
-    from rollax.host.evaluation import further
+def close(summary: dict[str, Any], wanted: bool) -> None:
+    """Ends the output with one JSON object, where it is wanted or where no person reads."""
+    if wanted or not sys.stdout.isatty():
+        print(json.dumps({name: _json_value(value) for name, value in summary.items()}), flush=True)
 
-    by_agents = ["return_agents", "return_team", *(f"return_{kind}" for kind in dict.fromkeys(agent_types(policy.environment)))]
-    low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
-    member = "" if policy.member is None else f", member {policy.member}"
-    elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
-    figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "p20", "median", "max"))
-    ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
-    lines = [
-        f"{given.run} at step {policy.step:,}{member}: {given.episodes} episodes{f' (with {elsewhere})' if elsewhere else ''}",
-        f"  return   {figures}",
-        f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
-        f"  length   mean {numbers['length_mean']:.1f}; {ends}",
-        *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
-    ]
-    if "descriptor_mean" in numbers:
-        lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
-    return "\n".join(lines)
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_value(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

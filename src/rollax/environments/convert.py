@@ -59,8 +59,37 @@ def convert_all(environment: str, given: Mapping[str, Any], defaults: Mapping[st
 def convert(environment: str, name: str, value: Any, default: Any) -> Any:
     """`value` as the type of `default`: a Python number, text or tuple, or an array where one was given or is expected.
 
-    Raises: UsageError when the value cannot be meant that way.
+    Raises: UsageError when the value cannot be meant that way, or is a number that no array of the program holds.
     """
+    converted = _converted(environment, name, value, default)
+    if not _is_number_of_arrays(converted) and not _is_same(converted, default):
+        shown = str(value) if len(str(value)) <= 40 else f"{str(value)[:20]}..., {len(str(value))} letters"
+        raise UsageError(
+            f"{environment}: {name} ({shown}) must be finite, and a whole number less than 2^31 (default: {default})."
+        )
+    return converted
+
+
+def _is_number_of_arrays(value: Any) -> bool:
+    """Whether all numbers in the value are finite, and whole ones fit into int32. True for what holds none."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_number_of_arrays, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_number_of_arrays, value.values()))
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return value.dtype.kind not in "fc" or bool(np.all(np.isfinite(value)))
+    if isinstance(value, int):
+        return abs(value) < 2**31
+    return not isinstance(value, float) or abs(value) <= float(np.finfo(np.float32).max)
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Whether a number is the default, which may be infinite."""
+    return isinstance(value, int | float) and isinstance(default, int | float) and value == default
+
+
+def _converted(environment: str, name: str, value: Any, default: Any) -> Any:
+    """The value as the type of the default, whatever number it is."""
     if default is inspect.Parameter.empty or default is None:
         return _literal(value)
     kind = next((k for k in (bool, int, float, str) if isinstance(default, k)), None)
@@ -74,7 +103,7 @@ def convert(environment: str, name: str, value: Any, default: Any) -> Any:
         return _tuples(_literal(value))
     except (ValueError, TypeError, KeyError, OverflowError):
         wanted = _WORDS[kind] if kind is not None else f"like its default {default}"
-        shown = f"an array {value.dtype}{list(value.shape)}" if isinstance(value, jax.Array) else repr(value)
+        shown = f"an array {value.dtype}{list(value.shape)}" if isinstance(value, jax.Array) else repr(value)[:200]
         raise UsageError(f"{environment}: {name} must be {wanted}, not {shown} (default: {default}).") from None
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,21 +13,23 @@ from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
-from rollax.environments import make
+from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import Against, Identified, identified
 from rollax.errors import UsageError
-from rollax.host import keys, loop, members, resuming, run_folder, words
+from rollax.host import given, keys, loop, members, resuming, run_folder, sizes, words
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
 from rollax.host.files import sync_tree
 from rollax.host.loop import Result
+from rollax.host.options import RunOptions, check_path
 from rollax.host.progress import Display, Enduring, display
-from rollax.host.settings import RunOptions, Spec, evaluated_with, make_spec
+from rollax.host.settings import Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
 from rollax.spaces import Space
+from rollax.typed import names, typed
 
-_NOT_BY_ID = "eval_arguments are for environments made from their id, not for an environment that was passed"
+_NOT_BY_ID = "arguments and eval_arguments are for environments made from their id, not for an environment that was passed"
 
 
 def train(
@@ -44,8 +46,9 @@ def train(
     sweep: Mapping[str, Any] | None = None,
     opponents: Mapping[str, str | Path] | None = None,
     evolve: Mapping[str, Any] | None = None,
-    options: RunOptions | None = None,
+    options: RunOptions | Mapping[str, Any] | None = None,
     metrics: Metric | None = None,
+    imports: Sequence[str] = (),
     quiet: bool = False,
     show: Display | None = None,
 ) -> Result:
@@ -59,32 +62,33 @@ def train(
     policies they follow without learning (the run keeps copies): "RUN" at its last checkpoint, "RUN@best" or "RUN@40960" at
     another. Where those had an environment or a network object of their own, it is that of this run. `metrics` is a function
     from `Episodes` to further numbers of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come
-    before those in it.
+    before those in it. `imports` names the modules that registered what the run uses, for the commands that go on with it.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
-    own_environment = None if isinstance(environment, str) else environment
+    own_environment = given.own_environment(environment)
     name = environment if isinstance(environment, str) else environment.name
-    own_network = network if callable(network) else None
-    given = {"total_steps": total_steps, "seed": seed, "seeds": seeds}
-    options = dataclasses.replace(
-        options or RunOptions(), **{name: value for name, value in given.items() if value is not None}
-    )
-    settings = None if own_network else network
-    if own_environment is not None and eval_arguments:
+    own_network = network if given.is_network(network) else None
+    options = given.options(options, total_steps=total_steps, seed=seed, seeds=seeds)
+    given.check_function("metrics", metrics)
+    if own_environment is not None and (names("arguments", arguments) or names("eval_arguments", eval_arguments)):
         raise UsageError(_NOT_BY_ID)
     spec = make_spec(
-        algorithm, name, dict(arguments or {}), config, settings, options, dict(sweep or {}), eval_arguments, opponents, evolve
+        algorithm,
+        name,
+        arguments,
+        config,
+        None if own_network else network,
+        options,
+        sweep,
+        eval_arguments,
+        opponents,
+        evolve,
+        typed("imports", imports, tuple[str, ...]),
     )
     lost = spec.eval_arguments if own_environment is not None else {}
-    if own_environment is not None:
-        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
-    if own_network is not None:
-        spec = dataclasses.replace(spec, network=run_folder.CUSTOM)
-    policies = _opponents(spec, own_environment, own_network)
-    played = _with_opponents(spec, own_environment, policies)
-    programs.check(spec, played, own_network)
-    loop.check(spec, metrics, played)
+    spec = _with_objects(spec, own_environment, own_network)
+    played, policies = _checked(spec, own_environment, own_network, metrics)
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
         spec = opponents_of_its_own(folder, spec, policies)
@@ -92,6 +96,13 @@ def train(
         if lost:
             show.message(_not_held_elsewhere(name, lost))
         return _run(spec, folder, played, own_network, metrics, show)
+
+
+def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
+    """The specification of a run with objects of the user's own, which it cannot make again."""
+    if environment is not None:
+        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
+    return spec if network is None else dataclasses.replace(spec, network=run_folder.CUSTOM)
 
 
 def _not_held_elsewhere(name: str, lost: dict[str, Any]) -> str:
@@ -199,11 +210,14 @@ class Policy(NamedTuple):
         does in `train`. A constant is folded into the key, so that the key of the run's seed gives other starts and noise than
         training and its evaluations had.
 
-        Raises UsageError for a descriptor where the environment describes none.
+        Raises UsageError for a descriptor where the environment describes none, and for more episodes than fit into memory.
         """
+        episodes, key = given.count("episodes", episodes), given.random_key(key)
+        given.check_function("metrics", metrics)
         steps = programs.eval_steps(self.environment, self.spec)
-        run = jax.jit(evaluator(self.environment, self.algorithm, episodes, steps, greedy, descriptor))
-        played = jax.device_get(run(self.state, keys.of_evaluate(key)))
+        play = evaluator(self.environment, self.algorithm, episodes, steps, typed("greedy", greedy, bool), descriptor)
+        sizes.check_evaluation(play, self.state, self.environment, episodes)
+        played = jax.device_get(jax.jit(play)(self.state, keys.of_evaluate(key)))
         return default_metrics(played, agent_types(self.environment)) | measured(metrics, played), played
 
 
@@ -258,6 +272,16 @@ def load(
     return Policy(spec, environment, step, state, algorithm, warnings + notes, chosen)
 
 
+def _checked(spec: Spec, environment: Any, network: Any, metrics: Metric | None) -> tuple[Any, dict[str, Policy]]:
+    """The environment with the run's opponents in it, and these. Raises UsageError for all that can be known beforehand."""
+    check_contract(programs.environment_of(spec) if environment is None else environment)
+    policies = _opponents(spec, environment, network)
+    played = _with_opponents(spec, environment, policies)
+    programs.check(spec, played, network)
+    loop.check(spec, metrics, played)
+    return played, policies
+
+
 def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None = None) -> dict[str, Policy]:
     """By type of agents, the policies of the run's opponents. `folder`: of a run that is begun.
 
@@ -270,7 +294,7 @@ def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None =
         path, checkpoint = _checkpoint_of(run) if folder is None else (folder / run, "last")
         theirs, objects = run_folder.read_spec(path), {}
         if theirs.own_environment:
-            objects["environment"] = make(spec.environment, **spec.arguments) if environment is None else environment
+            objects["environment"] = programs.environment_of(spec) if environment is None else environment
             if theirs.environment != objects["environment"].name:
                 raise UsageError(f"the opponent {run} was trained with the name {theirs.environment}: here it is another")
         if theirs.network == run_folder.CUSTOM:
@@ -286,6 +310,7 @@ def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None =
 def _checkpoint_of(run: str) -> tuple[Path, str]:
     """The folder and the checkpoint of "RUN@CHECKPOINT", of "RUN" the last."""
     folder, at, checkpoint = run.rpartition("@")
+    check_path("the opponent", Path(run))
     return (Path(folder), checkpoint) if at and not Path(run).exists() else (Path(run), "last")
 
 
@@ -297,7 +322,7 @@ def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[
     if not policies:
         return environment
     if environment is None:
-        environment = make(spec.environment, **spec.arguments)
+        environment = programs.environment_of(spec)
     states, functions = {}, []
     for kind, policy in policies.items():
         run = spec.opponents[kind]

@@ -18,8 +18,8 @@ from rollax.algorithm import Algorithm, Metrics, segment
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
 from rollax.errors import UsageError
-from rollax.host import keys, memory
-from rollax.host.settings import Spec, entry
+from rollax.host import keys, sizes
+from rollax.host.settings import Spec, check_sizes, entry, naming_imports
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
 from rollax.scale import sharding
@@ -53,13 +53,25 @@ def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> t
     if environment is None:
         if spec.own_environment:
             raise UsageError(f"this run used an environment of its own ({spec.environment}): pass it again as environment=...")
-        environment = environments.make(spec.environment, **spec.arguments)
+        environment = environment_of(spec)
     environment = _seen(spec, environment)
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("this run used a network of its own: pass it again as network=...")
         make_network = functools.partial(kinds.make_network, environment, spec.network)
     return kinds.make(environment, make_network), environment
+
+
+def environment_of(spec: Spec, **arguments: Any) -> Environment:
+    """The environment that the specification names, with further arguments. Raises UsageError when it cannot be made."""
+    with naming_imports(spec.imports):
+        try:
+            return environments.make(spec.environment, **(spec.arguments | arguments))
+        except (UsageError, ImportError):
+            raise
+        except Exception as error:  # a user's factory may raise anything
+            given = f" with {spec.arguments | arguments}" if spec.arguments or arguments else ""
+            raise UsageError(f"making {spec.environment}{given} fails with {type(error).__name__}: {error}") from error
 
 
 def _seen(spec: Spec, environment: Environment) -> Environment:
@@ -75,7 +87,7 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
     if environment is not None and not spec.eval_arguments:
         return environment
     try:
-        other = _seen(spec, environments.make(spec.environment, **(spec.arguments | spec.eval_arguments)))
+        other = _seen(spec, environment_of(spec, **spec.eval_arguments))
     except UsageError as error:
         raise UsageError(f"in evaluations, with eval_arguments {spec.eval_arguments}: {error}") from error
     if environment is not None:
@@ -89,7 +101,7 @@ def abstract(spec: Spec, algorithm: Algorithm) -> Any:
     """Shapes and types of one member's state. Raises UsageError for sizes that do not divide, before anything is compiled."""
     try:
         return jax.eval_shape(algorithm.init, jax.random.key(0), spec.config)
-    except ValueError as error:
+    except (ValueError, OverflowError, NotImplementedError) as error:  # the latter two of sizes beyond what can be indexed
         if isinstance(error, UsageError):
             raise
         raise UsageError(str(error)) from error
@@ -97,28 +109,20 @@ def abstract(spec: Spec, algorithm: Algorithm) -> Any:
 
 def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None:
     """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
-    algorithm, environment = assemble(spec, environment, make_network)
-    evaluation_environment(spec, environment)
-    is_population = len(spec.members()) > 1
+    check_sizes(spec)
+    own = environment is not None or make_network is not None
+    is_population = spec.num_members > 1
     over = _mesh(spec, is_population)
-    with jax.set_mesh(over) if over is not None and not is_population else contextlib.nullcontext():
+    in_mesh = jax.set_mesh(over) if over is not None and not is_population else contextlib.nullcontext()
+    with sizes.tracing(own, "the network and the first state"), in_mesh:
+        algorithm, environment = assemble(spec, environment, make_network)
+        shown = evaluation_environment(spec, environment)
         one = abstract(spec, algorithm)
+    sizes.check_state(spec, one)
     if not is_population:
         _placed(algorithm, one, over, is_population)
-    _check_memory(spec, one)
-
-
-def _check_memory(spec: Spec, one: Any) -> None:
-    """Raises UsageError when the states of all members do not fit into the memory of the devices."""
-    number = len(spec.members())
-    size = number * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
-    needed = 2 * size if spec.evolve else size  # a generation is made beside the one before
-    # The devices of a CPU share its memory.
-    devices = 1 if jax.default_backend() == "cpu" else spec.options.devices
-    capacity = getattr(spec.config, "capacity", None)
-    what = f"the state of {number} members" if number > 1 else "the state"
-    what += f" (capacity {capacity})" if capacity else ""
-    memory.check_memory(needed / devices, capacity, what)
+    sizes.check_update(spec, algorithm, one, environment, own)
+    sizes.check_evaluation(_evaluator(spec, algorithm, shown), one, shown, spec.options.eval_episodes, spec.num_members, own)
 
 
 class _Uncompiled(NamedTuple):
@@ -136,8 +140,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     """Traces and compiles everything a run needs, the two large programs side by side."""
     algorithm, environment = assemble(spec, environment, make_network)
     shown = evaluation_environment(spec, environment)
-    members = spec.members()
-    is_population = len(members) > 1
+    is_population = spec.num_members > 1
     parts = _of_population(spec, algorithm, shown) if is_population else _of_one(spec, algorithm, shown)
     capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
     capacity = min(capacity, max(1, spec.total_updates))
@@ -180,7 +183,7 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
 
     usage = compiled_run.memory_analysis()
     size = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
-    num_members = len(members) if is_population else None
+    num_members = spec.num_members if is_population else None
     functions = init, advance, evaluate_at, compiled_evolve
     return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
 
@@ -233,7 +236,7 @@ def _compile_evolve(spec: Spec, members: Algorithm, placed: Any, where: Any) -> 
 
 def abstract_population(spec: Spec, algorithm: Algorithm) -> Any:
     """Shapes and types of a population's state."""
-    count, key = len(spec.members()), jax.eval_shape(jax.random.key, 0)
+    count, key = spec.num_members, jax.eval_shape(jax.random.key, 0)
     keys = jax.ShapeDtypeStruct((count,), key.dtype)
     config = jax.tree.map(lambda _: jax.ShapeDtypeStruct((count,), jnp.float32), spec.config)
     running = population(algorithm)
@@ -273,8 +276,8 @@ def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
     number = spec.options.devices
     if number == 1:
         return None
-    if is_population and len(spec.members()) % number:
-        raise UsageError(f"the population has {len(spec.members())} members, which devices ({number}) does not divide")
+    if is_population and spec.num_members % number:
+        raise UsageError(f"the population has {spec.num_members} members, which devices ({number}) does not divide")
     return sharding.mesh(number, "members" if is_population else "environments")
 
 

@@ -20,12 +20,13 @@ import yaml
 
 from rollax.errors import UsageError
 from rollax.host.files import sync, write_atomically
-from rollax.host.settings import RunOptions, Spec, entry, settings_of
-from rollax.populations.evolution import Range
+from rollax.host.options import RunOptions, check_path
+from rollax.host.settings import CUSTOM, Spec
+from rollax.host.spec_file import document_of, spec_of
+from rollax.typed import shown
 from rollax.version import __version__
 
 FORMAT = 2
-CUSTOM = "custom"
 CONFIG, ENVIRONMENT, METRICS, EVALUATIONS = "config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz"
 LINEAGE = "lineage.jsonl"  # of a population that evolves
 LOCK = ".lock"
@@ -103,50 +104,22 @@ def _document(spec: Spec) -> dict[str, Any]:
 
 
 def read_spec(folder: Path) -> Spec:
-    """The specification of a run. Raises UsageError when there is none, or when it is of another format."""
+    """The specification of a run. Raises UsageError when there is none, when it is of another format or damaged."""
     path = Path(folder) / CONFIG
+    check_path("the folder", path)
     if not path.is_file():
         raise UsageError(f"{folder} is not a run: it has no {CONFIG}; give the folder that `rollax train` named")
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid YAML: mend it, or bring a copy of it back ({error})") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        version = document.get("rollax", "unknown") if isinstance(document, dict) else "unknown"
+    document = document_of(path)
+    version = shown(document.get("rollax", "unknown")).strip("'")
+    if document.get("format") != FORMAT:
         raise UsageError(
             f"{folder} was written by rollax {version} in another format than this version's ({__version__}, format "
             f'{FORMAT}): install that version to go on with it: pip install "rollax=={version}"'
         )
     try:
-        return _spec_of(document)
+        return spec_of(document)
     except UsageError as error:
-        raise UsageError(f"{path}, written by rollax {document.get('rollax')}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"{path} is incomplete or was changed by hand ({type(error).__name__}: {error}): mend it, or bring a copy back"
-        ) from error
-
-
-def _spec_of(document: dict[str, Any]) -> Spec:
-    kinds = entry(document["algorithm"])
-    custom = document["network"] == CUSTOM
-    options = settings_of(RunOptions, {}, dict(document["options"]))
-    return Spec(
-        algorithm=document["algorithm"],
-        environment=document["environment"],
-        arguments=document["arguments"],
-        config=settings_of(kinds.config, {}, dict(document["config"])),
-        network=CUSTOM if custom else settings_of(kinds.network_config, {}, dict(document["network"])),
-        options=options,
-        sweep={name: tuple(values) for name, values in document["sweep"].items()},
-        eval_arguments=document.get("eval_arguments", {}),
-        opponents=document.get("opponents", {}),
-        evolve={name: Range(*values) for name, values in document.get("evolve", {}).items()},
-        updates_per_line=document["updates_per_line"],
-        updates_per_evaluation=document["updates_per_evaluation"],
-        updates_per_generation=document.get("updates_per_generation", 0),
-        own_environment=document["own_environment"],
-    )
+        raise UsageError(f"{path}, written by rollax {version}: {error}") from error
 
 
 @contextlib.contextmanager

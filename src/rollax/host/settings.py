@@ -1,100 +1,29 @@
-"""What a run is told: options of the host, presets, and the specification that is kept in the run's folder."""
+"""What a run is told: settings over presets, and the specification that is kept in the run's folder."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import importlib.resources
 import itertools
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 import yaml
 
 from rollax.algorithms import AlgorithmEntry, find
-from rollax.config import check_choices, check_settings, traced_fields
+from rollax.config import LARGEST_INT, check_range, checked, traced_fields
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
+from rollax.host.options import EVOLVE_OPTIONS, RunOptions
 from rollax.populations.evolution import Method, Range, selected
+from rollax.typed import hints, names, shown, typed
 
-
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """What the host does around the program. Only steps, seeds and how a population evolves change what is learnt."""
-
-    total_steps: int | None = None
-    """Environment frames to train for (each member of a population as many); by default what is tuned, or a million."""
-    seed: int = 0
-    """Seed of the first member; the same seed gives the same run, bit for bit."""
-    seeds: int = 1
-    """How many seeds to train at once, in one compiled program."""
-    run_dir: Path | None = None
-    """Folder of the run; default: runs/<environment>/<algorithm>-<date>-<id>."""
-    eval_episodes: int = 128
-    """Whole episodes per evaluation."""
-    eval_count: int = 10
-    """Evaluations during training, besides the one before it."""
-    eval_stochastic: bool = False
-    """Evaluate with sampled instead of greedy actions."""
-    eval_fresh: bool = False
-    """Evaluate on new episodes every time instead of always the same."""
-    eval_max_steps: int = 10_000
-    """Steps after which an episode under evaluation is given up, where the environment sets no limit."""
-    checkpoint_minutes: float = 5.0
-    """Checkpoint after so many minutes, besides those at evaluations; 0: only at evaluations."""
-    checkpoint_steps: int = 0
-    """Checkpoint after so many environment frames as well; 0: not."""
-    keep_last: int = 2
-    """Newest checkpoints kept."""
-    keep_best: int = 1
-    """Best checkpoints kept."""
-    best_metric: str = "return_mean"
-    """What is best: a number of the evaluation (return_mean, return_iqm, length_mean, ...)."""
-    best_mode: Literal["max", "min"] = "max"
-    """Whether more or less of it is better."""
-    on_nonfinite: Literal["stop", "rollback"] = "stop"
-    """When a loss or parameter is no longer finite: stop, or go back to the last checkpoint and go on with other keys."""
-    log_lines: int = 500
-    """About how many lines of metrics to write over the whole run; more where a line would span over ten updates."""
-    tensorboard: bool = True
-    """Write event files for TensorBoard."""
-    wandb: str | None = None
-    """Project of Weights & Biases to log to."""
-    trackio: str | None = None
-    """Project of Trackio to log to."""
-    devices: int = 1
-    """Devices to spread over: members of a population, or the environments of a single run."""
-    evolve_every: int | None = None
-    """Environment frames between generations of a population that evolves (--evolve.NAME); default: a 10th of the total steps;
-    0: never, so that every member keeps the settings that it drew at the start."""
-    evolve_start: int = 0
-    """Environment frames before there is a generation."""
-    evolve_fraction: float = Method().fraction
-    """Share of the members that are replaced in a generation, and of those that they become copies of; at most a half."""
-    evolve_resample: float = Method().resample
-    """Chance that a setting of a copy is drawn anew from its range; else it is perturbed."""
-    evolve_factor: float = Method().factor
-    """Most that a perturbation multiplies or divides a setting by, where its range is logarithmic."""
-    evolve_step: float = Method().step
-    """Most that a perturbation adds to a setting or takes from it, as a share of its range, where that is linear."""
-
-    def check(self) -> None:
-        """Raises UsageError when a number is out of its range."""
-        for name, low in {**dict.fromkeys(_COUNTS, 1), **dict.fromkeys(_AMOUNTS, 0)}.items():
-            value = getattr(self, name)
-            if value is not None and not value >= low:
-                raise UsageError(f"{name} ({value}) must be at least {low}")
-        for name, (low, high) in _SPANS.items():
-            if not low <= getattr(self, name) <= high:
-                raise UsageError(f"{name} ({getattr(self, name)}) must be between {low:g} and {high:g}")
-        if self.seed + self.seeds > 2**32:
-            raise UsageError(f"seed ({self.seed}) must be less than 2^32: seeds beyond it repeat")
-        check_choices(self)
-
-
-_COUNTS = ("total_steps", "seeds", "eval_episodes", "eval_max_steps", "keep_last", "log_lines", "devices")
-_AMOUNTS = ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best", "evolve_every", "evolve_start")
-_SPANS = {"evolve_fraction": (0, 0.5), "evolve_resample": (0, 1), "evolve_factor": (1, 100), "evolve_step": (0, 1)}
+CUSTOM = "custom"  # in place of the settings of a network of the user's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +45,12 @@ class Spec:
     updates_per_evaluation: int = 0
     updates_per_generation: int = 0
     own_environment: bool = False  # an object, which cannot be made from the name
+    imports: tuple[str, ...] = ()  # modules that register what the run names; a user imports them, a run folder never does
+
+    @property
+    def num_members(self) -> int:
+        """How many members the population has, 1 for a single run."""
+        return self.options.seeds * math.prod(len(values) for values in self.sweep.values())
 
     @property
     def total_updates(self) -> int:
@@ -158,7 +93,7 @@ class Preset(NamedTuple):
 
 def entry(algorithm: str) -> AlgorithmEntry:
     """Raises UnknownNameError for an algorithm that is not there."""
-    return find(algorithm)[1]
+    return find(algorithm if isinstance(algorithm, AlgorithmEntry) else typed("algorithm", algorithm, str))[1]
 
 
 def preset(algorithm: str, environment: str) -> Preset:
@@ -174,6 +109,19 @@ def example(algorithm: str) -> str:
     return next(iter(_presets(algorithm)), "gymnax/CartPole-v1")
 
 
+@contextlib.contextmanager
+def naming_imports(imports: Sequence[str]) -> Iterator[None]:
+    """What is unknown inside says which modules of the run have not been imported: a run folder never imports them."""
+    try:
+        yield
+    except UnknownNameError as error:
+        lost = [module for module in imports if module not in sys.modules]
+        if not lost:
+            raise
+        give = " ".join(f"--import {module}" for module in lost)
+        raise UsageError(f"{error} The run was started with modules of its own: give {give}") from None
+
+
 def _presets(algorithm: str) -> dict[str, Any]:
     file = importlib.resources.files("rollax.presets") / f"{algorithm}.yaml"
     return yaml.safe_load(file.read_text()) if file.is_file() else {}
@@ -182,62 +130,83 @@ def _presets(algorithm: str) -> dict[str, Any]:
 def make_spec(
     algorithm: str,
     environment: str,
-    arguments: dict[str, Any],
+    arguments: Mapping[str, Any] | None,
     config: Any,
     network: Any,
     options: RunOptions,
-    sweep: dict[str, Any],
+    sweep: Mapping[str, Any] | None,
     eval_arguments: Mapping[str, Any] | None = None,
     opponents: Mapping[str, Any] | None = None,
     evolve: Mapping[str, Any] | None = None,
+    imports: tuple[str, ...] = (),
 ) -> Spec:
     """A checked specification. `config` and `network` are settings or dictionaries that override the preset.
 
-    Raises UsageError when anything is unknown, out of range or does not divide.
+    Raises UsageError when anything is unknown, of another type, out of range or does not divide.
     """
     kinds = entry(algorithm)
     tuned = preset(algorithm, environment)
-    config = settings_of(kinds.config, tuned.config, config)
-    network = settings_of(kinds.network_config, tuned.network, network)
+    config = checked(settings_of("config", kinds.config, tuned.config, config))
+    network = checked(settings_of("network", kinds.network_config, tuned.network, network), "network.")
+    if config.total_updates != kinds.config.total_updates:
+        raise UsageError("total_updates follows from --total-steps: set that instead")
     if options.total_steps is None:
         options = dataclasses.replace(options, total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
     options.check()
-    check_settings(config)
-    if network is not None:
-        check_choices(network, "network.")
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
-    for name, values in sweep.items():
-        if name not in known:
-            raise UnknownNameError("setting to sweep over (static ones cannot be)", name, known)
-        if not values:
-            raise UsageError(f"a sweep over {name} needs values")
-        for value in values:
-            check_settings(dataclasses.replace(config, **{name: float(value)}))
-    sweep = {name: tuple(float(v) for v in values) for name, values in sweep.items()}
-    ranges = ranges_of(dict(evolve or {}), config, known)
-    _check_evolution(ranges, sweep, options)
-    if network is not None:
-        for changed in ({}, *({name: value} for name, values in sweep.items() for value in values)):
-            kinds.check(dataclasses.replace(config, **changed), network)
-        kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
-    differing = registry.evaluation_arguments(environment) | dict(eval_arguments or {})
-    against = {kind: str(folder) for kind, folder in (opponents or {}).items()}
+    swept = swept_values(sweep, kinds.config, known)
+    ranges = ranges_of(evolve, kinds.config, known)
+    check_evolution(ranges, swept, options)
+    for changed in ({}, *({name: value} for name, values in swept.items() for value in values)):
+        kinds.check(dataclasses.replace(config, **changed), network)
+    kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
+    differing = registry.evaluation_arguments(environment) | names("eval_arguments", eval_arguments)
+    against = {
+        kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
+    }
     # A run may be evaluated and resumed from other folders than this.
-    arguments = registry.resolve_arguments(environment, arguments)
-    spec = Spec(algorithm, environment, arguments, config, network, options, sweep, {}, against, ranges)
+    arguments = registry.resolve_arguments(environment, _plain("arguments", names("arguments", arguments)))
+    spec = Spec(algorithm, environment, arguments, config, network, options, swept, {}, against, ranges, imports=imports)
     spec = evaluated_with(spec, differing)
+    check_sizes(spec)
     _check_learns(spec)
-    per_line = min(max(1, spec.total_updates // options.log_lines), MOST_UPDATES_PER_LINE)
+    return _with_rhythm(spec)
+
+
+def _with_rhythm(spec: Spec) -> Spec:
+    """The specification with the updates between lines, evaluations and generations."""
+    per_line = min(max(1, spec.total_updates // spec.options.log_lines), MOST_UPDATES_PER_LINE)
     per_evaluation = 0
-    if options.eval_count:
-        lines = max(1, round(spec.total_updates / options.eval_count / per_line))
+    if spec.options.eval_count:
+        lines = max(1, round(spec.total_updates / spec.options.eval_count / per_line))
         per_evaluation = lines * per_line
-    per_generation = _updates_per_generation(spec, per_line) if ranges else 0
+    per_generation = _updates_per_generation(spec, per_line) if spec.evolve else 0
     spec = dataclasses.replace(
         spec, updates_per_line=per_line, updates_per_evaluation=per_evaluation, updates_per_generation=per_generation
     )
     _check_generations(spec)
     return spec
+
+
+def check_sizes(spec: Spec) -> None:
+    """Raises UsageError for numbers of updates, or of frames in one, that the device cannot count."""
+    frames = spec.config.steps_per_update
+    if frames > LARGEST_INT:
+        raise UsageError(
+            f"num_envs ({spec.config.num_envs}) x num_steps ({spec.config.num_steps}) is {frames} frames an update, which is "
+            f"more than {LARGEST_INT}: lower one of them"
+        )
+    ratio = getattr(spec.config, "replay_ratio", 0)
+    if ratio * frames > LARGEST_INT:
+        raise UsageError(
+            f"replay_ratio ({ratio:g}) makes {ratio * frames:.3g} gradient steps of an update of {frames} frames, more "
+            f"than {LARGEST_INT}: lower it"
+        )
+    if spec.total_updates > LARGEST_INT:
+        raise UsageError(
+            f"total_steps ({spec.options.total_steps}) is more than {LARGEST_INT} updates of {frames} frames: "
+            f"give at most {LARGEST_INT * frames}"
+        )
 
 
 def _check_learns(spec: Spec) -> None:
@@ -252,45 +221,85 @@ def _check_learns(spec: Spec) -> None:
             )
 
 
+def _plain(name: str, value: Any) -> Any:
+    """Arguments as config.yaml can hold them. Raises UsageError for objects that it cannot."""
+    if isinstance(value, Mapping):
+        return {key: _plain(f"{name}.{key}", part) for key, part in names(name, value).items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(f"{name}[{i}]", part) for i, part in enumerate(value))
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if not isinstance(value, str | int | float | None):
+        kind = type(value).__name__
+        raise UsageError(f"{name} ({shown(value)}) is a {kind}: it must be a number, a text, an array or a list of them")
+    return value
+
+
 def evaluated_with(spec: Spec, differing: Mapping[str, Any]) -> Spec:
     """The specification with these arguments of evaluations over those that it has. Raises UsageError when they do not fit."""
     if differing and spec.opponents:
         raise UsageError(
             f"eval_arguments ({differing}) and opponents ({spec.opponents}) do not go together: leave one of them out"
         )
-    differing = spec.eval_arguments | registry.resolve_arguments(spec.environment, differing)
+    differing = spec.eval_arguments | registry.resolve_arguments(spec.environment, _plain("eval_arguments", differing))
     registry.check_evaluation(spec.environment, spec.arguments, differing)
     return dataclasses.replace(spec, eval_arguments=differing)
 
 
-def ranges_of(given: dict[str, Any], config: Any, known: list[str]) -> dict[str, Range]:
+def swept_values(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> dict[str, tuple[float, ...]]:
+    """What a sweep goes over: numbers, or any sequence of them. Raises UsageError for what a setting cannot be."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    swept = {}
+    for name, values in names("sweep", given).items():
+        if name not in known:
+            raise UnknownNameError("setting to sweep over (static ones cannot be)", name, known)
+        swept[name] = typed(f"sweep over {name}", values, tuple[float, ...])
+        if not swept[name]:
+            raise UsageError(f"a sweep over {name} needs values")
+        check_range(name, swept[name], fields[name])
+    return swept
+
+
+def ranges_of(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> dict[str, Range]:
     """Ranges from `(low, high)` or `(low, high, scale)`; the scale is by default "log" where low > 0, else "linear".
 
     Raises UsageError for a setting that is not `known`, or a range that is none or that the setting cannot have.
     """
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     ranges = {}
-    for name, values in given.items():
+    for name, values in names("evolve", given).items():
         if name not in known:
             raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
         try:
-            low, high, *scales = values
+            ends: list[Any] = list(() if isinstance(values, str | Mapping) else values)
+            low, high, *scales = ends
             span = Range(float(low), float(high), *(scales or ["log" if float(low) > 0 else "linear"]))
-        except (TypeError, ValueError):
-            raise UsageError(f"evolve {name} takes the ends of a range, and log or linear if you like, not {values}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise UsageError(
+                f"evolve {name} takes the ends of a range, and log or linear if you like, not {shown(values)}"
+            ) from None
         if span.scale not in ("log", "linear"):
-            raise UsageError(f"the scale of the range of {name} ({span.scale}) must be log or linear")
+            raise UsageError(f"the scale of the range of {name} ({shown(span.scale)}) must be log or linear")
         if not (math.isfinite(span.low) and math.isfinite(span.high) and span.low < span.high):
             raise UsageError(f"the range of {name} ({span.low:g} to {span.high:g}) must be finite, its lower end first")
         if span.scale == "log" and span.low <= 0:
             raise UsageError(f"the range of {name} begins at {span.low:g}: a log range needs more than 0, else make it linear")
-        for end in (span.low, span.high):
-            check_settings(dataclasses.replace(config, **{name: end}))
+        check_range(name, (span.low, span.high), fields[name])
         ranges[name] = span
     return ranges
 
 
-def _check_evolution(ranges: dict[str, Range], sweep: dict[str, Any], options: RunOptions) -> None:
-    """Raises UsageError when a population cannot evolve."""
+def check_evolution(ranges: dict[str, Range], sweep: dict[str, Any], options: RunOptions) -> None:
+    """Raises UsageError when a population cannot evolve, or when options are for one and none is to."""
+    default = RunOptions()
+    unused = [n for n in EVOLVE_OPTIONS if getattr(options, n) != getattr(default, n)]
+    if unused and not ranges:
+        raise UsageError(
+            f"{unused[0]} ({getattr(options, unused[0])}) is for a population that evolves: say which settings it moves "
+            "(--evolve.NAME LOW HIGH), or leave it out"
+        )
     if ranges and sweep:
         raise UsageError(f"a sweep ({', '.join(sweep)}) and evolve ({', '.join(ranges)}) do not go together: leave one out")
     if ranges and selected(options.seeds, options.evolve_fraction) < 1:
@@ -321,22 +330,32 @@ def _check_generations(spec: Spec) -> None:
         )
 
 
-def settings_of(kind: type, tuned: dict[str, Any], given: Any) -> Any:
-    """Settings from the preset and what was given: settings as they are, a dictionary over the preset, None for the preset."""
-    if given is not None and not isinstance(given, dict):
+def settings_of(name: str, kind: type, tuned: Mapping[str, Any], given: Any) -> Any:
+    """Settings from the preset and what was given: settings as they are, a dictionary over the preset, None for the preset.
+
+    Raises UsageError, which calls them `name`, for settings of another kind, and UnknownNameError for one that is unknown.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        if type(given) is not kind:
+            other = f"{type(given).__name__} ({shown(given)})"
+            raise UsageError(f"{name} must be {kind.__name__} or a dictionary of its settings, not {other}")
         return given
-    values = {**tuned, **(given or {})}
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for name in values:
-        if name not in fields:
-            raise UnknownNameError("setting", name, fields)
-    return kind(**{name: _as_default(value, fields[name].default) for name, value in values.items()})
+    values = from_yaml(kind, tuned) | names(name, given)
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in values:
+        if setting not in known:
+            raise UnknownNameError("setting", setting, known)
+    return kind(**values)
 
 
-def _as_default(value: Any, default: Any) -> Any:
-    """YAML has no tuples and writes 1e-3 as a text: give both the type of the default."""
-    if isinstance(value, list):
-        return tuple(tuple(v) if isinstance(v, list) else v for v in value)
-    if isinstance(default, float) and not isinstance(value, bool):
-        return float(value)
-    return value
+def from_yaml(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass as a file has them, where YAML takes 1e-3, without a point, for a text."""
+    wanted = hints(kind)
+    return {name: _number(value) if wanted.get(name) is float else value for name, value in values.items()}
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

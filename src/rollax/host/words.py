@@ -31,9 +31,10 @@ def command() -> str:
 
 def at_the_end(result: Result, spec: Spec) -> list[str]:
     """What a person is told at the end: the outcome and what to do next."""
-    folder, rollax = result.folder, command()
+    rollax = command()
+    folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
-    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {folder}"]
+    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {result.folder}"]
     if result.status == "stopped":
         return [*lines, f"  {rollax} resume {folder}"]
     if result.status == "nonfinite":

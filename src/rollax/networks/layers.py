@@ -164,7 +164,7 @@ class Encoder(eqx.Module):
         images |= {name: part for name, part in grids.items() if min(part.cells) > 2}
         if not filters:  # the usual ones leave nothing of what is smaller than they see
             images = {name: part for name, part in images.items() if min(part.shape[:2]) >= (4 if name in grids else 3)}
-        if filters == ():  # grids and boards do without, but hardly pixels
+        if filters is not None and not filters:  # grids and boards do without, but hardly pixels
             images = {name: part for name, part in images.items() if name not in grids and part.dtype == "uint8"}
         keys = jax.random.split(conv_key, max(len(images), 1))
         self.convolutions = {}

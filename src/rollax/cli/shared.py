@@ -1,0 +1,61 @@
+"""Options that every command takes, whatever it does: they are taken out of the words before the command sees them."""
+
+import contextlib
+import importlib
+import os
+import sys
+from typing import NamedTuple
+
+from rollax.errors import UsageError
+
+IMPORT = "--import"
+
+
+class Shared(NamedTuple):
+    """What was given besides a command's own options."""
+
+    imports: tuple[str, ...] = ()  # modules, already imported, that registered what the command may name
+
+
+def take_shared(words: list[str]) -> tuple[list[str], Shared]:
+    """The words without the shared options, and those. Imports the modules of `--import MODULE`.
+
+    Raises UsageError when there is no such module, or when importing it fails.
+    """
+    rest: list[str] = []
+    modules: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word != IMPORT and not word.startswith(f"{IMPORT}="):
+            rest.append(word)
+            continue
+        if word == IMPORT and (position == len(words) or words[position].startswith("--")):
+            raise UsageError(f"{IMPORT} needs the name of a module: {IMPORT} my_module")
+        modules.append(word.partition("=")[2] if word != IMPORT else words[position])
+        position += word == IMPORT
+    modules = list(dict.fromkeys(modules))
+    for module in modules:
+        import_module(module)
+    return rest, Shared(tuple(modules))
+
+
+def import_module(name: str) -> None:
+    """Imports a module from the current folder or from what is installed. What it prints goes to standard error."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        meant = os.path.basename(name).removesuffix(".py")
+        remedy = f": try {meant}, from its folder" if meant.isidentifier() else ""
+        raise UsageError(f"{IMPORT} takes the name of a module, as Python's import does, not {name!r}{remedy}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):  # another module, which this one needs
+            raise UsageError(f"{IMPORT} {name}: it needs the module {error.name}, which is not there") from error
+        raise UsageError(f"{IMPORT} {name}: there is no such module in {here} or among what is installed") from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise UsageError(f"{IMPORT} {name}: importing it fails with {type(error).__name__}: {error}") from error

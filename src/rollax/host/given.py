@@ -1,0 +1,97 @@
+"""What is passed to `train` and to `Policy.evaluate`, as what is meant by it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rollax.config import LARGEST_INT
+from rollax.environments import list_environments
+from rollax.environments.suites.table import SUITES
+from rollax.errors import UsageError
+from rollax.host.options import RunOptions
+from rollax.host.settings import settings_of
+from rollax.typed import shown, typed
+
+
+def own_environment(environment: Any) -> Any:
+    """The environment that was passed, None where it is an id. Raises UsageError for what can be neither."""
+    if isinstance(environment, str):
+        return None
+    if isinstance(environment, type):
+        raise UsageError(f"environment is the class {environment.__name__}: pass one of it, such as {environment.__name__}()")
+    raw = environment[0] if isinstance(environment, tuple) and environment else environment
+    suite = type(raw).__module__.split(".")[0]
+    if suite in SUITES:
+        raise UsageError(f"environment is one of {suite} itself, without rollax's contract: {_instead(suite, raw)}")
+    if suite in ("gym", "gymnasium"):
+        raise UsageError("environment runs in Python, not in JAX: see rollax.list_environments() for others")
+    if not callable(getattr(environment, "reset", None)) or not callable(getattr(environment, "step", None)):
+        raise UsageError(
+            f"environment ({shown(environment)}) must be an id such as 'gymnax/CartPole-v1', or an environment with the "
+            "contract of rollax.Environment"
+        )
+    check_name(getattr(environment, "name", None))
+    return environment
+
+
+def _instead(suite: str, raw: Any) -> str:
+    """What to pass in place of a suite's own environment."""
+    id = f"{suite}/{getattr(raw, 'name', None)}"
+    if id in list_environments():
+        return f"pass its id {id!r}, with arguments={{...}} for its parameters"
+    return f"pass an id of rollax.list_environments({suite!r}), or wrap it as in examples/own_environment.py"
+
+
+def check_name(name: Any) -> None:
+    """Raises UsageError for the name of an environment that no folder could have."""
+    wanted = 'it must be a text such as "mine/Name"'
+    if not isinstance(name, str) or not name.strip() or len(name) > 100 or not name.isprintable():
+        raise UsageError(f"the name of the environment is {shown(name)}: {wanted}, printable and of 100 letters at most")
+    if name.startswith(("/", "~")) or any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name:
+        raise UsageError(f"the name of the environment is {shown(name)}, which names another folder: {wanted}")
+
+
+def is_network(network: Any) -> bool:
+    """Whether it is a function that makes a network. Raises UsageError for a network in its place."""
+    if network is None or isinstance(network, Mapping) or dataclasses.is_dataclass(network):
+        if dataclasses.is_dataclass(network) and hasattr(network, "unroll"):
+            raise UsageError("network is a network: pass the function that makes one from a key, such as lambda key: ...")
+        return False
+    if not callable(network):
+        raise UsageError(
+            f"network ({shown(network)}) must be settings, a dictionary of them, or a function from a key to a network"
+        )
+    return True
+
+
+def options(given: Any, **over: Any) -> RunOptions:
+    """The options of a run with those that are not None over them."""
+    if given is not None and not isinstance(given, RunOptions):
+        given = settings_of("options", RunOptions, {}, given)
+    return dataclasses.replace(given or RunOptions(), **{name: value for name, value in over.items() if value is not None})
+
+
+def check_function(name: str, value: Any) -> None:
+    """Raises UsageError for what is neither a function nor None."""
+    if value is not None and not callable(value):
+        raise UsageError(f"{name} ({shown(value)}) must be a function, or None")
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number of at least 1. Raises UsageError for any other."""
+    number = typed(name, value, int)
+    if not 1 <= number <= LARGEST_INT:
+        raise UsageError(f"{name} ({shown(number)}) must be between 1 and {LARGEST_INT}")
+    return number
+
+
+def random_key(value: Any) -> jax.Array:
+    """A key of `jax.random`, old keys as new ones. Raises UsageError for anything else."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.shape == ():
+        return value
+    if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == (2,):
+        return jax.random.wrap_key_data(value)
+    raise UsageError(f"key ({shown(value)}) must be one key: try jax.random.key(0)")

@@ -1,0 +1,88 @@
+"""`--import MODULE`: modules of the user's own, given to any command and kept in config.yaml, which never imports them."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.test_mistakes import refused
+from host.runs import FRAMES, SMALL_WORDS
+from rollax.environments import registry
+from rollax.host.run_folder import read_spec
+
+Rollax = Callable[..., Any]
+MODULE = """
+import rollax
+print("a module may print")
+rollax.register("mine/Memory", lambda delay=3: rollax.make("probe/memory", delay=delay))
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """What forgets the module as a new process would; nothing is left of it after a test."""
+
+    def forget() -> None:
+        sys.modules.pop("my_module", None)
+        registry._registered.clear()
+
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield forget
+    forget()
+
+
+def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]) -> None:
+    """The environment is known, the run keeps the module's name, the next commands carry it, and one without it says so."""
+    (tmp_path / "my_module.py").write_text(MODULE)
+    words = ["train", "ppo", "mine/Memory", "--total-steps", 4 * FRAMES, "--eval-count", 2, *SMALL_WORDS, "--run-dir", "run"]
+    outcome = rollax("--import", "my_module", *words)
+    assert outcome.code == 0, outcome.err
+    assert "a module may print" not in outcome.out and outcome.object["run"] == "run"
+    for command in ("resume", "eval", "plot", "render"):
+        assert f"{command} run --import my_module" in outcome.out
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["imports"] == ["my_module"]
+    assert read_spec(Path("run")).imports == ("my_module",)
+    forgotten()
+    for words in (["eval", "run"], ["resume", "run", "--total-steps", 8 * FRAMES], ["render", "run"]):
+        outcome = rollax(*words)
+        assert outcome.code == 2 and "unknown environment 'mine/Memory'" in outcome.err, outcome.err
+        assert "give --import my_module" in outcome.err and "my_module" not in sys.modules
+    outcome = rollax("eval", "run", "--episodes", 2, "--import=my_module")
+    assert outcome.code == 0, outcome.err
+    assert "my_module" in sys.modules
+
+
+@pytest.mark.parametrize("command", ["envs", "algorithms", "doctor"])
+def test_every_command_takes_it(rollax: Rollax, tmp_path: Path, command: str) -> None:
+    (tmp_path / "my_module.py").write_text(MODULE)
+    outcome = rollax(command, "--import", "my_module", "--import", "json")
+    assert outcome.code == 0, outcome.err
+    assert ("mine/Memory" in outcome.out) == (command == "envs")
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "parts"),
+    [
+        (None, ["--import", "my_module"], ["--import my_module: there is no such module in"]),
+        (None, ["--import", "my_module.inner"], ["there is no such module"]),
+        (None, ["--import"], ["--import needs the name of a module"]),
+        (None, ["--import", "--json"], ["--import needs the name of a module"]),
+        (None, ["--import", "there/my_module.py"], ["not 'there/my_module.py': try my_module, from its folder"]),
+        (None, ["--import="], ["takes the name of a module"]),
+        ("import no_such_thing", ["--import", "my_module"], ["it needs the module no_such_thing, which is not there"]),
+        ("1 / 0", ["--import", "my_module"], ["importing it fails with ZeroDivisionError: division by zero"]),
+        ("def", ["--import", "my_module"], ["importing it fails with SyntaxError"]),
+        ("exit(5)", ["--import", "my_module"], ["importing it fails with SystemExit: 5"]),
+    ],
+)
+def test_what_is_no_module(rollax: Rollax, tmp_path: Path, content: str | None, words: list[str], parts: list[str]) -> None:
+    if content is not None:
+        (tmp_path / "my_module.py").write_text(content)
+    outcome = rollax("algorithms", *words)
+    (tmp_path / "my_module.py").unlink(missing_ok=True)
+    refused(outcome, *parts)

@@ -1,0 +1,179 @@
+"""config.yaml edited by hand: every damage is refused with the file and the key, and nothing in it is executed."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fuzz.conftest import is_remedy
+from rollax import NetworkConfig, PPOConfig, RunOptions, UsageError
+from rollax.host.run_folder import CONFIG, read_spec, write_spec
+from rollax.host.settings import make_spec
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a run with something under every key but the last."""
+    folder = tmp_path_factory.mktemp("written")
+    config, network = PPOConfig(num_envs=4, num_steps=8), NetworkConfig(filters=((16, 3, 1),))
+    options = RunOptions(total_steps=3200, seeds=4)
+    spec = make_spec("ppo", "probe/memory", {"delay": 3}, config, network, options, {"gamma": [0.9, 0.99]}, {"delay": 4})
+    write_spec(folder, spec)
+    assert read_spec(folder) == spec
+    return (folder / CONFIG).read_text()
+
+
+Refuses = Callable[[str | bytes], str]
+
+
+@pytest.fixture
+def refuses(nowhere: Path) -> Refuses:
+    """`refuses(content)`: the message, which names the file."""
+
+    def read(content: str | bytes) -> str:
+        (nowhere / CONFIG).write_bytes(content.encode() if isinstance(content, str) else content)
+        with pytest.raises(UsageError) as caught:
+            read_spec(nowhere)
+        assert str(nowhere / CONFIG) in str(caught.value) or "another format" in str(caught.value), caught.value
+        assert is_remedy(str(caught.value))
+        return str(caught.value)
+
+    return read
+
+
+def changed(text: str, path: str, value: Any) -> str:
+    """The file with another value under a key such as config.gamma; without it for a value `...`."""
+    document = yaml.safe_load(text)
+    *outer, last = path.split(".")
+    place = document
+    for key in outer:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "part"),
+    [
+        ("config.num_envs", "four", "config.num_envs ('four') must be a whole number"),
+        ("config.num_envs", 4.5, "config.num_envs (4.5) must be a whole number: try 4 or 5"),
+        ("config.num_envs", -4, "config.num_envs (-4) must be at least 1"),
+        ("config.num_envs", 10**12, "config.num_envs (1000000000000) must be at most 2147483647"),
+        ("config.gamma", float("nan"), "config.gamma (nan) must be between 0 and 1"),
+        ("config.gamma", None, "config.gamma (None) must be a number"),
+        ("config.gamma", [0.9], "config.gamma ([0.9]) must be a number"),
+        ("config.gamma", ..., "the key config.gamma is missing"),
+        ("config.gama", 1, "unknown key 'config.gama': did you mean config.gamma"),
+        ("config.clip_values", "no", "config.clip_values ('no') must be True or False, not a text"),
+        ("config.normalize_advantages", "mini", "config.normalize_advantages ('mini') must be one of"),
+        ("config", [1, 2], "config ([1, 2]) must be a dictionary"),
+        ("config", ..., "the key config is missing"),
+        ("network.hidden", 64.5, "network.hidden (64.5)"),
+        ("network.hidden", ["64"], "network.hidden"),
+        ("network.filters", [[16, 3]], "network.filters"),
+        ("network", 5, "network (5) must be a dictionary"),
+        ("options.total_steps", None, "options.total_steps"),
+        ("options.total_steps", 10**400, "total_steps (a number of about 400 digits)"),
+        ("options.seeds", 0, "seeds (0) must be at least 1"),
+        ("options.wandb", 5, "options.wandb (5) must be a text or None"),
+        ("options.best_mode", "most", "options.best_mode ('most') must be one of max, min"),
+        ("options", None, "options (None) must be a dictionary"),
+        ("algorithm", "pppo", "unknown algorithm 'pppo': did you mean ppo"),
+        ("algorithm", 5, "algorithm (5) must be a text"),
+        ("algorithm", "sac", "unknown key 'config."),
+        ("environment", ["probe/memory"], "environment (['probe/memory']) must be a text"),
+        ("arguments", [], "arguments ([]) must be a dictionary"),
+        ("sweep", {"gamma": 5}, "gamma (5.0) must be between 0 and 1"),
+        ("sweep", {"num_envs": [4]}, "unknown setting to sweep over"),
+        ("sweep", 5, "sweep (5) must be a dictionary"),
+        ("evolve", {"gamma": [0.9]}, "evolve gamma takes the ends of a range"),
+        ("evolve", {"clip": [0.1, 0.3]}, "do not go together"),
+        ("opponents", {"a": 5}, "opponents ("),
+        ("imports", "my_module", "imports ('my_module') must be a sequence"),
+        ("own_environment", "no", "own_environment ('no') must be True or False"),
+        ("updates_per_line", 0, "updates_per_line (0) must be between 1 and"),
+        ("updates_per_evaluation", -10, "updates_per_evaluation (-10) must be a multiple"),
+        ("updates_per_generation", "x", "updates_per_generation ('x') must be a whole number"),
+        ("format", 99, "in another format"),
+        ("more", 1, "unknown key 'more'"),
+    ],
+    ids=str,
+)
+def test_a_key(refuses: Refuses, text: str, path: str, value: Any, part: str) -> None:
+    assert part in refuses(changed(text, path, value))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00binary",
+        b"- a\n- list\n",
+        b"just text",
+        b"a: [1, 2",
+        b"a: b: c",
+        b"\t- x",
+        b"format: 1\nformat: 1\n",
+        b"arguments: !!python/object/apply:os.system ['touch executed']\n",
+        b"format: 1\narguments: &a {x: *a}\n",
+        b"[" * 5000,
+        b"when: 2024-13-45\n",
+        b"number: " + b"9" * 5000,
+        b"x" * 11_000_000,
+    ],
+    ids=lambda content: repr(content[:24]),
+)
+def test_a_file(refuses: Refuses, nowhere: Path, content: bytes) -> None:
+    refuses(content)
+    assert [path.name for path in nowhere.iterdir()] == [CONFIG]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("delay: 3", "delay: 2020-01-01", "arguments.delay (2020-01-01) is a date"),
+        ("delay: 3", "delay: !!binary aGVsbG8=", "arguments.delay"),
+        ("delay: 3", "delay: !!set {a, b}", "arguments.delay"),
+        ("arguments:\n", "arguments: &a\n  own: *a\n", "holds more than a run writes, or itself"),
+        ("  gamma: 0.99\n", "  gamma: 0.99\n  gamma: 0.9\n", "'gamma' is there twice"),
+    ],
+)
+def test_yaml_of_other_kinds(refuses: Refuses, text: str, old: str, new: str, part: str) -> None:
+    assert old in text
+    assert part in refuses(text.replace(old, new, 1))
+
+
+def test_numbers_as_people_write_them(nowhere: Path, text: str) -> None:
+    """1e-3 is a text for YAML 1.1, but a number for everyone else; anchors that come to an end are no harm."""
+    (nowhere / CONFIG).write_text(changed(text, "config.learning_rate", "1e-3").replace("gamma: 0.99", "gamma: &g 0.99", 1))
+    assert read_spec(nowhere).config.learning_rate == 1e-3
+
+
+WRONG = [None, True, -1, 0, 2.5, 10**12, 10**400, float("nan"), float("inf"), "", "x", "1e3", [], [1], {}, {"a": 1}, [[1]]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_at_random(nowhere: Path, text: str, seed: int) -> None:
+    """Other values anywhere, and letters changed anywhere: a specification or a UsageError."""
+    draw, document = random.Random(seed), yaml.safe_load(text)
+    paths = list(document) + [f"{outer}.{key}" for outer, inner in document.items() if isinstance(inner, dict) for key in inner]
+    for _ in range(30):
+        content = changed(text, draw.choice(paths), draw.choice([..., *WRONG])).encode()
+        if draw.random() < 0.5:
+            where = draw.randrange(len(text))
+            content = (
+                text[:where].encode()
+                + draw.randbytes(draw.choice((0, 1, 3)))
+                + text[where + draw.choice((0, 1, 40)) :].encode()
+            )
+        (nowhere / CONFIG).write_bytes(content)
+        try:
+            read_spec(nowhere)
+        except UsageError as error:
+            assert is_remedy(str(error)), error
