@@ -70,8 +70,8 @@ class Policy(NamedTuple):
     def initial_carry(self, state: Any) -> Any:
         return jnp.zeros((), jnp.int32)
 
-    def act(self, state: Any, carry: Any, obs: Any, key: Any, greedy: Any) -> tuple[Any, Any]:
-        return carry + 1, jnp.zeros(obs.shape[0], jnp.int32)
+    def act(self, state: Any, obs: Any, carry: Any, key: Any, greedy: Any) -> tuple[Any, Any]:
+        return jnp.zeros(obs.shape[0], jnp.int32), carry + 1
 
 
 class Clock(View):
