@@ -18,9 +18,7 @@ import rollax
 from host.runs import FRAMES, NETWORK, SMALL, Script, evaluations, metrics, newest, options
 from rollax.view.curves import curves_of, read_run
 
-REMEDY = re.compile(
-    r"bring|move|put them back|mend it|give the folder|train a new run|did you mean|known are|choose|install|try"
-)
+REMEDY = re.compile(r"bring|move|put them back|mend it|give the f|train a new run|did you mean|known are|choose|install|try")
 UPDATES, STOP = 12, 8
 Damage = Callable[[Path, random.Random], None]
 

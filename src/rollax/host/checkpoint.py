@@ -213,7 +213,7 @@ class Checkpoints:
     def _candidates(self, which: Literal["last", "best"] | int) -> tuple[list[int], list[str]]:
         steps = self.steps()
         if not steps:
-            raise UsageError(f"there is no checkpoint in {self._folder}")
+            raise UsageError(f"there is no checkpoint in {self._folder}: bring one back, or train the run again")
         if which == "last":
             empty = [step for step, is_empty in self._folders() if is_empty and step > steps[-1]]
             return steps[::-1], [f"{self._path(step)} is damaged: it is empty; it was passed over" for step in empty]

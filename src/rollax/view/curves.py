@@ -91,7 +91,7 @@ def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarr
         within = arrays[WITHIN].astype(float) if WITHIN in arrays else np.zeros((*length.shape, 0))
         return steps, by_kind, within.reshape(len(steps), count, length.shape[-1], within.shape[-1])
     except (ValueError, IndexError) as error:
-        raise UsageError(f"{error}: move {path} away to plot the rest of the run") from error
+        raise UsageError(f"{error}: move it away to plot the rest of the run") from error
 
 
 def _column(values: list[Any], count: int) -> np.ndarray:
