@@ -18,9 +18,9 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, minibatches.Layout]:
     """Sizes that divide: steps, streams and how they are cut."""
     length, sequences = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     streams = draw(st.sampled_from([1, 2, 3, 8, 24, 128]))
-    minibatches = draw(st.integers(1, 16))
-    assume((streams * sequences) % minibatches == 0)
-    return length * sequences, streams, minibatches.layout(length * sequences, streams, length, minibatches)
+    number = draw(st.integers(1, 16))
+    assume((streams * sequences) % number == 0)
+    return length * sequences, streams, minibatches.layout(length * sequences, streams, length, number)
 
 
 def epoch(steps: int, streams: int, cut: minibatches.Layout, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -147,15 +147,15 @@ def test_bad_sequence_length(steps: int, length: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 40))
-def test_bad_minibatches(sequences: int, streams: int, minibatches: int) -> None:
+def test_bad_minibatches(sequences: int, streams: int, number: int) -> None:
     """The error recommends values that work."""
-    assume((streams * sequences) % minibatches)
-    with pytest.raises(ValueError, match=rf"num_minibatches \({minibatches}\)") as error:
-        minibatches.layout(sequences, streams, 1, minibatches)
+    assume((streams * sequences) % number)
+    with pytest.raises(ValueError, match=rf"num_minibatches \({number}\)") as error:
+        minibatches.layout(sequences, streams, 1, number)
     for value in suggestions(str(error.value), "num_minibatches"):
         assert minibatches.layout(sequences, streams, 1, value).num_minibatches == value
     for value in suggestions(str(error.value), "num_envs"):
-        cut = minibatches.layout(sequences, value, 1, minibatches)
+        cut = minibatches.layout(sequences, value, 1, number)
         assert cut.groups * cut.parts * cut.block == value
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from laws.table import BY_NAME, NAMES, first
 
-ROWS = first("ppo-gru", "ppo-normalized", "ppo-agents")
+ROWS = first("ppo-gru", "ppo-agents", "dqn")
 
 
 @cache
