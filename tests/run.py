@@ -102,18 +102,19 @@ def run(number: int, group: list[str], options: list[str], folder: Path) -> dict
         process = subprocess.Popen(line, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
         RUNNING.append(process)
         try:
-            code, end = process.wait(limit), "ended with exit code {}"
+            code, end = process.wait(limit), "ended with exit code {}, without its counts"
         except subprocess.TimeoutExpired:
             code, end = -1, f"did not end within {limit} seconds"
         kill(process)  # also what it has started
         RUNNING.remove(process)
         output.seek(0)
         text = output.read()
-    counted = {"passed": 0, "failed": 0, "skipped": 0, "seconds": {}, "held": "nothing counted"}
+    counted = {"passed": 0, "failed": 0, "skipped": 0, "seconds": {}, "held": "no counts"}
     if (place / "result.json").exists():
         counted |= json.loads((place / "result.json").read_text())
-    if code not in (0, 5) and not counted["failed"]:  # 5: nothing of these files is selected
-        counted["failed"] = 1
+        end = end if code not in (0, 5) and not counted["failed"] else ""  # 5: nothing of these files is selected
+    if end:
+        counted["failed"] += 1
         text += f"\nFAILED: the process of {' '.join(group)} {end.format(code)}\n"
     summary = f"{' '.join(group)}: {counted['passed']} passed, {counted['failed']} failed"
     summary += f" in {time.monotonic() - begin:.0f} s, {counted['held']}"

@@ -6,6 +6,7 @@ no longer needed: lower its number or take it out.
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +174,22 @@ def test_no_relative_imports() -> None:
     """By which the test of arrows would be passed."""
     imports = [(path, node) for path, tree in FILES.items() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert [path for path, node in imports if node.level] == []
+
+
+def test_slow_tests_run_at_night() -> None:
+    """Every file with slow tests, or its folder, is named by the nightly job."""
+    job = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
+    tests = [name for name in OTHERS if "/test_" in name and name != "tests/test_structure.py"]
+    slow = [name for name in tests if re.search(r"mark\.slow|\bfirst\(", (ROOT / name).read_text())]
+    assert {"tests/laws/test_probes.py", "tests/environments/test_brax.py"} <= set(slow)
+    assert [name for name in slow if name not in job and f"- {Path(name).parent}\n" not in job] == []
+
+
+def test_the_lowest_versions_are_those_promised() -> None:
+    """What the nightly job installs is what pyproject.toml asks for at least."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    promised = {name.lower(): version for name, _, version in (line.partition(">=") for line in dependencies) if version}
+    lines = (ROOT / "constraints-lowest.txt").read_text().split()
+    lowest = {name: version for name, _, version in (line.partition("==") for line in lines)}
+    same = {name: lowest.get(name, "").removesuffix(".0").removesuffix(".0") for name in promised}
+    assert same == {name: version.removesuffix(".0") for name, version in promised.items()}

@@ -10,6 +10,7 @@ import pytest
 
 from laws.programs import fresh
 from laws.walk import Walk
+from rollax.acting import agents as groups
 from rollax.acting import rollout
 from rollax.environments import Streams
 from rollax.learning import normalization
@@ -27,7 +28,7 @@ def happened(core: str, agents: int | None) -> tuple[Any, ...]:
     config = NetworkConfig(hidden=(8,), core=core, core_size=4)
     network = jax.jit(lambda key: actor_critic(environment, config, key))(jax.random.key(0))
     streams = Streams(environment, ENVS)
-    team = agents.team(environment, "all")
+    team = groups.team(environment, "all")
     run = jax.jit(lambda actor, key: rollout.rollout(streams, team, network, actor, key, STEPS))
     carry = rollout.initial_carry(team, network, ENVS)
     first, _, _ = run(rollout.start(streams, carry, jax.random.key(1)), jax.random.key(2))
