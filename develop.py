@@ -15,7 +15,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 USAGE = """\
 python3 develop.py train [ARGUMENTS]   set up, then train PPO on CartPole (or: rollax train ARGUMENTS)
-python3 develop.py test [ARGUMENTS]    set up, then run the tests (pytest ARGUMENTS)
+python3 develop.py test [ARGUMENTS]    set up, then run the tests (pytest's ARGUMENTS)
 python3 develop.py check               set up, then lint, format check and types
 python3 develop.py setup               set up only
 """
@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
     if command == "train":
         return run("rollax", "train", *(arguments or ["ppo", "gymnax/CartPole-v1"]))
     if command == "test":
-        return run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *arguments)
+        return run("python", str(ROOT / "tests" / "run.py"), *arguments)
     if command == "check":
         checks = (("ruff", "check"), ("ruff", "format", "--check"), ("basedpyright",))
         return max(run(*check) for check in checks)

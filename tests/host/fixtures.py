@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import rollax
+from configuration import configured
 from host.runs import NETWORK, SMALL, Script, options
 from rollax.host import program as programs
 from rollax.host.settings import Spec
@@ -18,22 +18,10 @@ _compiled: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True, scope="package")
-def quick_compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """With a folder of compiled programs. What is saved is used again here, which the check against reuse of keys forbids."""
-    settings = {
-        "jax_disable_most_optimizations": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: jax.config.values[name] for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    with jax.debug_key_reuse(False):
+def quick_compilation() -> Iterator[None]:
+    """What is saved is used again here, which the check against reuse of keys forbids."""
+    with configured(jax_disable_most_optimizations=True), jax.debug_key_reuse(False):
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(autouse=True, scope="package")

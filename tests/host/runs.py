@@ -170,10 +170,10 @@ class Command:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
         source = str(Path(__file__).parents[2] / "src")
         environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         if quick:
             environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-            cache = Path(jax.config.values["jax_compilation_cache_dir"])
+        else:
+            environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         if cache is not None:
             environment |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         line = [sys.executable, *program, *map(str, words)]

@@ -1,6 +1,7 @@
 """Runs of populations that evolve: what is told of them, and that stopping and going on changes nothing."""
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -239,7 +240,8 @@ def test_over_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Parents may be on another device than their children: the history is that of one device."""
     words = ["train", "ppo", "probe/action-reward", *SMALL_WORDS, "--total-steps", 6 * FRAMES, "--seeds", 4, "--eval-count", 1]
     words += ["--evolve.learning-rate", 1e-3, 1e-1, "--evolve-every", FRAMES, "--evolve-fraction", 0.5]
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    flags = os.environ.get("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count=2")
     commands = [Command(*words, "--devices", n, "--run-dir", tmp_path / str(n), quick=True) for n in (1, 2)]
     for command in commands:
         assert command.finish() == 0, command.err

@@ -211,6 +211,17 @@ NAMES = [row.name for row in ROWS]
 BY_NAME = {row.name: row for row in ROWS}
 
 
+# Families of algorithms: a law holds by default for a row of each.
+FAMILY = {"ppo": "on-policy", "impala": "on-policy", "pqn": "on-policy", "dqn": "replay", "td3": "replay", "sac": "replay"}
+# One row of each algorithm, those with the most parts.
+EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac")
+
+
 def first(*names: str, among: list[str] = NAMES) -> list[Any]:
-    """All rows as parameters of a test, those not named here as slow: for laws that cost seconds of compilation a row."""
+    """All rows as parameters of a test, those not named here as slow: for laws that cost seconds of compilation a row.
+
+    Of every family that is `among` the rows, at least one is named.
+    """
+    left_out = {FAMILY[name.split("-")[0]] for name in among} - {FAMILY[name.split("-")[0]] for name in names}
+    assert not left_out, f"no row of {left_out} is tried unless asked for with -m slow: name one of them too"
     return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in among]

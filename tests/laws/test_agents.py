@@ -51,7 +51,7 @@ def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
     np.testing.assert_array_equal(numbers[0], numbers[1])
     same = {"all": [[0, 1, 2, 3]], "type": [[0, 3], [1, 2]], "none": [[0], [1], [2], [3]]}[sharing]
     assert len(np.unique(numbers[0])) == len(same)
-    assert all(len(np.unique(numbers[0, agents])) == 1 for agents in same)
+    assert all(len(np.unique(numbers[0, together])) == 1 for together in same)
 
 
 @pytest.mark.parametrize("name", ["ppo-gru", "impala"])

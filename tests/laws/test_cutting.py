@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from laws.programs import assert_equal, begun, plain, programs
-from laws.table import NAMES, first
+from laws.table import EACH, first
 
-LOOPS = first("ppo", "ppo-gru", "ppo-normalized")
+LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac")
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -37,7 +37,7 @@ def test_a_segment_is_its_steps(name: str) -> None:
     assert_equal(jax.tree.map(lambda *x: jnp.stack(x), *rows), jax.tree.map(lambda x: x[:3], metrics))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(*EACH, "ppo-types"))
 def test_saved_and_loaded_is_never_stopped(name: str, tmp_path) -> None:
     """Through a file, with everything the state does not hold forgotten."""
     state = begun(name)

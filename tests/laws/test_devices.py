@@ -12,7 +12,7 @@ import pytest
 
 from laws.table import BY_NAME, NAMES, first
 
-ROWS = first("ppo-gru", "ppo-normalized", "ppo-agents")
+ROWS = first("ppo-gru", "ppo-agents", "dqn")
 
 
 @cache
@@ -21,7 +21,7 @@ def results(names: tuple[str, ...]) -> dict[str, Any]:
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4",
         "JAX_PLATFORMS": "cpu",
         "JAX_NUMPY_RANK_PROMOTION": "raise",
         "PYTHONPATH": path,

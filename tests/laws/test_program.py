@@ -72,7 +72,7 @@ def test_the_state_keeps_its_form(name: str) -> None:
     assert all(m.shape == () for m in jax.tree.leaves(metrics))
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "ppo-normalized"))
+@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow"))
 def test_jit_is_no_jit(name: str) -> None:
     """The smallest update there is, operation by operation."""
     row = BY_NAME[name]
@@ -106,7 +106,7 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
     assert len(np.unique(weights, axis=0)) == 64, "every member is a run of its own"
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "ppo-squashed", "ppo-separate-epochs", "ppo-normalized"))
+@pytest.mark.parametrize("name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3"))
 def test_a_member_is_the_same_run_alone(name: str) -> None:
     """Within rounding, as batched products add in another order; whole numbers are equal. Other members change no bit."""
     row = BY_NAME[name]

@@ -16,14 +16,10 @@ from laws.table import BY_NAME, ROWS, first
 from rollax.algorithms import ppo
 from rollax.learning import losses
 
-PPO = [
-    pytest.param(row.name, marks=pytest.mark.slow if row.name == "ppo-bfloat16" else ())
-    for row in ROWS
-    if isinstance(row.config, ppo.PPOConfig)
-]
+PPO = [row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)]
 RECURRENT = [row for row in ROWS if isinstance(row.config, ppo.PPOConfig) and row.memory]
 # Of these rows lengths but the longest say nothing that others do not.
-LONGEST = ("ppo-mingru", "ppo-bfloat16")
+LONGEST = ("ppo-lstm", "ppo-mingru", "ppo-bfloat16", "ppo-blocks")
 LENGTHS = [
     pytest.param(row.name, length, marks=pytest.mark.slow if row.name in LONGEST and length < 8 else ())
     for row in RECURRENT
@@ -43,7 +39,7 @@ def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "kl_estimate", lambda log_ratio: jnp.full(log_ratio.shape, jnp.max(jnp.abs(log_ratio))))
 
 
-@pytest.mark.parametrize("name", PPO)
+@pytest.mark.parametrize("name", first("ppo-gru", "ppo-squashed", "ppo-normalized", "ppo-types", "ppo-apart", among=PPO))
 def test_nothing_is_clipped(name: str) -> None:
     """The divergence is 0 to its precision in every row, also after training, and is not when the policy changes."""
     state = begun(name)
@@ -56,9 +52,7 @@ def test_nothing_is_clipped(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_largest_log_ratio")
-@pytest.mark.parametrize(
-    "name", first("ppo-squashed", "ppo-normalized", among=[row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)])
-)
+@pytest.mark.parametrize("name", first("ppo-squashed", "ppo-normalized", among=PPO))
 def test_ratio_is_one(name: str) -> None:
     assert largest_log_ratio(name) < BY_NAME[name].rounding
 
