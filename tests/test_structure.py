@@ -21,30 +21,21 @@ OTHERS = [str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / 
 FILE_LINES, ALGORITHM_LINES, FUNCTION_LINES, NESTING = 400, 250, 50, 3
 EXCEPTIONS: dict[str, dict[str, int]] = {
     "file": {
+        "tests/environments/broken.py": 406,
         "tests/environments/test_granular.py": 459,
-        "tests/environments/test_rulesets.py": 715,
-        "tests/host/test_checkpoint.py": 432,
+        "tests/environments/test_rulesets.py": 734,
+        "tests/host/test_checkpoint.py": 455,
+        "tests/host/test_stopping.py": 444,
         "tests/networks/test_layers.py": 401,
     },
-    "function": {
-        "src/rollax/algorithms/off_policy.py::off_policy": 68,
-        "src/rollax/algorithms/on_policy.py::on_policy": 67,
-        "src/rollax/cli/main.py::train": 51,
-        "src/rollax/host/evaluation.py::evaluator": 56,
-        "src/rollax/host/settings.py::make_spec": 55,
-    },
+    "function": {},
     "nesting": {},
-    "order": {  # how many parts stand behind a later one
-        "src/rollax/algorithms/dqn.py": 3,
-        "src/rollax/algorithms/off_policy.py": 3,
-        "src/rollax/algorithms/sac.py": 1,
-        "src/rollax/algorithms/td3.py": 1,
-    },
+    "order": {},
 }
 
 # No arrow points upwards: cli -> host -> algorithms -> acting -> networks -> environments -> tree.
 ROOMS = (
-    ("errors", "version", "tree", "config", "spaces"),
+    ("errors", "version", "startup", "tree", "typed", "config", "spaces"),
     ("environments",),
     ("networks",),
     ("algorithm", "acting", "learning", "replay", "populations"),

@@ -19,9 +19,10 @@ from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.acting.exploration import denormalize_action, next_noise, random_action
 from rollax.algorithms import ALGORITHMS
-from rollax.algorithms.off_policy import AgentFns, cycle, normalized
+from rollax.algorithms.off_policy import AgentFns, normalized
 from rollax.learning import normalization
 from rollax.networks.critics import ActorCriticsConfig, deterministic
+from rollax.replay.config import cycle
 from rollax.spaces import Box, Discrete
 
 SIZES = {"num_envs": 4, "num_steps": 8, "capacity": 200, "batch_size": 16, "replay_ratio": 0.25, "warmup": 60.0}

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.algorithms.off_policy import AgentFns, OffPolicyState, ReplayConfig, off_policy
+from rollax.algorithms.off_policy import AgentFns, OffPolicyState, off_policy
 from rollax.environments import Transition
+from rollax.replay.config import ReplayConfig
 from rollax.replay.ring import uniform
 from rollax.spaces import Box, Discrete
 

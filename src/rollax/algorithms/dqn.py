@@ -15,11 +15,12 @@ import optax
 
 from rollax.acting.exploration import EpsilonGreedy, epsilon_schedule
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, OffPolicyState, ReplayConfig, off_policy
+from rollax.algorithms.off_policy import AgentFns, OffPolicyState, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
 from rollax.networks.q_networks import argmax_q, mask_actions, select_q
+from rollax.replay.config import ReplayConfig
 from rollax.replay.prioritized import prioritized, reweighted
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_discrete
@@ -78,6 +79,15 @@ class DQNAgent(NamedTuple):
     steps: jax.Array  # int32 []: gradient steps
 
 
+def loss(network: Any, batch: Batch, target: jax.Array, delta: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """mean w H(Q(s, a) - y), with Huber's H: x^2 / 2 up to |x| = delta, linear beyond."""
+    value = select_q(jax.vmap(network)(batch.obs), batch.action)
+    td_error = value - target
+    clipped = jax.lax.stop_gradient(jnp.clip(td_error, -delta, delta))  # the derivative of H
+    total = jnp.mean(batch.weight * (clipped * td_error - 0.5 * clipped**2))
+    return total, {"loss": total, "td_error": jnp.abs(td_error), "value": jnp.mean(value)}
+
+
 def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algorithm:
     """DQN in `environment` with the action values that `network(key)` makes. `init` raises UsageError for wrong sizes."""
     check_discrete(environment.action_space)
@@ -117,15 +127,6 @@ def update(agent: DQNAgent, config: DQNConfig, batch: Batch, key: jax.Array) -> 
     is_due = steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0
     target_network = optax.incremental_update(network, agent.target, jnp.where(is_due, config.tau, 0.0))
     return DQNAgent(network, target_network, state, steps), metrics
-
-
-def loss(network: Any, batch: Batch, target: jax.Array, delta: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """mean w H(Q(s, a) - y), with Huber's H: x^2 / 2 up to |x| = delta, linear beyond."""
-    value = select_q(jax.vmap(network)(batch.obs), batch.action)
-    td_error = value - target
-    clipped = jax.lax.stop_gradient(jnp.clip(td_error, -delta, delta))  # the derivative of H
-    total = jnp.mean(batch.weight * (clipped * td_error - 0.5 * clipped**2))
-    return total, {"loss": total, "td_error": jnp.abs(td_error), "value": jnp.mean(value)}
 
 
 def explore(

@@ -199,26 +199,9 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one set of parameters are cut into minibatches of trajectories."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    cut, devices = minibatches.layout(*sizes, pooled=config.prioritized), tree.num_devices()
-    trajectories = num_streams * cut.sequences // config.num_minibatches
-    if trajectories % devices:  # the values of final observations are computed on each device for its own share
-        raise ValueError(
-            f"a minibatch has {trajectories} trajectories (num_envs x agents x num_steps / sequence_length / num_minibatches), "
-            f"which devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
-        )
+    cut = minibatches.layout(*sizes, pooled=config.prioritized)
+    cut.check_devices()  # the values of final observations are computed on each device for its own share
     return cut
-
-
-def trajectory_priorities(
-    config: ImpalaConfig, progress: jax.Array, advantage: jax.Array, mask: jax.Array | None, cut: minibatches.Layout
-) -> tuple[jax.Array, jax.Array]:
-    """Priority and importance weight `[rows]` of trajectories by the size of their advantages `[T, S]`, where these count."""
-    counts = jnp.ones_like(advantage, bool) if mask is None else mask
-    by_row = lambda x: jnp.sum(minibatches.to_rows(x, cut), axis=(1, 2, 3))  # noqa: E731
-    size = by_row(counts.astype(jnp.float32))
-    priority = jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0)
-    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
-    return priority, priorities.importance(priority, config.priority_exponent, beta, size)
 
 
 def learn(
@@ -240,7 +223,9 @@ def learn(
     target, advantage = credit(config, reward, value, next_value, jnp.zeros_like(reward), *ends)
     shuffle, weights = minibatches.shuffle, jnp.ones((cut.rows, cut.groups, 1, cut.block))
     if config.prioritized:
-        priority, weight = trajectory_priorities(config, progress, advantage, rollout.mask, cut)
+        priority, size = priorities.of_trajectories(advantage, rollout.mask, cut)
+        beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
+        weight = priorities.importance(priority, config.priority_exponent, beta, size)
         shuffle = functools.partial(priorities.sample, priority, config.priority_exponent)
         weights = jnp.expand_dims(weight, (1, 2, 3))
 

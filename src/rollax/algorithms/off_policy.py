@@ -9,7 +9,6 @@ algorithm learns.
 import dataclasses
 import functools
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -20,80 +19,12 @@ from rollax.acting import agents
 from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
 from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
 from rollax.algorithm import Algorithm, EpisodeSums, Finite, Metrics, leaves_under
-from rollax.config import number, settings, static
 from rollax.environments.core import Environment
-from rollax.errors import UsageError
 from rollax.learning import losses, normalization
 from rollax.learning.train_state import anneal
 from rollax.networks.critics import critic_values
+from rollax.replay.config import cycle
 from rollax.replay.ring import Batch, ReplayBuffer, Step
-
-# Ratios are taken for the nearest fraction with at most so many steps in a cycle; longer ones are for ratios that are smaller.
-USUAL_CYCLE = 64
-
-
-@settings
-class ReplayConfig:
-    """The settings of all that learn from replay."""
-
-    num_envs: int = static(1)
-    """(static) Environments run side by side."""
-    num_steps: int = static(50)
-    """(static) Steps of each environment between two lines of metrics."""
-    capacity: int = static(1_000_000)
-    """(static) Steps that are remembered, of all environments together."""
-    batch_size: int = static(256)
-    """(static) Samples a gradient step."""
-    replay_ratio: float = static(1.0, low=0)
-    """(static) Gradient steps per environment step."""
-    normalize_observations: bool = static(False)
-    """(static) Shift and scale observations by running statistics."""
-    warmup: float = number(1000.0, low=0)
-    """Frames of random actions before anything is learnt."""
-    learning_starts: float = number(0.0, low=0)
-    """Frames before anything is learnt, where more than warmup: the policy acts in what lies between, as it explores."""
-    learning_rate: float = number(3e-4, low=0)
-    """Adam's step size."""
-    learning_rate_final_fraction: float = number(1.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = number(0.99, 0, 1)
-    """Discount."""
-    max_grad_norm: float = number(float("inf"), low=0)
-    """Global norm to which gradients are clipped, of each optimizer apart."""
-    adam_epsilon: float = number(1e-8, low=0)
-    """Adam's epsilon."""
-    total_updates: float = number(float("inf"), low=1)
-    """Updates until the schedules end. The run sets it from its total steps."""
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment frames in one update."""
-        return self.num_envs * self.num_steps
-
-
-def cycle(config: ReplayConfig) -> tuple[int, int]:
-    """Steps of every environment, and gradient steps, of one cycle. Raises UsageError when the sizes do not fit together."""
-    wanted = Fraction(config.replay_ratio * config.num_envs)
-    ratio = wanted.limit_denominator(USUAL_CYCLE)
-    if abs(ratio - wanted) > wanted / 100:
-        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
-    steps, updates = ratio.denominator, ratio.numerator
-    if updates < 1 or abs(ratio - wanted) > wanted / 100:
-        below = int(wanted * config.num_steps)
-        nearest = [f"{n / config.steps_per_update:.3g}" for n in (below, below + 1) if n > 0]
-        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
-        raise UsageError(
-            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) is no whole number of gradient steps in "
-            f"num_steps ({config.num_steps}): try {' or '.join(nearest)}" + (f", or num_steps {fitting}" if fitting else "")
-        )
-    if config.num_steps % steps:
-        raise UsageError(
-            f"num_steps ({config.num_steps}) must be a multiple of {steps}, the steps between gradient steps that replay_ratio "
-            f"({config.replay_ratio}) and num_envs ({config.num_envs}) ask for: try {-(-config.num_steps // steps) * steps}"
-        )
-    if config.capacity < config.batch_size:
-        raise UsageError(f"capacity ({config.capacity}) must be at least batch_size ({config.batch_size})")
-    return steps, updates
 
 
 class AgentFns(NamedTuple):
@@ -118,29 +49,58 @@ class OffPolicyState(NamedTuple):
     updates: jax.Array  # int32 []
 
 
+def critic_loss(critic: tuple[Any, ...], batch: Batch, target: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The sum over critics of mean w (Q(s, a) - y)^2; the mean of Q, and |Q - y| `[B]` averaged over critics."""
+    values = jnp.stack(critic_values(critic, batch.obs, batch.action))
+    td_error = values - target[None]
+    loss = jnp.sum(jnp.mean(batch.weight[None] * td_error**2, axis=1))
+    return loss, (jnp.mean(values), jnp.mean(jnp.abs(td_error), axis=0))
+
+
+def normalized(agent_fns: AgentFns, observations: normalization.Moments | None) -> AgentFns:
+    """The functions of an agent whose observations are normalized, or as they are where there are no moments."""
+    if observations is None:
+        return agent_fns
+    normalize = functools.partial(normalization.normalize, observations)
+
+    def update(agent: Any, config: Any, batch: Any, key: jax.Array) -> tuple[Any, Any]:
+        obs, next_obs = jax.vmap(normalize)(batch.obs), jax.vmap(normalize)(batch.next_obs)
+        return agent_fns.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
+
+    return agent_fns._replace(
+        explore=lambda agent, config, obs, *rest: agent_fns.explore(agent, config, normalize(obs), *rest),
+        act=lambda agent, config, obs, *rest: agent_fns.act(agent, config, normalize(obs), *rest),
+        update=update,
+    )
+
+
+def begin(
+    environment: Environment, agent_fns: AgentFns, buffer: Callable[[Any], ReplayBuffer], key: jax.Array, config: Any
+) -> OffPolicyState:
+    """The state before any update. Raises UsageError when the sizes in the config do not fit together."""
+    team = agents.team(environment, "all")
+    cycle(config)
+    config = tree.as_leaves(config)
+    state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
+    agent = agent_fns.init(agent_key, config)
+    actor = begin_streams(environment, stream_key, config.num_envs, agents.initial_carry(team, agent_fns.initial_carry, agent))
+    exploring = begin_exploring(environment.action_space, noise_key, actor.episode_return.shape, actor.carry)
+    obs, memory = jax.tree.map(lambda x: x[0], by_stream(environment, (actor.obs, actor.carry)))
+    no, zero = jnp.zeros((), bool), jnp.zeros(())
+    example = Step(obs, example_action(environment.action_space), zero, no, no, obs, no, memory)
+    replay = buffer(config).init(example, config.num_envs * team.num_agents, config)
+    observations = normalization.initial(obs) if config.normalize_observations else None
+    actor = actor._replace(carry=exploring)
+    return OffPolicyState(state_key, config, agent, observations, actor, replay, jnp.zeros((), jnp.int32))
+
+
 def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[Any], ReplayBuffer]) -> Algorithm:
     """The algorithm of an agent that remembers in `buffer(config)`.
 
     `init` raises UsageError when the sizes in the config do not fit together.
     """
     team = agents.team(environment, "all")
-
-    def init(key: jax.Array, config: Any) -> OffPolicyState:
-        cycle(config)
-        config = tree.as_leaves(config)
-        state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
-        agent = agent_fns.init(agent_key, config)
-        actor = begin_streams(
-            environment, stream_key, config.num_envs, agents.initial_carry(team, agent_fns.initial_carry, agent)
-        )
-        exploring = begin_exploring(environment.action_space, noise_key, actor.episode_return.shape, actor.carry)
-        obs, memory = jax.tree.map(lambda x: x[0], by_stream(environment, (actor.obs, actor.carry)))
-        no, zero = jnp.zeros((), bool), jnp.zeros(())
-        example = Step(obs, example_action(environment.action_space), zero, no, no, obs, no, memory)
-        replay = buffer(config).init(example, config.num_envs * team.num_agents, config)
-        observations = normalization.initial(obs) if config.normalize_observations else None
-        actor = actor._replace(carry=exploring)
-        return OffPolicyState(state_key, config, agent, observations, actor, replay, jnp.zeros((), jnp.int32))
+    init = functools.partial(begin, environment, agent_fns, buffer)
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
         config, fns, replay_buffer = state.config, normalized(agent_fns, state.observations), buffer(state.config)
@@ -188,23 +148,6 @@ def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[
         return state._replace(actor=None, replay=None)
 
     return Algorithm(init, step, act, initial_carry, acting_state, reseed, by_environment=leaves_under(("actor",)))
-
-
-def normalized(agent_fns: AgentFns, observations: normalization.Moments | None) -> AgentFns:
-    """The functions of an agent whose observations are normalized, or as they are where there are no moments."""
-    if observations is None:
-        return agent_fns
-    normalize = functools.partial(normalization.normalize, observations)
-
-    def update(agent: Any, config: Any, batch: Any, key: jax.Array) -> tuple[Any, Any]:
-        obs, next_obs = jax.vmap(normalize)(batch.obs), jax.vmap(normalize)(batch.next_obs)
-        return agent_fns.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
-
-    return agent_fns._replace(
-        explore=lambda agent, config, obs, *rest: agent_fns.explore(agent, config, normalize(obs), *rest),
-        act=lambda agent, config, obs, *rest: agent_fns.act(agent, config, normalize(obs), *rest),
-        update=update,
-    )
 
 
 def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent: Any, progress: jax.Array) -> Policy:
@@ -265,14 +208,6 @@ def learn_once(
     replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics
-
-
-def critic_loss(critic: tuple[Any, ...], batch: Batch, target: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """The sum over critics of mean w (Q(s, a) - y)^2; the mean of Q, and |Q - y| `[B]` averaged over critics."""
-    values = jnp.stack(critic_values(critic, batch.obs, batch.action))
-    td_error = values - target[None]
-    loss = jnp.sum(jnp.mean(batch.weight[None] * td_error**2, axis=1))
-    return loss, (jnp.mean(values), jnp.mean(jnp.abs(td_error), axis=0))
 
 
 def observe(observations: normalization.Moments | None, experience: Experience) -> normalization.Moments | None:

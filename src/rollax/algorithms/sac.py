@@ -16,11 +16,12 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, ReplayConfig, critic_loss, off_policy
+from rollax.algorithms.off_policy import AgentFns, critic_loss, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
 from rollax.networks.critics import ActorCritics, min_q, num_dimensions, raw_action, sample_actions
+from rollax.replay.config import ReplayConfig
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_bounded
 
@@ -57,6 +58,12 @@ class SACAgent(NamedTuple):
     log_temperature: jax.Array  # float []
     optimizer: dict[str, Any]
     steps: jax.Array  # int32 []: gradient steps of the critics
+
+
+def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """mean alpha log pi(a|s) - min Q(s, a) with a ~ pi (eq. 7), and the log pi `[B]`."""
+    action, log_prob = sample_actions(actor, batch.obs, noise)
+    return jnp.mean(temperature * log_prob - min_q(critic, batch.obs, action)), log_prob
 
 
 def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
@@ -113,12 +120,6 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     agent = SACAgent(ActorCritics(actor, critic), target_critic, log_temperature, states, steps)
     metrics = {"loss": loss, "td_error": td_error, "value": value, "entropy": -jnp.mean(log_prob), "temperature": temperature}
     return agent, metrics
-
-
-def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """mean alpha log pi(a|s) - min Q(s, a) with a ~ pi (eq. 7), and the log pi `[B]`."""
-    action, log_prob = sample_actions(actor, batch.obs, noise)
-    return jnp.mean(temperature * log_prob - min_q(critic, batch.obs, action)), log_prob
 
 
 def explore(

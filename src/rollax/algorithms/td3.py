@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import optax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, ReplayConfig, critic_loss, off_policy
+from rollax.algorithms.off_policy import AgentFns, critic_loss, off_policy
 from rollax.config import number, settings
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
 from rollax.networks.critics import ActorCritics, masked_action, min_q
+from rollax.replay.config import ReplayConfig
 from rollax.replay.ring import Batch, uniform
 from rollax.spaces import check_bounded
 
@@ -52,6 +53,11 @@ class TD3Agent(NamedTuple):
     target: ActorCritics
     optimizer: dict[str, Any]
     steps: jax.Array  # int32 []: gradient steps of the critics
+
+
+def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
+    """-mean Q_1(s, pi(s)): its gradient is the deterministic policy gradient of algorithm 1."""
+    return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
 
 
 def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
@@ -97,11 +103,6 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     actor, actor_state, target = jax.lax.cond(is_due, update_policy, lambda before: before, before)
     agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
     return agent, {"loss": loss, "td_error": td_error, "value": value}
-
-
-def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
-    """-mean Q_1(s, pi(s)): its gradient is the deterministic policy gradient of algorithm 1."""
-    return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
 
 
 def explore(

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollax import tree
+
 # Neighboring streams that are moved together. They are other environments (or other agents of one), so this correlates little
 # and saves most of the cost of sorting and gathering; blocks stay small enough that at least 64 groups shuffle independently.
 LARGEST_BLOCK = 16
@@ -34,6 +36,15 @@ class Layout(NamedTuple):
     def rows(self) -> int:
         """What is shuffled within a group."""
         return self.sequences * self.parts
+
+    def check_devices(self) -> None:
+        """Raises ValueError where the sequences of a minibatch cannot be split evenly over the devices."""
+        number, devices = self.rows // self.num_minibatches * self.groups * self.block, tree.num_devices()
+        if number % devices:
+            raise ValueError(
+                f"a minibatch has {number} sequences (streams x num_steps / sequence_length / num_minibatches), which "
+                f"devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
+            )
 
 
 def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:

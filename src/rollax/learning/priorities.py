@@ -6,7 +6,15 @@ The rollout is laid out as one pool: every sequence of every stream is a row of 
 import jax
 import jax.numpy as jnp
 
-from rollax.learning.minibatches import Layout
+from rollax.learning.minibatches import Layout, to_rows
+
+
+def of_trajectories(advantage: jax.Array, mask: jax.Array | None, cut: Layout) -> tuple[jax.Array, jax.Array]:
+    """Priority of each trajectory, sum |A| over the samples of `[T, S]` that count, and how many these are, `[rows]` each."""
+    counts = jnp.ones_like(advantage, bool) if mask is None else mask
+    by_row = lambda x: jnp.sum(to_rows(x, cut), axis=(1, 2, 3))  # noqa: E731
+    size = by_row(counts.astype(jnp.float32))
+    return jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0), size
 
 
 def sample(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
