@@ -14,7 +14,8 @@ from laws.table import BY_NAME
 from rollax.algorithm import segment
 
 CAPACITY = 8  # updates of the longest segment
-OPTIMIZED = ("ppo-gru",)  # rows compiled as a run is, where fusion differs between a step alone and one inside a loop
+# Rows compiled as a run is: quick compilation fuses a step alone in another way than one inside a loop.
+OPTIMIZED = ("ppo-gru", "pqn", "sac")
 
 
 class Programs(NamedTuple):
