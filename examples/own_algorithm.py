@@ -1,9 +1,8 @@
 """An algorithm of one's own: A2C (Mnih et al. 2016, arXiv:1602.01783, synchronous), one gradient step from every rollout.
 
-Run it: `python examples/own_algorithm.py`, or from this folder `rollax train a2c gymnax/CartPole-v1 --import own_algorithm`.
+From this folder: `python own_algorithm.py`, or `rollax train a2c gymnax/CartPole-v1 --import own_algorithm`.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +24,8 @@ class A2CConfig:
     gamma: float = number(0.99, 0, 1)
     gae_lambda: float = number(0.95, 0, 1)
     entropy_coefficient: float = number(0.01)
-    total_updates: float = number(math.inf, low=1)
-    sharing = "all"
-    normalize_observations = normalize_rewards = False
+    total_updates: float = number(float("inf"), low=1)
+    sharing, normalize_observations, normalize_rewards = "all", False, False
 
     @property
     def steps_per_update(self) -> int:
@@ -37,7 +35,7 @@ class A2CConfig:
 class State(NamedTuple):
     key: jax.Array
     config: A2CConfig
-    train: train_state.TrainState
+    train: Any  # network and optimizer
     actor: Any
 
 
@@ -49,18 +47,16 @@ def loss(network: Any, rollout: Any, advantage: jax.Array, target: jax.Array, co
     _, output = network.unroll(jax.tree.map(lambda x: x[0], rollout.carry), rollout.obs, rollout.reset)
     density = jax.vmap(jax.vmap(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())))
     log_prob, entropy = density(output.policy, rollout.extras.raw_action)
-    terms = {"policy_loss": -log_prob * advantage, "value_loss": 0.5 * (output.value - target) ** 2, "entropy": entropy}
-    metrics = losses.means(terms, rollout.mask)
-    total = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - config.entropy_coefficient * metrics["entropy"]
-    return total, {"loss": total, **metrics}
+    total = -log_prob * advantage + 0.25 * (output.value - target) ** 2 - config.entropy_coefficient * entropy
+    metrics = losses.means({"loss": total, "entropy": entropy}, rollout.mask)
+    return metrics["loss"], metrics
 
 
 def a2c(environment: Any, network: Any) -> rollax.Algorithm:
     team = agents.team(environment, "all")
 
     def init(key: jax.Array, config: A2CConfig) -> State:
-        state_key, *keys = jax.random.split(key, 3)
-        config = rollax.tree.as_leaves(config)
+        config, (state_key, *keys) = rollax.tree.as_leaves(config), jax.random.split(key, 3)
         train, actor, _ = train_state.begin(environment, network, optimizers, config, keys)
         return State(state_key, config, train, actor)
 
@@ -68,13 +64,10 @@ def a2c(environment: Any, network: Any) -> rollax.Algorithm:
         (key, act_key), config, train = jax.random.split(state.key), state.config, state.train
         policy = agents.policy(team, train_state.sample, train)
         actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
-
-        value = rollout.extras.value
+        value, ends = rollout.extras.value, (rollout.terminated, rollout.truncated)
         next_value = next_values(train.network, rollout, value, by_stream(environment, actor.carry))
-        ends = rollout.terminated, rollout.truncated
         advantage = over_streams(gae, 2)(rollout.reward, value, next_value, *ends, config.gamma, config.gae_lambda)
-
-        target, on = advantage + value, dict.fromkeys(("actor", "critic"), jnp.ones((), bool))
+        target, on = advantage + value, {"actor": jnp.ones((), bool), "critic": jnp.ones((), bool)}
         gradient, metrics = jax.grad(loss, has_aux=True)(train.network, rollout, advantage, target, config)
         train = train_state.update(train, optimizers(config, 0.0), gradient, on)
         more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rollax.algorithms import dqn, impala, ppo, pqn, sac, td3
-from rollax.algorithms.registry import AlgorithmEntry, find, fits, list_algorithms, register_algorithm
+from rollax.algorithms.registry import AlgorithmEntry, find, fits, list_algorithms, register_algorithm, registered
 from rollax.errors import UsageError
 from rollax.networks import critics, q_networks
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
@@ -88,6 +88,7 @@ __all__ = [
     "ppo",
     "pqn",
     "register_algorithm",
+    "registered",
     "sac",
     "td3",
 ]

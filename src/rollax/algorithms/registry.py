@@ -48,6 +48,17 @@ def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
     _registered[name] = entry
 
 
+def registered(algorithm: AlgorithmEntry | str) -> str:
+    """The name of an algorithm; an entry is registered under that of its constructor, if it is not registered already."""
+    if not isinstance(algorithm, AlgorithmEntry):
+        return algorithm
+    names = [name for name, entry in list_algorithms().items() if entry == algorithm]
+    if not names:
+        names = [algorithm.make.__name__]
+        register_algorithm(names[0], algorithm)
+    return names[0]
+
+
 def list_algorithms() -> dict[str, AlgorithmEntry]:
     """All algorithms by name: those of rollax, of other installed packages, and those registered."""
     from rollax.algorithms import ALGORITHMS

@@ -51,10 +51,10 @@ class Algorithms:
 
 
 def algorithms(arguments: list[str], shared: Shared) -> int:
-    from rollax.algorithms import ALGORITHMS
+    from rollax.algorithms import list_algorithms
 
     given = parse(Algorithms, arguments, "rollax algorithms")
-    found = {name: kinds.summary for name, kinds in ALGORITHMS.items()}
+    found = {name: kinds.summary for name, kinds in list_algorithms().items()}
     print(json.dumps(found) if given.json else "\n".join(f"{name:<8} {summary}" for name, summary in found.items()))
     return 0
 

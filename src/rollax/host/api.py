@@ -13,6 +13,7 @@ from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
+from rollax.algorithms import AlgorithmEntry, registered
 from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import Against, Identified, identified
@@ -33,7 +34,7 @@ _NOT_BY_ID = "arguments and eval_arguments are for environments made from their 
 
 
 def train(
-    algorithm: str,
+    algorithm: str | AlgorithmEntry,
     environment: str | Environment,
     *,
     total_steps: int | None = None,
@@ -54,6 +55,7 @@ def train(
 ) -> Result:
     """Trains and leaves a run folder.
 
+    `algorithm` is a name, or an `AlgorithmEntry` of one's own, which is registered under the name of its constructor;
     `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
     tasks that are held out) or an environment; `config` the algorithm's settings, or a
     dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
@@ -66,6 +68,7 @@ def train(
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
+    algorithm = registered(algorithm)
     own_environment = given.own_environment(environment)
     name = environment if isinstance(environment, str) else environment.name
     own_network = network if given.is_network(network) else None

@@ -116,8 +116,11 @@ def naming_imports(imports: Sequence[str]) -> Iterator[None]:
         yield
     except UnknownNameError as error:
         lost = [module for module in imports if module not in sys.modules]
-        if not lost:
+        if not lost and not str(error).startswith(("unknown algorithm", "unknown environment")):
             raise
+        if not lost:
+            register = "rollax.register and rollax.register_algorithm"
+            raise UsageError(f"{error} What a run has of your own must be known before it goes on: see {register}") from None
         give = " ".join(f"--import {module}" for module in lost)
         raise UsageError(f"{error} The run was started with modules of its own: give {give}") from None
 
