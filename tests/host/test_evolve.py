@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import yaml
 
 import rollax
 from host.runs import FRAMES, SMALL_WORDS, Command, Script, bits, check_same, metrics
@@ -210,16 +209,6 @@ def test_what_cannot_evolve_is_refused(
     with pytest.raises(rollax.UsageError, match=message):
         train(evolve=evolve, **({"seeds": 4} | changes))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_of_before_there_was_evolution_is_read(train: Callable) -> None:
-    folder = train(updates=1).folder
-    document = yaml.safe_load((folder / "config.yaml").read_text())
-    assert document.pop("evolve") == {} and document.pop("updates_per_generation") == 0
-    document["options"] = {name: value for name, value in document["options"].items() if not name.startswith("evolve")}
-    (folder / "config.yaml").write_text(yaml.safe_dump(document))
-    assert rollax.load(folder).spec.evolve == {}
-    assert not (folder / "lineage.jsonl").exists()
 
 
 def test_other_keys_and_ends_reach_every_member(whole: Path) -> None:
