@@ -1,0 +1,56 @@
+"""docs/architecture.md lists the files that one reads for an update, with their lines."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from laws.table import BY_NAME
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "rollax"
+# Settings as data, and spaces: what a reader takes for granted.
+GRANTED = ("config.py", "typed.py", "spaces.py")
+
+
+def listed() -> list[dict[str, int]]:
+    """The tables of the page, in order."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    tables = re.findall(r"\| (\d+) files \| ([\d,]+) lines \|\n\|---\|---\|\n((?:\| `.*\n)+)", page)
+    found = []
+    for number, total, rows in tables:
+        files = {name: int(lines) for name, lines in re.findall(r"\| `(.*)` \| (\d+) \|", rows)}
+        assert len(files) == int(number) and sum(files.values()) == int(total.replace(",", ""))
+        found.append(files)
+    return found
+
+
+def run_by_tracing(name: str) -> set[str]:
+    """The files of rollax with functions that tracing one update runs, and that of the contract."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+    state = jax.eval_shape(lambda key: algorithm.init(key, row.config), jax.random.key(0))
+    files = {"algorithm.py"}
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and SOURCE in path.parents:
+            files.add(str(path.relative_to(SOURCE)))
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        jax.eval_shape(algorithm.step, state)
+    finally:
+        sys.setprofile(before)
+    return {file for file in files if not file.startswith(("networks/", "environments/")) and file not in GRANTED}
+
+
+@pytest.mark.parametrize(("table", "name"), enumerate(["ppo", "td3"]))
+def test_what_one_reads_for_an_update(table: int, name: str) -> None:
+    files = listed()[table]
+    assert set(files) == run_by_tracing(name)
+    assert files == {file: len((SOURCE / file).read_text().splitlines()) for file in files}
