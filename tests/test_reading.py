@@ -49,7 +49,7 @@ def run_by_tracing(name: str) -> set[str]:
     return {file for file in files if not file.startswith(("networks/", "environments/")) and file not in GRANTED}
 
 
-@pytest.mark.parametrize(("table", "name"), enumerate(["ppo", "td3"]))
+@pytest.mark.parametrize(("table", "name"), [(0, "ppo"), (1, "td3")])
 def test_what_one_reads_for_an_update(table: int, name: str) -> None:
     files = listed()[table]
     assert set(files) == run_by_tracing(name)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algorithms.reference import batch_of
 from laws.programs import assert_close
 from rollax import tree
 from rollax.algorithms import ALGORITHMS, sac, td3
 from rollax.environments import Transition
-from rollax.networks.critics import ActorCriticsConfig, deterministic, sample, stochastic
+from rollax.networks.critics import ActorCriticsConfig, deterministic, sample_actions, stochastic
 from rollax.replay.ring import Batch
 from rollax.spaces import Box, Dict
 
@@ -59,7 +60,7 @@ def batch(mask: Any, size: int = 16) -> Batch:
     obs = lambda key: {"action_mask": jnp.broadcast_to(mask, (size, 2)), "features": jax.random.normal(key, (size, 3))}  # noqa: E731
     action = jnp.where(mask, jax.random.uniform(keys[2], (size, 2), minval=-1.0), 0.0)
     reward = jax.random.normal(keys[3], (size,))
-    return Batch(obs(keys[0]), action, reward, jnp.full(size, 0.9), obs(keys[1]), jnp.ones(size))
+    return batch_of(obs(keys[0]), action, reward, jnp.full(size, 0.9), obs(keys[1]))
 
 
 def with_second_dimension(network: Any, value: float) -> Any:
@@ -106,7 +107,7 @@ def test_density_and_entropy_are_those_of_what_is_there() -> None:
     noise = jax.random.normal(jax.random.key(1), (16, 2))
     logs, actions = {}, {}
     for mask in ((True, True), (True, False), (False, True), (False, False)):
-        actions[mask], logs[mask] = sample(actor, batch(jnp.array(mask)).obs, noise)
+        actions[mask], logs[mask] = sample_actions(actor, batch(jnp.array(mask)).obs, noise)
         entropy = jax.vmap(lambda obs: actor(obs).entropy())(batch(jnp.array(mask)).obs)
         assert bool(jnp.all(entropy == 0)) == (mask == (False, False))
     np.testing.assert_allclose(logs[True, True], logs[True, False] + logs[False, True], atol=1e-5)
@@ -139,5 +140,5 @@ def test_what_is_masked_is_acted_and_kept_as_zero(name: str) -> None:
     assert np.array_equal(second != 0, mask)
     obs = {"action_mask": jnp.array([True, False]), "features": jnp.ones(3)}
     for greedy in (True, False):
-        action = algorithm.act(state, (), obs, jax.random.key(1), greedy)[1]
+        action, _ = algorithm.act(state, obs, (), jax.random.key(1), greedy)
         assert float(action[1]) == 0.0 and float(action[0]) != 0.0

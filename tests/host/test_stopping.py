@@ -20,7 +20,20 @@ from typing import Any
 import pytest
 
 import rollax
-from host.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Command, Script, check_same, evaluations, metrics, newest, options
+from host.runs import (
+    FRAMES,
+    NETWORK,
+    SMALL,
+    SMALL_WORDS,
+    Command,
+    Script,
+    check_same,
+    evaluations,
+    metrics,
+    newest,
+    options,
+    over,
+)
 from rollax.host import record, run_folder
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.files import write_atomically
@@ -94,11 +107,7 @@ def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "rollax",
-        *map(str, REAL),
-        "--total-steps",
-        str(100 * TOTAL),
-        "--run-dir",
-        str(tmp_path / "run"),
+        *map(str, over(REAL, "--total-steps", 100 * TOTAL, "--run-dir", tmp_path / "run")),
     ]
     source = str(Path(rollax.__file__).parents[1])
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": source}
@@ -301,7 +310,7 @@ def test_when_every_checkpoint_is_damaged_nothing_is_touched(train: Callable) ->
     for summary in (stopped.folder / "checkpoints").glob("step_*/summary.json"):
         summary.write_text("{}")
     before = sorted(path.name for path in (stopped.folder / "checkpoints").iterdir())
-    with pytest.raises(RuntimeError, match="no checkpoint in .* can be read"):
+    with pytest.raises(rollax.UsageError, match="no checkpoint in .* can be read"):
         rollax.resume(stopped.folder, show=Script())
     assert sorted(path.name for path in (stopped.folder / "checkpoints").iterdir()) == before
 
@@ -353,7 +362,7 @@ sys.exit(main.main(sys.argv[1:]))
 
 def test_a_disk_too_full_for_a_checkpoint(tmp_path: Path) -> None:
     """Exit code 1 and an error that says what could not be written; those before are intact, and the run can go on."""
-    words = [*REAL, "--network.hidden", 64, 64, "--total-steps", 60 * FRAMES, "--run-dir", tmp_path / "run"]
+    words = over(REAL, "--network.hidden", 64, 64, "--total-steps", 60 * FRAMES, "--run-dir", tmp_path / "run")
     words += ["--log-lines", 10]  # so that the metrics stay small, and checkpoints alone are too large
     command = Command(*words, quick=True, program=["-c", FULL_DISK])
     assert command.finish() == 1
@@ -372,7 +381,7 @@ def test_a_disk_too_full_for_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_disk_too_full_for_metrics(tmp_path: Path) -> None:
     """Exit code 1 and an error that names the file, and the run can go on."""
-    words = [*REAL, "--total-steps", 60 * FRAMES, "--checkpoint-steps", 0, "--run-dir", tmp_path / "run"]
+    words = over(REAL, "--total-steps", 60 * FRAMES, "--checkpoint-steps", 0, "--run-dir", tmp_path / "run")
     command = Command(*words, quick=True, program=["-c", FULL_DISK.replace("20_000", "10_000")])
     assert command.finish() == 1
     assert any(line.startswith("error: ") and str(tmp_path / "run" / "metrics.jsonl") in line for line in command.err)

@@ -15,7 +15,7 @@ from rollax.algorithm import segment
 
 CAPACITY = 8  # updates of the longest segment
 # Rows compiled as a run is: quick compilation fuses a step alone in another way than one inside a loop.
-OPTIMIZED = ("ppo-gru", "pqn", "sac")
+OPTIMIZED = ("ppo-gru", "dqn-rainbow", "pqn", "sac")
 
 
 class Programs(NamedTuple):

@@ -57,7 +57,10 @@ def policy(team: Team, act: Callable[..., tuple[Any, Any, Any]], parameters: Any
     def act_together(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
         if not team.has_axis:
             return act(parameters, carry, obs, reset, key)
-        agent_keys = key[None] if team.num_agents == 1 else jax.random.split(key, team.num_agents)
+        if team.num_agents == 1:  # the program of an environment without agents, bit for bit
+            outputs = act(parameters, *jax.tree.map(lambda x: x[0], (carry, obs)), reset, key)
+            return jax.tree.map(lambda x: x[None], outputs)
+        agent_keys = jax.random.split(key, team.num_agents)
         inputs = split(team, (carry, obs, jnp.broadcast_to(reset, team.num_agents), agent_keys))
         outputs = each(team, lambda values, x: jax.vmap(act, (None, 0, 0, 0, 0))(values, *x), parameters, inputs)
         carry, action, extras = (join(team, values) for values in outputs)
