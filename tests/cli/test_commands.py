@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import rollax as library
-from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations
+from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations, over
 from host.test_evaluate import Counting
 from rollax.environments import registry
 from rollax.version import __version__
@@ -24,7 +24,9 @@ TINY = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir
 def test_a_run_in_a_pipe(tmp_path: Path) -> None:
     """Of a real process: plain lines with the time to compile, the speed and evaluations, and one JSON object at the end."""
     folder = tmp_path / "run"
-    command = Command("train", "ppo", "probe/memory", *TINY, "--run-dir", folder, "--total-steps", 10 * FRAMES, quick=True)
+    command = Command(
+        "train", "ppo", "probe/memory", *over(TINY, "--run-dir", folder, "--total-steps", 10 * FRAMES), quick=True
+    )
     assert command.finish() == 0, command.err
     assert command.err == []
     out = command.out
@@ -185,7 +187,7 @@ def bad(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
     """Exit code 3, the culprit and its step, and an object that is strict JSON."""
-    words = [*TINY, "--total-steps", 4 * FRAMES, "--eval-max-steps", 12, "--env.good", 10]
+    words = over(TINY, "--total-steps", 4 * FRAMES, "--eval-max-steps", 12, "--env.good", 10)
     outcome = rollax("train", "ppo", bad, *words)
     assert outcome.code == 3, outcome.err
     assert f"a reward of the environment became NaN or infinite at step {2 * FRAMES}" in outcome.out
@@ -198,7 +200,7 @@ def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
 
 def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
     """Also those of single members."""
-    words = [*TINY, "--eval-max-steps", 2, "--env.good", 0, "--env.value", "inf", "--seeds", 2]
+    words = [*TINY, "--eval-max-steps", 2, "--env.good", 0, "--env.value", 3e38, "--seeds", 2]
     outcome = rollax("train", "ppo", bad, *words)
     assert outcome.code == 3
     assert outcome.object["return_members"] == [None, None]
@@ -207,7 +209,7 @@ def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
 def test_rollback(rollax: Rollax, bad: str) -> None:
     """`resume --on-nonfinite rollback`, as the stopped run proposes."""
     words = ["--total-steps", 16 * FRAMES, "--eval-max-steps", 2, "--env.good", 10**6, "--env.chance", 0.003]
-    outcome = rollax("train", "ppo", bad, *TINY, *words, "--checkpoint-steps", FRAMES)
+    outcome = rollax("train", "ppo", bad, *over(TINY, *words, "--checkpoint-steps", FRAMES))
     assert outcome.code == 3
     assert "rollax resume run --on-nonfinite rollback" in outcome.out
     outcome = rollax("resume", "run", "--on-nonfinite", "rollback")

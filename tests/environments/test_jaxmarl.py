@@ -1,6 +1,5 @@
 """What the adapter of JaxMARL promises: the suite's own dynamics on an axis of agents, and ends told apart."""
 
-import functools
 from typing import Any
 
 import jax
@@ -8,43 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from environments.jaxmarl_play import episode
 from rollax.checks.play import random_action
 from rollax.environments import make
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.distributions import Gaussian
-from rollax.spaces import Box, Discrete
+from rollax.spaces import Box
 from rollax.view.draw import drawing_of
 from rollax.view.scene import BLUE, RED
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
-
-
-def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:
-    """`[A, ...]`, legal where there is a mask."""
-    keys = jax.random.split(key, env.num_agents)
-    if isinstance(obs, dict) and "action_mask" in obs and isinstance(env.action_space, Discrete):
-        return jax.vmap(jax.random.categorical)(keys, jnp.where(obs["action_mask"], 0.0, -jnp.inf)).astype(jnp.int32)
-    return jax.vmap(env.action_space.sample)(keys)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def play(key: jax.Array, num_steps: int, policy_key: jax.Array, env: Any) -> Any:
-    """`(state before, observation before, action, transition)` of so many random steps, `[T, ...]`."""
-
-    def step(carry: Any, time: jax.Array) -> Any:
-        state, obs = carry
-        action = random_actions(env, jax.random.fold_in(policy_key, time), obs)
-        after = env.step(jax.random.fold_in(key, time), state, action)
-        return (after.state, after.obs), (state, obs, action, after)
-
-    return jax.lax.scan(step, env.reset(key), jnp.arange(num_steps))[1]
-
-
-def episode(env: Any, num_steps: int, seed: int = 0) -> Any:
-    with jax.debug_key_reuse(False):
-        return jax.tree.map(np.asarray, play(jax.random.key(seed), num_steps, jax.random.key(seed + 1000), env))
 
 
 SAME = {
@@ -54,35 +28,6 @@ SAME = {
     "coin_game": {"num_inner_steps": 4, "num_outer_steps": 2},
     "HeuristicEnemySMAX": {"scenario": "3m"},
 }
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_every_step_is_the_suites(name: str) -> None:
-    """Observations, rewards and ends of an episode agree with the suite's own loop over dictionaries."""
-    env = make(f"jaxmarl/{name}", **SAME[name])
-    _, obs, action, after = episode(env, 8)
-    dynamics, limit = env.dynamics, 8
-    raw_step = jax.jit(dynamics.step_env)
-    with jax.debug_key_reuse(False):
-        raw, state = dynamics.reset(jax.random.key(0))
-        for time in range(limit):
-            sizes = dict(zip(dynamics.agents, env.action_sizes, strict=True))
-            by_name = {
-                agent: action[time, i] if action.ndim == 2 else action[time, i, : sizes[agent]]
-                for i, agent in enumerate(dynamics.agents)
-            }
-            seen = obs["observation"] if isinstance(obs, dict) else obs
-            for i, agent in enumerate(dynamics.agents):
-                size = raw[agent].shape[0]
-                np.testing.assert_allclose(seen[time, i, :size], raw[agent], atol=1e-5)
-                assert not seen[time, i, size:].any()
-            raw, state, reward, done, _ = raw_step(jax.random.fold_in(jax.random.key(0), time), state, by_name)
-            np.testing.assert_allclose(after.reward[time], [reward[agent] for agent in dynamics.agents], atol=1e-4)
-            over = after.terminated[time] | after.truncated[time]
-            assert over.all() == bool(done["__all__"])
-            if over.all():
-                break
-    assert after.reward.dtype == np.float32 and after.terminated.dtype == after.truncated.dtype == bool
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import tyro
 
 from rollax.cli.shared import Shared
 from rollax.cli.words import close, number, parse, single, take
+from rollax.config import checked
 from rollax.errors import UnknownNameError, UsageError
 
 TRAIN_HELP = """\
@@ -75,8 +76,8 @@ def _command(algorithm: str, environment: str) -> type:
 
     kinds, tuned = entry(algorithm), preset(algorithm, environment)
     options = RunOptions(total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
-    config = settings_of("config", kinds.config, tuned.config, None)
-    network = settings_of("network", kinds.network_config, tuned.network, None)
+    config = checked(settings_of("config", kinds.config, tuned.config, None))
+    network = checked(settings_of("network", kinds.network_config, tuned.network, None), "network.")
     return dataclasses.make_dataclass(
         "Train",
         [

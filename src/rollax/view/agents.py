@@ -31,7 +31,7 @@ def particles(environment: Any, state: Any, obs: Any) -> Image.Image:
     for index in sorted(range(num_agents, len(places)), key=lambda i: -radii[i]):
         if index - num_agents in goals:
             scene.disc(places[index], float(radii[index]) + 0.05, ORANGE)
-        scene.disc(places[index], float(radii[index]), _color(dynamics.color[index]), INK)
+        scene.disc(places[index], float(radii[index]), _color(dynamics.colour[index]), INK)
     for index, agent_type in enumerate(environment.agent_types):
         place, velocity = places[index], np.asarray(state.p_vel)[index]
         is_lead, is_opposed = agent_type.startswith("lead"), agent_type.endswith(_OPPOSED)

@@ -141,7 +141,7 @@ def _global_state(family: Family, dynamics: Any, raw: Any, state: Any) -> jax.Ar
 
 # Arguments that are objects, that contradict what an environment is, or that the suite does not support itself.
 _LEFT_OUT = (
-    *("agents", "landmarks", "action_spaces", "observation_spaces", "color", "color_map", "dim_c", "dim_p", "num_moves"),
+    *("agents", "landmarks", "action_spaces", "observation_spaces", "colour", "color_map", "dim_c", "dim_p", "num_moves"),
     *("unit_type_names", "unit_type_shorthands", "initial_state_buffer", "force_path_planning", "do_sep_reward"),
     *("info_by_agent", "kwargs", "env_kwargs"),
 )
