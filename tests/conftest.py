@@ -1,7 +1,5 @@
 """Strict mode for every test: no silent broadcasting of ranks, no key used twice, shapes and types checked at every call."""
 
-import functools
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-from counting import held
+from counting import forget, held
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
@@ -27,9 +25,7 @@ jax.config.update("jax_debug_key_reuse", True)
 install_import_hook(["rollax.learning.returns", "rollax.learning.vtrace", "rollax.networks.distributions"], "beartype.beartype")
 
 
-TESTS = Path(__file__).parent
 MOST_MEGABYTES = 2048
-_Cache = type(functools.cache(lambda: None))
 
 
 def most_maps() -> int:
@@ -47,17 +43,6 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     remedy = "let its tests share programs, or split the file"
     assert now["maps"] < most_maps(), f"{request.node.name} ends with {now['maps']} memory maps: {remedy}"
     assert now["megabytes"] < MOST_MEGABYTES, f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
-
-
-def forget() -> None:
-    """Empties what functions of the tests keep, and what jax does: compiled programs above all."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file is not None and TESTS in Path(file).parents:
-            for cached in [value for value in vars(module).values() if isinstance(value, _Cache)]:
-                cached.cache_clear()
-    jax.clear_caches()
-    gc.collect()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,13 +3,19 @@
 Also what a process holds: memory, and the memory maps, of which Linux grants it 65,530.
 """
 
+import ctypes
+import functools
+import gc
 import json
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parent
+_Cache = type(functools.cache(lambda: None))
 OUTCOMES = {"passed": ("passed", "xpassed"), "failed": ("failed", "error"), "skipped": ("skipped", "xfailed")}
 _seconds: dict[str, float] = defaultdict(float)
 _largest = {"maps": 0, "megabytes": 0}
@@ -24,6 +30,21 @@ def held() -> dict[str, int]:
     now = {"maps": maps, "megabytes": pages * os.sysconf("SC_PAGESIZE") // 2**20}
     _largest.update({name: max(value, _largest[name]) for name, value in now.items()})
     return now
+
+
+def forget() -> None:
+    """Empties what functions of the tests keep, and what jax does: compiled programs above all."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file is not None and TESTS in Path(file).parents:
+            for cached in [value for value in vars(module).values() if isinstance(value, _Cache)]:
+                cached.cache_clear()
+    import jax  # late: settings of it come before its import
+
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # gives what is free back to the system, which counts it otherwise
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

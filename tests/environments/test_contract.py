@@ -1,10 +1,13 @@
 """One contract for every listed environment, and what the probes promise."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from counting import forget
 from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
 
@@ -25,6 +28,13 @@ BRAX = tuple(f"jaxmarl/{name}" for name in ("ant_4x2", "halfcheetah_6x1", "hoppe
 
 def is_slow(id: str) -> bool:
     return id in SLOW or (id.startswith(("xminigrid/", "rl2/", "jaxmarl/", "brax/")) and id not in CHOSEN)
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time() -> Iterator[None]:
+    """The programs of sixty environments together take gigabytes."""
+    yield
+    forget()
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in list_environments()])

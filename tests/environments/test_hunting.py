@@ -234,7 +234,7 @@ def test_a_speed_for_each_player() -> None:
         ("2-players", {"catch_radius": -0.1}, r"catch_radius \(-0.1\) must be at least 0"),
         ("2-players", {"start_distance": 0.5}, r"start_distance \(0.5\) must be between 0 and 0.35"),
         ("2-players", {"predator_speed": -1}, "speeds"),
-        ("2-players", {"step_reward": float("nan")}, r"step_reward \(nan\) must be a number"),
+        ("2-players", {"step_reward": float("nan")}, r"step_reward \(nan\) must be finite"),
         ("3-players", {"predator_speeds": (1.0,)}, "two numbers, one for each predator"),
     ],
 )

@@ -220,7 +220,7 @@ def test_wrong_parts(kept: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("id", ["probe/masked", "memory/repeat-previous"])
 def test_only_vectors_have_parts(id: str) -> None:
-    with pytest.raises(UsageError, match="only a Box of shape"):
+    with pytest.raises(UsageError, match="only entries of a Box of shape"):
         Partial(make(id), (0,))
 
 

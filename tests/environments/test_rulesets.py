@@ -648,7 +648,7 @@ def _named(name: str, *arguments: bytes) -> bytes:
         (lambda path: pickle.dumps({"goals": Evil(np.save, path, 1)}), "numpy.save"),
         (lambda path: _named("numpy.core.multiarray fromfile", f"V{path}\n".encode()), "numpy.core.multiarray.fromfile"),
         (lambda path: _named("numpy os.mkdir", f"V{path}\n".encode()), "numpy.os.mkdir"),
-        (lambda path: pickle.dumps({"goals": Recipe()}), "rollax.environments.rulesets.Recipe"),
+        (lambda path: pickle.dumps({"goals": Recipe()}), "rollax.environments.suites.xminigrid.rulesets.Recipe"),
     ],
 )
 def test_a_file_that_asks_for_anything_but_arrays_is_refused(
