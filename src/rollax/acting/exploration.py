@@ -70,7 +70,7 @@ class Exploring(NamedTuple):
 
 
 def begin_exploring(space: ActionSpace, key: jax.Array, shape: tuple[int, ...], memory: Any) -> Exploring:
-    """Before any step of all streams, which are of that shape. `memory`: theirs."""
+    """Before any step, of streams of that shape. `memory`: what their policy begins with."""
     noise = jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box) else None
     return Exploring(noise, jnp.zeros(shape, jnp.int32), memory)
 

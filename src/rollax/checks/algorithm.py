@@ -264,10 +264,10 @@ def _books(subject: _Subject) -> list[str]:
 def _learning(subject: _Subject) -> list[str]:
     """Faults in learning: the probe's best action is not found, or a time limit counts as an end of the task."""
     best = {"probe/action-observation": (0.9, "the action that matches the observation")}
-    least, what = best.get(subject.probe, (-0.05, "the action that equals the observation"))
-    reached = _mean_return(subject, environments.make(subject.probe), least)
-    if reached < least:
-        found = f"a mean return of {reached:.2f}, where {least} is asked"
+    required, what = best.get(subject.probe, (-0.05, "the action that equals the observation"))
+    reached = _mean_return(subject, environments.make(subject.probe), required)
+    if reached < required:
+        found = f"a mean return of {reached:.2f}, where {required} is asked"
         return [f"it does not learn {what} ({subject.probe}): {found}; look at the sign of the loss"]
     world = StopOrGo(environments.make(subject.probe).action_space)
     went = _mean_return(subject, world, 1.5, below=True)

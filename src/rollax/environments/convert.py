@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from rollax.errors import UnknownNameError, UsageError
 
@@ -72,7 +73,7 @@ def convert(environment: str, name: str, value: Any, default: Any) -> Any:
 
 def _is_number_of_arrays(value: Any) -> bool:
     """Whether all numbers in the value are finite, and whole ones fit into int32. True for what holds none, and for tracers."""
-    if isinstance(value, jax.core.Tracer):  # an environment made inside `vmap` or `jit`, whose parameters are data
+    if isinstance(value, Tracer):  # an environment made inside `vmap` or `jit`, whose parameters are data
         return True
     if isinstance(value, list | tuple):
         return all(map(_is_number_of_arrays, value))

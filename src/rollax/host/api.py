@@ -95,10 +95,8 @@ def train(
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
         spec = opponents_of_its_own(folder, spec, policies)
-        show = show or display(quiet)
-        if lost:
-            show.message(_not_held_elsewhere(name, lost))
-        return _run(spec, folder, played, own_network, metrics, show)
+        message = _not_held_elsewhere(name, lost) if lost else None
+        return _run(spec, folder, played, own_network, metrics, show or display(quiet), message)
 
 
 def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
@@ -149,10 +147,14 @@ def resume(
         return _run(spec, folder, environment, network, metrics, show)
 
 
-def _run(spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display) -> Result:
+def _run(
+    spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display, warning: str | None = None
+) -> Result:
     show = Enduring(show)
     with stop_on_signals() as request:
         try:
+            if warning is not None:
+                show.message(warning)
             show.message(f"{spec.algorithm} on {spec.environment}, run folder {folder}")
             show.status("compiling")
             program = programs.compile_program(spec, environment, network)
