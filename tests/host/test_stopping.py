@@ -2,14 +2,12 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import random
 import resource
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -95,25 +93,24 @@ def test_interrupted_and_terminated_and_resumed(real: tuple[Path, Path], tmp_pat
     check_same(run, whole)
 
 
+# The command in a session whose terminal is its standard input: closing that sends SIGHUP.
+OWN_TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from rollax.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
     """Its state is saved, though nothing can be written to the terminal any more."""
     master, terminal = os.openpty()
-
-    def own_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    words = [
-        sys.executable,
-        "-m",
-        "rollax",
-        *map(str, over(REAL, "--total-steps", 100 * TOTAL, "--run-dir", tmp_path / "run")),
-    ]
+    words = over(REAL, "--total-steps", 100 * TOTAL, "--run-dir", tmp_path / "run")
+    words = [sys.executable, "-c", OWN_TERMINAL, *map(str, words)]
     source = str(Path(rollax.__file__).parents[1])
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": source}
-    process = subprocess.Popen(
-        words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, preexec_fn=own_terminal
-    )
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    process = subprocess.Popen(words, **ends, env=environment, start_new_session=True)
     os.close(terminal)
     threading.Thread(target=_read_all, args=(master,), daemon=True).start()
     end = time.monotonic() + 300
