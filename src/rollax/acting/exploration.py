@@ -30,14 +30,14 @@ class EpsilonGreedy(eqx.Module):
     def mode(self) -> jax.Array:
         return jnp.argmax(self.values).astype(jnp.int32)
 
-    def log_prob(self, draw: jax.Array) -> jax.Array:
+    def log_prob(self, raw_action: jax.Array) -> jax.Array:
         return jnp.zeros(())  # no loss needs it
 
     def entropy(self) -> jax.Array:
         return jnp.zeros(())
 
-    def action(self, draw: jax.Array) -> jax.Array:
-        return draw
+    def action(self, raw_action: jax.Array) -> jax.Array:
+        return raw_action
 
 
 class EpsilonGreedyNetwork(eqx.Module):

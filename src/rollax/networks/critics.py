@@ -180,5 +180,5 @@ def _is_masked(obs: Any) -> bool:
 
 
 def raw_action(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:
-    """What standard normal numbers make the policy draw."""
+    """The raw action of a policy by standard normal numbers: mean + std noise."""
     return policy.base.mean + jnp.exp(policy.base.log_std) * noise

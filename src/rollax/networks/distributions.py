@@ -30,9 +30,9 @@ class Distribution(Protocol):
 
     def sample(self, key: jax.Array) -> jax.Array: ...
     def mode(self) -> jax.Array: ...
-    def log_prob(self, draw: jax.Array) -> jax.Array: ...
+    def log_prob(self, raw_action: jax.Array) -> jax.Array: ...
     def entropy(self) -> jax.Array: ...
-    def action(self, draw: jax.Array) -> jax.Array: ...
+    def action(self, raw_action: jax.Array) -> jax.Array: ...
 
 
 class Categorical(eqx.Module):
@@ -50,17 +50,17 @@ class Categorical(eqx.Module):
     def mode(self) -> jax.Array:
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
-    def log_prob(self, draw: jax.Array) -> jax.Array:
+    def log_prob(self, raw_action: jax.Array) -> jax.Array:
         # A comparison instead of an index: the gradient of an index is a scatter, which is slow everywhere.
-        chosen = jax.nn.one_hot(draw, self.logits.shape[-1], dtype=bool)
+        chosen = jax.nn.one_hot(raw_action, self.logits.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(chosen, self.log_probabilities, 0.0))
 
     def entropy(self) -> jax.Array:
         log_probabilities = self.log_probabilities
         return -jnp.sum(jnp.exp(log_probabilities) * log_probabilities)
 
-    def action(self, draw: jax.Array) -> jax.Array:
-        return draw
+    def action(self, raw_action: jax.Array) -> jax.Array:
+        return raw_action
 
 
 def masked(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
@@ -90,16 +90,16 @@ class Gaussian(eqx.Module):
     def mode(self) -> jax.Array:
         return self.mean
 
-    def log_prob(self, draw: jax.Array) -> jax.Array:
-        z = (draw - self.mean) * jnp.exp(-self.log_std)
+    def log_prob(self, raw_action: jax.Array) -> jax.Array:
+        z = (raw_action - self.mean) * jnp.exp(-self.log_std)
         return self.total(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
 
     def entropy(self) -> jax.Array:
         return self.total(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
 
-    def action(self, draw: jax.Array) -> jax.Array:
-        low, high = jnp.asarray(self.space.low, draw.dtype), jnp.asarray(self.space.high, draw.dtype)
-        return self.only_legal(jnp.clip(draw, low, high))
+    def action(self, raw_action: jax.Array) -> jax.Array:
+        low, high = jnp.asarray(self.space.low, raw_action.dtype), jnp.asarray(self.space.high, raw_action.dtype)
+        return self.only_legal(jnp.clip(raw_action, low, high))
 
     def total(self, x: Any) -> Any:
         """The sum over the dimensions that are legal."""
@@ -149,16 +149,20 @@ class SquashedGaussian(eqx.Module):
     def mode(self) -> jax.Array:
         return self.base.mean
 
-    def log_prob(self, draw: jax.Array) -> jax.Array:
-        return self.base.log_prob(draw) - self.base.total(_log_slope_of_tanh(draw)) - self.base.total(np.log(self.half_width))
+    def log_prob(self, raw_action: jax.Array) -> jax.Array:
+        return (
+            self.base.log_prob(raw_action)
+            - self.base.total(_log_slope_of_tanh(raw_action))
+            - self.base.total(np.log(self.half_width))
+        )
 
     def entropy(self) -> jax.Array:
         log_slope = jnp.vectorize(_expected_log_slope)(self.base.mean, self.base.log_std)
         return self.base.entropy() + self.base.total(log_slope) + self.base.total(np.log(self.half_width))
 
-    def action(self, draw: jax.Array) -> jax.Array:
+    def action(self, raw_action: jax.Array) -> jax.Array:
         center = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
-        action = jnp.asarray(center, draw.dtype) + jnp.asarray(self.half_width, draw.dtype) * jnp.tanh(draw)
+        action = jnp.asarray(center, raw_action.dtype) + jnp.asarray(self.half_width, raw_action.dtype) * jnp.tanh(raw_action)
         return self.base.only_legal(action)
 
 
@@ -195,10 +199,10 @@ class RadialSquash(eqx.Module):
     def mode(self) -> jax.Array:
         return self.mean
 
-    def log_prob(self, draw: jax.Array) -> jax.Array:
-        z = (draw - self.mean) * jnp.exp(-self.log_std)
+    def log_prob(self, raw_action: jax.Array) -> jax.Array:
+        z = (raw_action - self.mean) * jnp.exp(-self.log_std)
         normal = jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
-        return normal - self._log_slope(jnp.sum(draw**2))
+        return normal - self._log_slope(jnp.sum(raw_action**2))
 
     def entropy(self) -> jax.Array:
         size = self.space.size
@@ -211,8 +215,8 @@ class RadialSquash(eqx.Module):
         slope = jnp.sum(self._log_slope(square) * jnp.asarray(weights, jnp.float32))
         return size * (self.log_std + 0.5 * np.log(2 * np.pi * np.e)) + slope
 
-    def action(self, draw: jax.Array) -> jax.Array:
-        return self.space.radius * draw * jnp.exp(_log_tanh_ratio(_norm(jnp.sum(draw**2))))
+    def action(self, raw_action: jax.Array) -> jax.Array:
+        return self.space.radius * raw_action * jnp.exp(_log_tanh_ratio(_norm(jnp.sum(raw_action**2))))
 
     def _log_slope(self, square: jax.Array) -> jax.Array:
         """log |d action / d u| for |u|^2."""
