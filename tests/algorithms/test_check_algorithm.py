@@ -70,7 +70,7 @@ def test_five_faults_in_a_copy_of_ppo() -> None:
 def test_faults_of_form() -> None:
     """They end the check, in a moment."""
     found = faults(broken(TYPE, HOST))
-    assert "step turns state.updates from int32[] into float32[]: keep shape and type" in found
+    assert "step turns state.updates from int32[] into float32[]: keep both" in found
     assert "step calls the host" in found and found.count("\n") == 2
 
 

@@ -131,7 +131,7 @@ def _form(algorithm: Algorithm, config: Any) -> list[str]:
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             where = jax.tree_util.keystr(path)
             faults.append(
-                f"step turns state{where} from {old.dtype}{list(old.shape)} into {new.dtype}{list(new.shape)}: keep it"
+                f"step turns state{where} from {old.dtype}{list(old.shape)} into {new.dtype}{list(new.shape)}: keep both"
             )
     calls = {name for name in _primitives(step.jaxpr.jaxpr) if any(word in name for word in ("callback", "print", "feed"))}
     if calls:
