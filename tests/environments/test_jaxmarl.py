@@ -1,5 +1,6 @@
 """What the adapter of JaxMARL promises: the suite's own dynamics on an axis of agents, and ends told apart."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from counting import forget
 from environments.jaxmarl_play import episode
 from rollax.checks.play import random_action
 from rollax.environments import make
@@ -19,6 +21,13 @@ from rollax.view.draw import drawing_of
 from rollax.view.scene import BLUE, RED
 
 pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time() -> Iterator[None]:
+    """The programs of all these environments together take gigabytes."""
+    yield
+    forget()
 
 
 SAME = {
