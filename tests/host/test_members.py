@@ -9,9 +9,9 @@ import pytest
 
 import rollax
 from host.runs import FRAMES, evaluations
+from rollax.acting.evaluate import Episodes
 from rollax.host import members
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import Episodes
 
 
 def spec(metric: str, mode: Any = "max") -> Any:

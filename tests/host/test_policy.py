@@ -12,8 +12,8 @@ import pytest
 
 import rollax
 from host.runs import FRAMES, NETWORK, SMALL, Script, evaluations, options
+from rollax.acting.evaluate import evaluator
 from rollax.host import keys
-from rollax.host.evaluation import evaluator
 from rollax.host.loop import Result
 from rollax.host.program import eval_steps
 from rollax.host.settings import make_spec
