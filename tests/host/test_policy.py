@@ -188,7 +188,7 @@ def test_an_environment_and_a_network_of_ones_own(train: Callable) -> None:
     """Objects given to `train` are what is trained; `load` takes them again."""
     from rollax.networks.core import Stepwise
 
-    environment = Count(jnp.asarray(5.0))
+    environment = Count(jnp.asarray(5.0, jnp.float32))
 
     def network(key: jax.Array) -> Any:
         return Stepwise(Linear(eqx.nn.Linear(1, 3, key=key)))
