@@ -186,7 +186,7 @@ def test_views_describe_what_lies_beneath() -> None:
     walk = Recalling(Walking())
     np.testing.assert_array_equal(walk.descriptor(walk.reset(jax.random.key(0))[0]), [50.0, 1.0])
     assert Recalling(Silent()).descriptor_space is None
-    assert played(Recalling(Silent()), True).descriptor == ()
+    assert played(Recalling(Silent()), True).descriptor is None
 
     class Repeated(Walking):  # a task environment
         def sample_task(self, key: jax.Array) -> Any:
@@ -200,7 +200,7 @@ def test_views_describe_what_lies_beneath() -> None:
 
 
 def test_what_describes_nothing_says_so() -> None:
-    assert played(Silent(), True).descriptor == ()
+    assert played(Silent(), True).descriptor is None
     assert "descriptor_mean" not in default_metrics(played(Silent(), True))
     with pytest.raises(UsageError, match=r"test/silent does not describe behavior.*descriptor_space"):
         played(Silent(), True, "final")

@@ -147,7 +147,7 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
         (lambda d: d["network"].update(depth=1), "unknown key 'network.depth'"),
         (lambda d: d["options"].update(evaluate=1), "unknown key 'options.evaluate'"),
         (lambda d: d.update(algorithm="ppp"), "unknown algorithm 'ppp': did you mean ppo"),
-        (lambda d: d.update(environment="probe/memry"), "did you mean probe/memory"),
+        (lambda d: d.update(environment="probe/memry"), "environment is 'probe/memry', and was 'probe/memory'"),
         (lambda d: d.pop("options"), "config.yaml, written by rollax .*: the key options is missing"),
         (lambda d: d.update(config=3), r"config \(3\) must be a dictionary"),
         (lambda d: d["config"].update(num_envs=8), "config.num_envs is 8, and was 4. A run keeps its settings: put them back"),
