@@ -258,7 +258,7 @@ def test_another_exponent(capacity: int) -> None:
         def advance(state: Any, time: jax.Array) -> tuple[Any, None]:
             state = memory.add(state, step(2, time.astype(float), 0.0, False, False), jnp.stack([time >= 0, time % 2 == 0]))
             index = jnp.stack([time % (capacity // 2), jnp.array(capacity // 2)])
-            return memory.rate(state, config, index, jnp.stack([3.0 / (1 + time), jnp.array(0.0)]), time > 2), None
+            return memory.update_priorities(state, config, index, jnp.stack([3.0 / (1 + time), jnp.array(0.0)]), time > 2), None
 
         example = jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False))
         return jax.lax.scan(advance, memory.init(example, 2, config), jnp.arange(18))[0]
