@@ -176,7 +176,7 @@ def test_a_logger_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.Monk
     ("space", "words", "parts"),
     [
         (Box(-float("inf"), float("inf"), (1,)), ["--network.squash"], ["network.squash", "finite bounds", "leave squash off"]),
-        (Dict({"a": Box(0, 1, (1,))}), [], ["no policy for the action", "must be Discrete, MultiDiscrete, Ball or a Box"]),
+        (Dict({"a": Box(0, 1, (1,))}), [], ["action_space is Dict", "must be a rollax.spaces Ball, Box, Discrete or"]),
         (Box(0, 5, (1,), "int32"), [], ["no policy for the action space"]),
     ],
 )

@@ -29,13 +29,14 @@ from rollax.typed import hints, shown, typed
 
 MOST_BYTES = 10_000_000
 MOST_NODES, DEEPEST = 100_000, 20  # of the values in it
+REMEDY = "mend it, bring an earlier version back, or train a new run"
 
 
 def document_of(path: Path) -> dict[str, Any]:
     """The values of the file: dictionaries, lists, texts and numbers. Raises UsageError for anything else."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes: it is not what a run wrote")
+            raise UsageError(f"{path} has more than {MOST_BYTES:,} bytes, more than a run writes: {REMEDY}")
         text = path.read_text(encoding="utf-8")
         _check_keys(path, yaml.compose(text, yaml.SafeLoader))
         document = yaml.safe_load(text)
@@ -44,9 +45,9 @@ def document_of(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:  # the last from dates and long numbers
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"{path} is not valid YAML: {error}") from error
+        raise UsageError(f"{path} is not valid YAML: {error}: {REMEDY}") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{path} is not what a run wrote: it must be a dictionary, not {shown(document)}")
+        raise UsageError(f"{path} must be a dictionary, not {shown(document)}: {REMEDY}")
     _check_plain(path, document)
     return document
 
@@ -76,7 +77,7 @@ def _check_plain(path: Path, document: Any) -> None:
         name, value, depth = left.pop()
         count += 1
         if count > MOST_NODES or depth > DEEPEST:
-            raise UsageError(f"{path}: {name} holds more than a run writes, or itself")
+            raise UsageError(f"{path}: {name} holds more than a run writes, or itself: {REMEDY}")
         if isinstance(value, dict):
             left += [(f"{name}.{key}".lstrip("."), part, depth + 1) for key, part in value.items()]
         elif isinstance(value, list):
@@ -131,7 +132,7 @@ def _check_names(prefix: str, values: dict[str, Any], known: list[str]) -> None:
             raise UnknownNameError("key", f"{prefix}{name}", [f"{prefix}{name}" for name in known])
     missing = [name for name in known if name not in values]
     if missing:
-        raise UsageError(f"the key {prefix}{missing[0]} is missing")
+        raise UsageError(f"the key {prefix}{missing[0]} is missing: {REMEDY}")
 
 
 def _check_rhythm(spec: Spec) -> None:
