@@ -1,7 +1,7 @@
 """Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
 
 from rollax import startup  # noqa: F401  before all that takes long
-from rollax.algorithm import Algorithm, Metrics, segment
+from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
@@ -15,6 +15,7 @@ from rollax.environments import Environment, Transition, list_environments, make
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.options import RunOptions
+from rollax.host.segments import segment
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.populations import population
 from rollax.populations.evolution import evolve, evolving

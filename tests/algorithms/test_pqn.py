@@ -10,13 +10,12 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.acting.exploration import EpsilonGreedy, EpsilonGreedyNetwork
 from rollax.algorithms.pqn import Batch, PQNConfig, loss, pqn
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.learning.returns import gae
 from rollax.networks import Stepwise
-from rollax.networks.q_networks import RecurrentQNetworkConfig, recurrent_q_network
+from rollax.networks.q_networks import EpsilonGreedy, EpsilonGreedyNetwork, RecurrentQNetworkConfig, recurrent_q_network
 
 
 def test_returns_are_those_of_the_paper() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from laws.table import BY_NAME
-from rollax.algorithm import segment
+from rollax.host.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
 # Rows compiled as a run is: quick compilation fuses a step alone in another way than one inside a loop.

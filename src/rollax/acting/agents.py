@@ -1,8 +1,7 @@
 """Agents that share parameters: which ones do, how they act together, and how a function of parameters runs over all of them.
 
-With one group of agents that share everything, parameters are those of one network and nothing here does anything. Otherwise
-every tree of parameters (and of what belongs to them: optimizers, statistics) is a dictionary by name of the group; where the
-agents of a group have parameters each, its leaves lead with an axis `[agents of the group]`.
+Where all agents share everything, as a single one does, parameters are those of one network and nothing here changes anything.
+Otherwise parameters and what belongs to them are by group, as `rollax.acting.groups` has it.
 """
 
 from collections.abc import Callable
@@ -10,21 +9,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from rollax.acting import groups
+from rollax.acting.groups import Group
 from rollax.acting.streams import Policy
 from rollax.algorithm import Finite
 from rollax.environments.core import Environment, agent_types
 
 Sharing = Literal["all", "type", "none"]
-
-
-class Group(NamedTuple):
-    """Agents of one type."""
-
-    name: str
-    agents: tuple[int, ...]
-    is_separate: bool  # parameters for each of them, not one set for all
 
 
 class Team(NamedTuple):
@@ -47,8 +39,7 @@ def team(environment: Environment, sharing: Sharing) -> Team:
         return Team(len(agents), has_axis, (Group("", agents, False),))
     types = agent_types(environment)
     members = {name: tuple(i for i in agents if types[i] == name) for name in dict.fromkeys(types)}
-    groups = tuple(Group(name, indices, sharing == "none") for name, indices in members.items())
-    return Team(len(agents), has_axis, groups)
+    return Team(len(agents), has_axis, tuple(Group(name, indices, sharing == "none") for name, indices in members.items()))
 
 
 def policy(team: Team, act: Callable[..., tuple[Any, Any, Any]], parameters: Any) -> Policy:
@@ -96,75 +87,24 @@ def act(
 
 def make(team: Team, function: Callable[[jax.Array], Any], key: jax.Array) -> Any:
     """`function(key)`, which makes parameters, once for every set of them."""
-    if team.is_one:
-        return function(key)
-    made = {}
-    for group, group_key in zip(team.groups, jax.random.split(key, len(team.groups)), strict=True):
-        if group.is_separate:  # one after the other: see `rollax.populations.population`
-            made[group.name] = jax.lax.map(function, jax.random.split(group_key, len(group.agents)))
-        else:
-            made[group.name] = function(group_key)
-    return made
+    return function(key) if team.is_one else groups.make(team.groups, function, key)
 
 
 def split(team: Team, values: Any, axis: int = 0) -> Any:
     """Values of all streams, in place `axis` of every leaf, by group: a separate group's lead with its agents."""
-    if team.is_one:
-        return values
-
-    def pick(group: Group, x: jax.Array) -> jax.Array:
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):  # the check for keys used twice takes each part for the whole
-            return jax.random.wrap_key_data(pick(group, jax.random.key_data(x)), impl=jax.random.key_impl(x))
-        x = x.reshape(*x.shape[:axis], -1, team.num_agents, *x.shape[axis + 1 :])
-        x = jnp.take(x, np.asarray(group.agents), axis=axis + 1)
-        return jnp.moveaxis(x, axis + 1, 0) if group.is_separate else x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-
-    return {group.name: jax.tree.map(lambda x, g=group: pick(g, x), values) for group in team.groups}
+    return values if team.is_one else groups.split(team.groups, values, axis)
 
 
 def join(team: Team, values: Any, axis: int = 0) -> Any:
     """The inverse of `split`."""
-    if team.is_one:
-        return values
-
-    def spread(group: Group, x: jax.Array) -> jax.Array:
-        if group.is_separate:
-            return jnp.moveaxis(x, 0, axis + 1)
-        return x.reshape(*x.shape[:axis], -1, len(group.agents), *x.shape[axis + 1 :])
-
-    order = np.argsort([agent for group in team.groups for agent in group.agents])
-
-    def merge(*parts: jax.Array) -> jax.Array:
-        x = jnp.concatenate([spread(g, x) for g, x in zip(team.groups, parts, strict=True)], axis=axis + 1)
-        x = jnp.take(x, order, axis=axis + 1)
-        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-
-    return jax.tree.map(merge, *[values[group.name] for group in team.groups])
+    return values if team.is_one else groups.join(team.groups, values, axis)
 
 
 def each(team: Team, function: Callable[..., tuple[Any, ...]], *values: Any) -> tuple[Any, ...]:
     """`function` of every set of parameters and what belongs to it. It returns a tuple; each part comes back by group."""
-    if team.is_one:
-        return function(*values)
-    results = []
-    for group in team.groups:
-        run = jax.vmap(function) if group.is_separate else function
-        results.append(run(*(value[group.name] for value in values)))
-    names = [group.name for group in team.groups]
-    return tuple(dict(zip(names, parts, strict=True)) for parts in zip(*results, strict=True))
+    return function(*values) if team.is_one else groups.each(team.groups, function, *values)
 
 
 def summarize(team: Team, values: Any, finite: Any) -> tuple[dict[str, jax.Array], Finite]:
     """Metrics by group as scalars: the mean over all sets of parameters, and "group/name" for each; finite where all are."""
-    if team.is_one:
-        return values, finite
-    apart = {}
-    for group in team.groups:
-        labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
-        for name, value in values[group.name].items():
-            apart |= {f"{label}/{name}": x for label, x in zip(labels, jnp.atleast_1d(value), strict=True)}
-    names = values[team.groups[0].name]
-    mean = {name: jnp.mean(jnp.stack([x for key, x in apart.items() if key.rpartition("/")[2] == name])) for name in names}
-    return mean | apart, Finite(
-        *(jnp.all(jnp.stack([jnp.all(x) for x in parts])) for parts in zip(*finite.values(), strict=True))
-    )
+    return (values, finite) if team.is_one else groups.summarize(team.groups, values, finite)

@@ -1,58 +1,14 @@
-"""Exploration: epsilon-greedy policies, noise that is correlated in time, random actions, and the units of actions."""
+"""Exploration: the schedule of epsilon, noise that is correlated in time, random actions, and the units of actions."""
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.networks import distributions
-from rollax.networks.core import ActorCriticOutput
 from rollax.networks.critics import masked_action
 from rollax.networks.q_networks import mask_actions
 from rollax.spaces import ActionSpace, Box
-
-
-class EpsilonGreedy(eqx.Module):
-    """The best action, or with chance epsilon any legal one. Illegal actions have values of -1e9."""
-
-    values: jax.Array  # float [n]
-    epsilon: jax.Array  # float []
-
-    def sample(self, key: jax.Array) -> jax.Array:
-        chance_key, random_key = jax.random.split(key)
-        is_legal = self.values > distributions.ILLEGAL / 2
-        anything = jax.random.categorical(random_key, jnp.where(is_legal, 0.0, distributions.ILLEGAL))
-        is_random = jax.random.uniform(chance_key) < self.epsilon
-        return jnp.where(is_random, anything.astype(jnp.int32), self.mode())
-
-    def mode(self) -> jax.Array:
-        return jnp.argmax(self.values).astype(jnp.int32)
-
-    def log_prob(self, raw_action: jax.Array) -> jax.Array:
-        return jnp.zeros(())  # no loss needs it
-
-    def entropy(self) -> jax.Array:
-        return jnp.zeros(())
-
-    def action(self, raw_action: jax.Array) -> jax.Array:
-        return raw_action
-
-
-class EpsilonGreedyNetwork(eqx.Module):
-    """Action values as a rollout wants them: a policy, and the value of its best action."""
-
-    network: Any  # (carry, obs) -> (carry, [n])
-    epsilon: jax.Array
-
-    def initial_carry(self) -> Any:
-        return self.network.initial_carry()
-
-    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
-        carry, values = self.network(carry, obs)
-        values = mask_actions(values, obs)
-        return carry, ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))
 
 
 def epsilon_schedule(config: Any, progress: jax.Array) -> jax.Array:

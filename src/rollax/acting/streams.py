@@ -9,33 +9,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rollax import tree
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
 from rollax.environments.core import Environment, Transition
+from rollax.environments.starts import Starts, first_starts, refill
 
 # (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
 # that the policy begins with its initial memory. With agents, carry, obs, action and extras lead with [A].
 Policy = Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any, Any]]
-
-FEWEST_STARTS = 16  # drawn together, where there are as many environments
-_TASK = np.uint32(2**32 - 1)
-
-
-class Starts(NamedTuple):
-    """The starts of the episodes of E environments. The n-th of an environment is a pure function of its own key and n.
-
-    Every environment keeps the start of one episode in stock; empty stocks are drawn anew, many together, when one of them is
-    needed. So starts cost about as much as episodes are many, not steps, and do not depend on how environments are spread over
-    devices.
-    """
-
-    key: jax.Array  # key [E]: the n-th episode of an environment begins with `reset(fold_in(key, n))`
-    episode: jax.Array  # int32 [E]: how many episodes have begun
-    spare: Any  # (env_state, obs) [E, ...]: the start of one episode to come, a cache of the rule above
-    spare_episode: jax.Array  # int32 [E]: the number of that episode
 
 
 class Actor(NamedTuple):
@@ -77,11 +60,8 @@ def begin(environment: Environment, env_state: Any, obs: Any, carry: Any) -> Act
 
 def begin_streams(environment: Environment, key: jax.Array, num_envs: int, carry: Any) -> Actor:
     """As `begin`, in environments that restart in `unroll`."""
-    keys = jax.random.split(key, num_envs)
-    first = jnp.zeros(num_envs, jnp.int32)
-    env_state, obs = _draw(environment, keys, first)
-    actor = begin(environment, env_state, obs, carry)
-    return actor._replace(starts=Starts(keys, first + 1, _draw(environment, keys, first + 1), first + 1))
+    (env_state, obs), starts = first_starts(environment, key, num_envs)
+    return begin(environment, env_state, obs, carry)._replace(starts=starts)
 
 
 def step(environment: Environment, policy: Policy, actor: Actor, keys: jax.Array) -> tuple[Actor, Experience, Transition]:
@@ -115,8 +95,9 @@ def episode_ended(environment: Environment, after: Transition) -> jax.Array:
 
 
 def restart(environment: Environment, actor: Actor, ended: jax.Array) -> Actor:
-    """The actor with the next episode begun where one `ended` [E]."""
-    starts = _refill(environment, actor.starts, ended)
+    """The actor with the next episode begun where one `ended` [E]. It must have `starts`."""
+    assert actor.starts is not None
+    starts = refill(environment, actor.starts, ended)
     env_state, obs = tree.where(ended, starts.spare, (actor.env_state, actor.obs))
     books = actor.agent_done, actor.episode_return, actor.episode_length
     done, total, length = tree.where(ended, jax.tree.map(jnp.zeros_like, books), books)
@@ -162,42 +143,3 @@ def reseed(state: Any, key: jax.Array) -> Any:
     is_starts = lambda part: isinstance(part, Starts)  # noqa: E731
     drop = lambda part: part._replace(spare_episode=jnp.full_like(part.spare_episode, -1)) if is_starts(part) else part  # noqa: E731
     return jax.tree.map(drop, reseed_keys(state, key), is_leaf=is_starts)
-
-
-def _draw(environment: Any, keys: jax.Array, episode: jax.Array) -> Any:
-    """The start of the given episode of every environment."""
-    start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
-    if not getattr(environment, "keeps_task", False):
-        return jax.vmap(environment.reset)(start_keys)
-    # The task of an environment follows from its own key, by a number that no episode has.
-    tasks = jax.vmap(lambda key: environment.sample_task(jax.random.fold_in(key, _TASK)))(keys)
-    return jax.vmap(environment.reset_task)(start_keys, tasks)
-
-
-def _refill(environment: Environment, starts: Any, ended: jax.Array) -> Starts:
-    """Draws new stocks, for a share of the environments at a time, until none that ended has an empty one.
-
-    Those that ended come first, then others whose stock is empty: so a draw is seldom needed, and never larger than useful.
-    A `while_loop` rather than a `cond`: under `vmap` a `cond` would draw at every step.
-    """
-    size = ended.shape[0]
-    share = min(size, max(FEWEST_STARTS, size // 4))
-
-    def urgent(spare_episode: jax.Array) -> jax.Array:
-        return ended & (spare_episode != starts.episode)
-
-    def draw(loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-        spare, spare_episode = loop
-        first, empty = urgent(spare_episode), spare_episode != starts.episode
-        # The rank of each environment among those to draw for: compaction by sums, as sorting is slow.
-        rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
-        place = jnp.where(empty & (rank < share), rank, share)
-        # What is left of the share beyond those that need one falls out of range, and is dropped.
-        chosen = jnp.full(share, size).at[place].set(jnp.arange(size), mode="drop")
-        keys, episode = (x.at[chosen].get(mode="clip") for x in (starts.key, starts.episode))
-        put = lambda all, some: all.at[chosen].set(some, mode="drop")  # noqa: E731
-        return jax.tree.map(put, spare, _draw(environment, keys, episode)), put(spare_episode, episode)
-
-    loop = starts.spare, starts.spare_episode
-    spare, spare_episode = jax.lax.while_loop(lambda loop: jnp.any(urgent(loop[1])), draw, loop)
-    return starts._replace(spare=spare, spare_episode=spare_episode)

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax.acting.exploration import EpsilonGreedy, epsilon_schedule
+from rollax.acting.exploration import epsilon_schedule
 from rollax.algorithm import Algorithm
 from rollax.algorithms.off_policy import AgentFns, OffPolicyState, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.q_networks import argmax_q, mask_actions, select_q
+from rollax.networks.q_networks import EpsilonGreedy, argmax_q, mask_actions, select_q
 from rollax.replay.config import ReplayConfig
 from rollax.replay.prioritized import prioritized, reweighted
 from rollax.replay.ring import Batch, uniform

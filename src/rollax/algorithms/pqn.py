@@ -17,7 +17,7 @@ import optax
 
 from rollax import tree
 from rollax.acting import agents
-from rollax.acting.exploration import EpsilonGreedyNetwork, epsilon_schedule
+from rollax.acting.exploration import epsilon_schedule
 from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
 from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
 from rollax.config import number, settings, static
@@ -26,7 +26,7 @@ from rollax.learning import losses, minibatches, train_state
 from rollax.learning.returns import gae, next_values, over_streams
 from rollax.learning.train_state import TrainState
 from rollax.networks.core import Network, choose_action, sample_action
-from rollax.networks.q_networks import select_q
+from rollax.networks.q_networks import EpsilonGreedyNetwork, select_q
 from rollax.spaces import check_discrete
 
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
-from rollax.algorithm import Algorithm, Metrics, segment
+from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.core import Environment
 from rollax.environments.views import Identified
 from rollax.errors import UsageError
 from rollax.host import keys, sizes
+from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, naming_imports
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
