@@ -94,7 +94,7 @@ def run(number: int, group: list[str], options: list[str], folder: Path) -> dict
         "TESTS_RESULT": str(place / "result.json"),
         # Programs that several processes need are compiled by one of them.
         "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a small one takes longer to compile than to read, too
     }
     line = [sys.executable, "-m", "pytest", "-p", "counting", "--basetemp", str(place / "files"), *group, *options]
     begin, limit = time.monotonic(), LIMIT_SLOW if any(word.startswith("-m") for word in options) else LIMIT
