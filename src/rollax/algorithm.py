@@ -33,7 +33,10 @@ class EpisodeSums(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True."""
+    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True.
+
+    `rollax.learning.losses.still_finite` makes it.
+    """
 
     observation: Any = True
     reward: Any = True

@@ -8,7 +8,7 @@ from environments.broken import BROKEN, Clock, Runners, start_with, step_with
 from rollax.checks.environment import FaultyEnvironmentError, check_contract, check_environment
 from rollax.environments import make
 from rollax.environments.core import agent_types
-from rollax.environments.views import Identified
+from rollax.environments.views import AgentId
 from rollax.errors import UsageError
 
 
@@ -65,4 +65,4 @@ def test_agents_report_their_end_until_the_last() -> None:
 def test_types_of_agents_may_be_left_out() -> None:
     """All are then of one type."""
     assert agent_types(Runners()) == ("agent",) * 3 and agent_types(Clock()) == ()
-    assert Identified(Runners()).agent_types == ("agent",) * 3
+    assert AgentId(Runners()).agent_types == ("agent",) * 3

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
-from rollax.environments.native.memory import Partial, RepeatPrevious
+from rollax.environments.native.memory import PartialObservation, RepeatPrevious
 from rollax.environments.native.probes import TwoAgents
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import program
@@ -201,13 +201,13 @@ def test_an_unknown_argument_of_the_physics() -> None:
 
 def test_part_of_ones_own_environment() -> None:
     """Bounds follow the order of the kept entries; agents keep their axis; the name is the environment's own."""
-    env = Partial(TwoAgents(), kept=(1,))
+    env = PartialObservation(TwoAgents(), kept=(1,))
     state, obs = env.reset(jax.random.key(0))
     after = env.step(jax.random.key(1), state, jnp.zeros(2, jnp.int32))
     np.testing.assert_array_equal(obs, [[-1.0], [1.0]])
     np.testing.assert_array_equal(after.obs, obs)
     assert (env.name, env.num_agents, env.observation_space) == ("probe/two-agents", 2, Box(-1.0, 1.0, (1,)))
-    turned = Partial(make("gymnax/MountainCarContinuous-v0"), kept=(1, 0), name="mine/Turned")
+    turned = PartialObservation(make("gymnax/MountainCarContinuous-v0"), kept=(1, 0), name="mine/Turned")
     np.testing.assert_allclose(turned.observation_space.high, (0.07, 0.6), rtol=1e-6)
     assert (turned.name, turned.observation_space.shape) == ("mine/Turned", (2,))
 
@@ -215,13 +215,13 @@ def test_part_of_ones_own_environment() -> None:
 @pytest.mark.parametrize("kept", [(), (0, 0), (2,), (-1,)])
 def test_wrong_parts(kept: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="different entries from 0 to 1, at least one"):
-        Partial(TwoAgents(), kept)
+        PartialObservation(TwoAgents(), kept)
 
 
 @pytest.mark.parametrize("id", ["probe/masked", "memory/repeat-previous"])
 def test_only_vectors_have_parts(id: str) -> None:
     with pytest.raises(UsageError, match="only entries of a Box of shape"):
-        Partial(make(id), (0,))
+        PartialObservation(make(id), (0,))
 
 
 def test_repeating_imports_no_gymnax() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from rollax.checks.environment import check_environment
 from rollax.environments import Transition
-from rollax.environments.native.memory import Partial
+from rollax.environments.native.memory import PartialObservation
 from rollax.environments.view_base import View, innermost, shown_state, trial_episode, unwrap
-from rollax.environments.views import ActionRepeat, Against, Identified, Recalling, TimeLimit, Trials
+from rollax.environments.views import ActionRepeat, AgentId, FixedOpponents, PreviousActionReward, TimeLimit, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete
 from rollax.view import draw
@@ -98,17 +98,17 @@ class Clock(View):
 ONE, TWO = Tasks(), Tasks(2)
 VIEWS = {
     "none": View(ONE),
-    "previous action": Recalling(ONE),
-    "agents": Identified(TWO),
-    "opponents": Against(TWO, {"chaser": ()}, (("chaser", Policy(), (0, 1)),)),
-    "identified opponents": Identified(Against(TWO, {"chaser": ()}, (("chaser", Policy(), (0, 1)),))),
+    "previous action": PreviousActionReward(ONE),
+    "agents": AgentId(TWO),
+    "opponents": FixedOpponents(TWO, {"chaser": ()}, (("chaser", Policy(), (0, 1)),)),
+    "identified opponents": AgentId(FixedOpponents(TWO, {"chaser": ()}, (("chaser", Policy(), (0, 1)),))),
     "trials": Trials(ONE, 2),
-    "trials of limits": Recalling(TimeLimit(Trials(TimeLimit(ONE, 3), 2), 5)),
+    "trials of limits": PreviousActionReward(TimeLimit(Trials(TimeLimit(ONE, 3), 2), 5)),
     "limit": TimeLimit(ONE, 3),
     "repeat": ActionRepeat(ONE, 2),
-    "part": Partial(ONE, (0, 1, 2)),
+    "part": PartialObservation(ONE, (0, 1, 2)),
     "own": Clock(ONE),
-    "own within": TimeLimit(Clock(Recalling(ONE)), 3),
+    "own within": TimeLimit(Clock(PreviousActionReward(ONE)), 3),
 }
 
 
@@ -174,7 +174,7 @@ def test_a_view_is_drawn_as_what_lies_within(name: str, monkeypatch: pytest.Monk
 
 def test_the_end_of_an_episode_within_a_trial_is_shown() -> None:
     """Through the views that do not change actions; the trial goes on from the start of its next episode all the same."""
-    view = Recalling(TimeLimit(Trials(ONE, 2), 100))
+    view = PreviousActionReward(TimeLimit(Trials(ONE, 2), 100))
     state, obs = view.reset(jax.random.key(0))
     shown, episodes = [], []
     for number in range(2 * LIMIT):
@@ -186,7 +186,7 @@ def test_the_end_of_an_episode_within_a_trial_is_shown() -> None:
         state = after.state
     assert shown == [1, 2, 3, 4, 1, 2, 3, 4]
     assert episodes == [(1, 2)] * LIMIT + [(2, 2)] * LIMIT
-    assert trial_episode(ONE, state) is None and trial_episode(Recalling(ONE), state) is None
+    assert trial_episode(ONE, state) is None and trial_episode(PreviousActionReward(ONE), state) is None
 
 
 class Aimless(eqx.Module):

@@ -12,7 +12,7 @@ import pytest
 from rollax.acting.streams import begin_streams
 from rollax.checks.environment import check_environment
 from rollax.environments import Transition, make
-from rollax.environments.views import ActionRepeat, Recalling, TimeLimit, Trials
+from rollax.environments.views import ActionRepeat, PreviousActionReward, TimeLimit, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete
 from streaming import advance
@@ -75,7 +75,7 @@ def script(env: Any) -> dict[str, Any]:
 
 @cache
 def played(kind: str) -> dict[str, Any]:
-    views = {"recalling": Recalling(Levers()), "trials": Recalling(Trials(Levers(), EPISODES))}
+    views = {"recalling": PreviousActionReward(Levers()), "trials": PreviousActionReward(Trials(Levers(), EPISODES))}
     record = script(views[kind])
     assert record["reset"].sum() > 2 * NUM_ENVS, "there are several episodes"
     assert record["terminated"].any() and (kind == "trials" or record["truncated"].any())
@@ -105,7 +105,7 @@ def test_recalling_changes_nothing_else() -> None:
     for name in ("obs", "next_obs"):
         np.testing.assert_array_equal(record[name]["observation"], plain[name])
         assert set(record[name]) == {"observation", "previous_action", "previous_reward"}
-    space = Recalling(Levers(parts=True)).observation_space
+    space = PreviousActionReward(Levers(parts=True)).observation_space
     assert set(space.spaces) == {"place", "other", "previous_action", "previous_reward"}
     assert space.spaces["previous_action"] == Discrete(ACTIONS + 1)
 
@@ -192,7 +192,7 @@ class Alone(Levers):
 
 def test_a_trial_of_one_episode_is_the_episode() -> None:
     """States, observations, rewards and restarts are the same; `begins` comes in addition, and being cut off is an end."""
-    alone, trial = script(Recalling(Alone(parts=True))), script(Recalling(Trials(Levers(parts=True), 1)))
+    alone, trial = script(PreviousActionReward(Alone(parts=True))), script(PreviousActionReward(Trials(Levers(parts=True), 1)))
     for name in ("reward", "reset", "action"):
         np.testing.assert_array_equal(trial[name], alone[name])
     jax.tree.map(np.testing.assert_array_equal, trial["state"][0], alone["state"])
@@ -207,16 +207,16 @@ def test_a_trial_of_one_episode_is_the_episode() -> None:
 
 @pytest.mark.parametrize("parts", [False, True])
 def test_views_keep_the_contract(parts: bool) -> None:
-    env = Recalling(Trials(Levers(parts), 2))
+    env = PreviousActionReward(Trials(Levers(parts), 2))
     assert check_environment(env, steps=30).episodes > 4
     assert (env.name, env.time_limit, env.num_agents, env.action_space) == ("test/levers", 2 * LIMIT, None, Discrete(ACTIONS))
-    assert Recalling(Levers(parts)).time_limit == LIMIT
+    assert PreviousActionReward(Levers(parts)).time_limit == LIMIT
 
 
 def test_what_cannot_be_viewed() -> None:
     for id in ("probe/continuous", "probe/multi-discrete", "probe/two-agents"):
         with pytest.raises(UsageError, match=f"{id}: .*one agent with discrete actions"):
-            Recalling(make(id))
+            PreviousActionReward(make(id))
     for view, name in ((Trials, "episodes"), (TimeLimit, "max_steps"), (ActionRepeat, "times")):
         with pytest.raises(UsageError, match=rf"{name} \(0\) must be a whole number, at least 1"):
             view(Levers(), 0)

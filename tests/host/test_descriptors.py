@@ -17,8 +17,8 @@ from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm
 from rollax.checks.environment import FaultyEnvironmentError, check_environment
 from rollax.environments import Transition, make
-from rollax.environments.native.memory import Partial
-from rollax.environments.views import Recalling, Trials
+from rollax.environments.native.memory import PartialObservation
+from rollax.environments.views import PreviousActionReward, Trials
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host.evaluation import default_metrics
 from rollax.spaces import Box, Discrete
@@ -180,13 +180,13 @@ def test_members_of_a_population_are_described_as_alone() -> None:
 def test_views_describe_what_lies_beneath() -> None:
     maze = make("control/point-maze")
     state, _ = maze.reset(jax.random.key(0))
-    seen = Partial(maze, (0, 1))
+    seen = PartialObservation(maze, (0, 1))
     assert seen.descriptor_space == maze.descriptor_space and seen.descriptor_extraction == "final"
     np.testing.assert_array_equal(seen.descriptor(state), maze.descriptor(state))
-    walk = Recalling(Walking())
+    walk = PreviousActionReward(Walking())
     np.testing.assert_array_equal(walk.descriptor(walk.reset(jax.random.key(0))[0]), [50.0, 1.0])
-    assert Recalling(Silent()).descriptor_space is None
-    assert played(Recalling(Silent()), True).descriptor is None
+    assert PreviousActionReward(Silent()).descriptor_space is None
+    assert played(PreviousActionReward(Silent()), True).descriptor is None
 
     class Repeated(Walking):  # a task environment
         def sample_task(self, key: jax.Array) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +24,7 @@ def test_a_reward_that_is_not_finite_stops_the_run(train: Callable) -> None:
     show, bad = Script(), Bad(good=40)  # whose 41st step is in the sixth update
     result = train(environment=bad, eval_max_steps=20, show=show)
     assert (result.status, result.exit_code) == ("nonfinite", 3)
-    assert f"a reward of the environment became NaN or infinite at step {6 * FRAMES:,} (update 6)" in show.text
+    assert f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} (update 6)" in show.text
     assert f"the last good state is the checkpoint of step {4 * FRAMES:,}" in show.text
     assert f"rollax resume {result.folder} --on-nonfinite rollback" in show.text
     assert result.steps == newest(result.folder) == 4 * FRAMES
@@ -57,6 +58,21 @@ def test_what_went_bad_is_named(train: Callable) -> None:
     assert result.exit_code == 3
     assert "try a smaller learning rate" in show.text
     assert all_finite(whole_state(result.folder))
+
+
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_what_is_finite_but_too_large_is_named(train: Callable, what: str) -> None:
+    """A network's output of 1e25 has no finite square, and a reward of 1e30 no finite error; both are finite themselves."""
+
+    class Large(Bad):
+        def step(self, key: jax.Array, state: Any, action: Any) -> rollax.Transition:
+            after = super().step(key, state, action)
+            return after._replace(obs=jnp.where(state >= self.good, 1e25, after.obs))
+
+    show = Script()
+    bad = Large(good=40) if what == "observation" else Bad(good=40, value=1e30)
+    assert train(environment=bad, eval_max_steps=20, show=show).exit_code == 3
+    assert f"{what} of the environment became NaN, infinite or too large" in show.text
 
 
 def test_rollback_goes_on_when_the_cause_is_chance(train: Callable) -> None:

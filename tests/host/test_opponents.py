@@ -12,7 +12,7 @@ import pytest
 import rollax
 from rollax import RunOptions, UsageError, load, resume, train
 from rollax.environments import make
-from rollax.environments.views import Against
+from rollax.environments.views import FixedOpponents
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
 NETWORK = rollax.NetworkConfig(hidden=(8,))
@@ -46,7 +46,7 @@ def test_those_that_learn_are_the_agents(hunts: dict[str, Path]) -> None:
 def test_the_opponent_plays_by_its_policy(hunts: dict[str, Path]) -> None:
     """A step beneath with the learner's action and that of the other run's policy gives the same."""
     against = load(hunts["prey"]).environment
-    assert isinstance(against, Against)
+    assert isinstance(against, FixedOpponents)
     opponent, inner = load(hunts["both"]), make("hunting/2-players", time_limit=5)
     state, obs = against.reset(jax.random.key(0))
     own = jnp.asarray([[0.3, 0.4]])

@@ -9,7 +9,7 @@ from PIL import Image
 
 import rollax
 from rollax.environments.native.memory import RepeatPreviousState
-from rollax.environments.views import Recalling
+from rollax.environments.views import PreviousActionReward
 from rollax.errors import UsageError
 from rollax.host.program import assemble
 from rollax.host.settings import make_spec
@@ -162,7 +162,10 @@ def test_a_drawing_of_observations_finds_them_beneath_a_wrapper():
     env = rollax.make("gymnax/Breakout-MinAtar")
     obs = np.eye(10)[..., None] * np.ones(4)
     wrapped = {"observation": obs, "previous_action": 0, "previous_reward": 0.0}
-    pictures = [draw.drawing_of(env).draw(env, None, obs), draw.drawing_of(Recalling(env)).draw(Recalling(env), None, wrapped)]
+    pictures = [
+        draw.drawing_of(env).draw(env, None, obs),
+        draw.drawing_of(PreviousActionReward(env)).draw(PreviousActionReward(env), None, wrapped),
+    ]
     assert pictures[0].tobytes() == pictures[1].tobytes()
 
 

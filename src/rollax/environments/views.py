@@ -14,7 +14,7 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, Space
 
 
-class Recalling(View):
+class PreviousActionReward(View):
     """Adds the previous action a_(t-1) and its reward r_(t-1) to the observation.
 
     They are the parts "previous_action", at the start of an episode n for `Discrete(n)` (no action yet), and
@@ -50,7 +50,7 @@ class Recalling(View):
         return {**_parts(self.env.observation_space, obs), **more}
 
 
-class Identified(View):
+class AgentId(View):
     """Adds the number of the agent, 0 ... A - 1, to its observation: the part "agent_id".
 
     Raises: UsageError for an environment without agents.
@@ -65,24 +65,24 @@ class Identified(View):
         return Dict({**_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)})
 
     def after_reset(self, state: Any, obs: Any) -> tuple[Any, Any]:
-        return state, identified(self.env.observation_space, obs)
+        return state, with_agent_id(self.env.observation_space, obs)
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         after = self.env.step(key, state, action)
-        return after._replace(obs=identified(self.env.observation_space, after.obs))
+        return after._replace(obs=with_agent_id(self.env.observation_space, after.obs))
 
     def inner_obs(self, state: Any, obs: Any) -> Any:
         return _inner_parts(self.env.observation_space, obs)
 
 
-def identified(space: Space, obs: Any) -> dict[str, Any]:
+def with_agent_id(space: Space, obs: Any) -> dict[str, Any]:
     """Observations `[A, ...]` of that space with the part "agent_id"."""
     parts = _parts(space, obs)
     number = jax.tree.leaves(parts)[0].shape[0]
     return {**parts, "agent_id": jnp.arange(number, dtype=jnp.int32)}
 
 
-class Against(View):
+class FixedOpponents(View):
     """An environment in which the agents of some types are opponents: they follow fixed policies. All others are the agents.
 
     A policy was trained in `env`; only the actions of the agents of its type are used. Opponents sample their actions. The

@@ -16,7 +16,7 @@ from rollax.algorithm import Algorithm
 from rollax.algorithms import AlgorithmEntry, registered
 from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
-from rollax.environments.views import Against, Identified, identified
+from rollax.environments.views import AgentId, FixedOpponents, with_agent_id
 from rollax.errors import UsageError
 from rollax.host import given, keys, loop, members, resuming, run_folder, sizes, words
 from rollax.host import program as programs
@@ -332,10 +332,10 @@ def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[
     for kind, policy in policies.items():
         run = spec.opponents[kind]
         theirs, algorithm, agents = policy.environment, policy.algorithm, tuple(range(environment.num_agents or 0))
-        if isinstance(theirs, Identified):
+        if isinstance(theirs, AgentId):
             theirs = theirs.env
             algorithm = _identifying(algorithm, theirs.observation_space)
-        if isinstance(theirs, Against):
+        if isinstance(theirs, FixedOpponents):
             theirs, agents = theirs.env, theirs.learners
         for what in ("name", "observation_space", "action_space", "num_agents"):
             if getattr(theirs, what) != getattr(environment, what):
@@ -345,14 +345,14 @@ def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[
             raise UsageError(f"the opponent {run} never was a {kind}: it is that of {', '.join(kinds[i] for i in agents)}")
         states[kind] = policy.state
         functions.append((kind, algorithm, agents))
-    return Against(environment, states, tuple(functions))
+    return FixedOpponents(environment, states, tuple(functions))
 
 
 def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
     """An algorithm whose agents see who they are, for observations that do not tell."""
 
     def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        return algorithm.act(state, identified(space, obs), carry, key, greedy)
+        return algorithm.act(state, with_agent_id(space, obs), carry, key, greedy)
 
     return algorithm._replace(act=act)
 

@@ -16,7 +16,7 @@ from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.core import Environment
-from rollax.environments.views import Identified
+from rollax.environments.views import AgentId
 from rollax.errors import UsageError
 from rollax.host import keys, sizes
 from rollax.host.segments import segment
@@ -77,7 +77,7 @@ def environment_of(spec: Spec, **arguments: Any) -> Environment:
 
 def _seen(spec: Spec, environment: Environment) -> Environment:
     """The environment as the run's networks see it."""
-    return Identified(environment) if getattr(spec.network, "agent_id", False) else environment
+    return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
 
 
 def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:

@@ -13,10 +13,10 @@ from rollax.host.files import set_aside, write_atomically
 from rollax.host.run_folder import EVALUATIONS, LINEAGE, METRICS
 from rollax.host.settings import Spec
 
-# What is no longer finite, by the fields of `Finite`.
+# What is no longer finite, or so large that what follows from it is not, by the fields of `Finite`.
 CULPRITS = {
-    "observation": "an observation of the environment became NaN or infinite",
-    "reward": "a reward of the environment became NaN or infinite",
+    "observation": "an observation of the environment became NaN, infinite or too large",
+    "reward": "a reward of the environment became NaN, infinite or too large",
     "advantage": "an advantage became NaN or infinite (values or rewards are too large)",
     "loss": "the loss became NaN or infinite (try a smaller learning rate)",
     "parameters": "the parameters became NaN or infinite (try a smaller learning rate or max_grad_norm)",

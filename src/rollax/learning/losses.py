@@ -95,15 +95,18 @@ def report(
     """What an update from a rollout `[T, S]` reports: how well values fit their targets, and what is still finite."""
     mask, value = rollout.mask, rollout.extras.value
     variance = lambda x: mean((x - mean(x, mask)) ** 2, mask)  # noqa: E731
-    finite = Finite(
-        observation=tree.all_finite((rollout.obs, rollout.next_obs)),
-        reward=tree.all_finite(rollout.reward),
-        advantage=tree.all_finite(advantage),
-        loss=jnp.isfinite(loss),
-        parameters=tree.all_finite(network),
-    )
     return {
         "value": mean(value, mask),
         "reward": mean(rollout.reward, mask),
         "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
-    }, finite
+    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, network)
+
+
+def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any) -> Finite:
+    """Which of them hold neither NaN nor infinity. Where an effect does, so do its causes if their squares overflow."""
+    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
+    is_well = jnp.all(jnp.stack(effects))
+    causes = [
+        tree.all_finite(x) & (is_well | tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))) for x in (obs, reward)
+    ]
+    return Finite(*causes, *effects)

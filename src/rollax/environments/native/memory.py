@@ -98,8 +98,8 @@ class RepeatPrevious(eqx.Module):
         return jax.random.randint(key, (), 0, self.symbols, jnp.int32)
 
 
-class Partial(View):
-    """Selects some entries of an observation that is a vector: o' = (o_k for k in `kept`), as in `Partial(env, kept=(0, 2))`.
+class PartialObservation(View):
+    """Selects some entries of an observation that is a vector: o' = (o_k for k in `kept`), such as `kept=(0, 2)`.
 
     The observations of `env` are a `Box` of shape `[n]`; they become `[len(kept)]`, in the order of `kept`, with their bounds.
     All else is that of `env`. The name is that of `env` unless another is given.
@@ -171,7 +171,7 @@ def make(name: str, arguments: dict[str, Any]) -> Environment:
     """
     id = f"memory/{name}"
     if name in _POSITIONS:
-        return Partial(registry.make(f"gymnax/{name}", **arguments), _POSITIONS[name], id)
+        return PartialObservation(registry.make(f"gymnax/{name}", **arguments), _POSITIONS[name], id)
     return RepeatPrevious(**convert_all(id, arguments, signature_defaults(RepeatPrevious)))
 
 

@@ -30,7 +30,7 @@ from xminigrid.types import RuleSet, StepType, TimeStep
 from rollax.environments.convert import convert_all, leaf_types, with_types
 from rollax.environments.core import Transition
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets, task_sets
-from rollax.environments.views import Recalling, Trials
+from rollax.environments.views import PreviousActionReward, Trials
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 
@@ -152,14 +152,14 @@ class XMiniGrid(eqx.Module):
 def make(name: str, arguments: dict[str, Any]) -> Any:
     """The environment of that name. Raises UsageError and UnknownNameError for arguments that do not fit."""
     env, given = _environment(f"xminigrid/{name}", name, arguments, defaults(name))
-    return Recalling(env) if given["previous"] else env
+    return PreviousActionReward(env) if given["previous"] else env
 
 
 def make_trials(name: str, arguments: dict[str, Any]) -> Any:
     """Trials of an XLand environment: several episodes of one ruleset. Raises as `make`."""
     env, given = _environment(f"rl2/{name}", name, arguments, trial_defaults(name))
     trials = Trials(env, given["episodes"])
-    return Recalling(trials) if given["previous"] else trials
+    return PreviousActionReward(trials) if given["previous"] else trials
 
 
 def defaults(name: str) -> dict[str, Any]:
