@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from laws.programs import assert_equal, differs, fresh
 from laws.table import BY_NAME
@@ -35,3 +36,17 @@ def test_traces_are_clipped_no_higher_than_differences() -> None:
     same, higher, lower = updated("impala", {}, *low)
     assert_equal(same, higher)
     assert differs(same, lower)
+
+
+def test_devices_that_do_not_divide_a_minibatch_are_refused_before_compiling() -> None:
+    """With the sizes that it has, and settings that change it."""
+    row = BY_NAME["impala"]
+    config = dataclasses.replace(row.config, num_envs=6, num_steps=8, sequence_length=8, num_minibatches=1)
+    begin = lambda: jax.eval_shape(lambda key: row.make(row.environment).init(key, config), jax.random.key(0))  # noqa: E731
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("environments",))):
+        begin()
+    with (
+        jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((4,), ("environments",))),
+        pytest.raises(ValueError, match=r"a minibatch has 6 sequences .*, which devices \(4\) does not divide: try fewer"),
+    ):
+        begin()
