@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "tests" / "seconds.json"
 TOGETHER, UNKNOWN = 60, 30  # seconds: of a group, and of a file whose time is not known
-LIMIT, LIMIT_SLOW = 20 * 60, 5 * 60 * 60  # seconds that a process may take, without `-m` and with it
+LIMIT, LIMIT_SLOW = 30 * 60, 5 * 60 * 60  # seconds that a process may take, without `-m` and with it
 AT_A_TIME = max(1, min(4, os.cpu_count() or 1))
 
 
