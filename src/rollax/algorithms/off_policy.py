@@ -222,5 +222,5 @@ def report(experience: Experience, metrics: dict[str, jax.Array], agent: Any) ->
     active = metrics.pop("active")
     number = jnp.sum(active)
     means = {name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan) for name, x in metrics.items()}
-    finite = losses.still_finite(experience.next_obs, experience.reward, (), metrics["loss"], agent.network)
+    finite = losses.still_finite(experience.next_obs, experience.reward, None, metrics["loss"], agent.network)
     return means | {"gradient_steps": number, "reward": losses.mean(experience.reward, experience.mask)}, finite

@@ -103,7 +103,10 @@ def report(
 
 
 def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any) -> Finite:
-    """Which of them hold neither NaN nor infinity. Where an effect does, so do its causes if their squares overflow."""
+    """Which of them hold neither NaN nor infinity; None holds none.
+
+    Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
+    """
     effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
     is_well = jnp.all(jnp.stack(effects))
     causes = [
