@@ -3,14 +3,16 @@
 From this folder: `python own_algorithm.py`, or `rollax train a2c gymnax/CartPole-v1 --import own_algorithm`.
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import rollax
 from rollax.acting import agents
-from rollax.acting.streams import by_stream, reseed, unroll, without_actor
+from rollax.acting.streams import by_stream, unroll
+from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.learning import losses, train_state
 from rollax.learning.returns import gae, next_values, over_streams
@@ -32,13 +34,6 @@ class A2CConfig:
         return self.num_envs * self.num_steps
 
 
-class State(NamedTuple):
-    key: jax.Array
-    config: A2CConfig
-    train: Any  # network and optimizer
-    actor: Any
-
-
 def optimizers(config: A2CConfig, progress: Any) -> dict[str, Any]:
     return dict.fromkeys(("actor", "critic"), train_state.adam(config.learning_rate, 1e-5, 0.5))
 
@@ -53,14 +48,10 @@ def loss(network: Any, rollout: Any, advantage: jax.Array, target: jax.Array, co
 
 
 def a2c(environment: Any, network: Any) -> rollax.Algorithm:
+    init = functools.partial(begin, environment, network, optimizers)
     team = agents.team(environment, "all")
 
-    def init(key: jax.Array, config: A2CConfig) -> State:
-        config, (state_key, *keys) = rollax.tree.as_leaves(config), jax.random.split(key, 3)
-        train, actor, _ = train_state.begin(environment, network, optimizers, config, keys)
-        return State(state_key, config, train, actor)
-
-    def step(state: State) -> tuple[State, rollax.Metrics]:
+    def step(state: OnPolicyState) -> tuple[OnPolicyState, rollax.Metrics]:
         (key, act_key), config, train = jax.random.split(state.key), state.config, state.train
         policy = agents.policy(team, train_state.sample, train)
         actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
@@ -71,15 +62,10 @@ def a2c(environment: Any, network: Any) -> rollax.Algorithm:
         gradient, metrics = jax.grad(loss, has_aux=True)(train.network, rollout, advantage, target, config)
         train = train_state.update(train, optimizers(config, 0.0), gradient, on)
         more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
-        return State(key, config, train, actor), rollax.Metrics(metrics | more, episodes, finite)
+        state = state._replace(key=key, train=train, actor=actor, updates=state.updates + 1)
+        return state, rollax.Metrics(metrics | more, episodes, finite)
 
-    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> tuple[Any, Any]:
-        return agents.act(team, jax.tree_util.Partial(train_state.choose, jnp.asarray(greedy)), state.train, obs, carry, key)
-
-    def initial_carry(state: State) -> Any:
-        return agents.initial_carry(team, train_state.initial_carry, state.train)
-
-    return rollax.Algorithm(init, step, act, initial_carry, without_actor, reseed)
+    return to_algorithm(environment, init, step, train_state.choose)
 
 
 rollax.register_algorithm("a2c", rollax.AlgorithmEntry(a2c, A2CConfig, summary="synchronous advantage actor-critic"))

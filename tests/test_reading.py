@@ -33,12 +33,11 @@ def run_by_tracing(name: str) -> set[str]:
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     state = jax.eval_shape(lambda key: algorithm.init(key, row.config), jax.random.key(0))
-    files = {"algorithm.py"}
+    called = set()
 
     def look(frame: Any, event: str, _: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and SOURCE in path.parents:
-            files.add(str(path.relative_to(SOURCE)))
+        if event == "call":
+            called.add(frame.f_code.co_filename)
 
     before = sys.getprofile()
     sys.setprofile(look)
@@ -46,6 +45,7 @@ def run_by_tracing(name: str) -> set[str]:
         jax.eval_shape(algorithm.step, state)
     finally:
         sys.setprofile(before)
+    files = {"algorithm.py"} | {str(Path(file).relative_to(SOURCE)) for file in called if SOURCE in Path(file).parents}
     return {file for file in files if not file.startswith(("networks/", "environments/")) and file not in GRANTED}
 
 

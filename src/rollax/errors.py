@@ -51,5 +51,17 @@ def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     return [candidate for score, candidate in scored[:count] if score >= 0.6]
 
 
+def divisors_near(number: int, wanted: int) -> str:
+    """The two divisors of `number` that are nearest to `wanted`, in words."""
+    divisors = sorted((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
+    return " or ".join(str(d) for d in sorted(divisors[:2]))
+
+
+def multiples_near(number: int, divisor: int) -> str:
+    """The multiples of `divisor` on both sides of `number`, in words."""
+    below = number // divisor * divisor
+    return " or ".join(str(n) for n in (below, below + divisor) if n > 0)
+
+
 def _last(name: str) -> str:
     return name.lower().rsplit("/", 1)[-1]

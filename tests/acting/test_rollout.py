@@ -30,7 +30,7 @@ def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
     team, train = agents.team(environment, "all"), TrainState(network, {}, None, None)
     policy = agents.policy(team, train_state.sample, train)
     run = jax.jit(lambda actor, key: streams.unroll(environment, policy, actor, key, STEPS))
-    carry = agents.initial_carry(team, train_state.initial_carry, train)
+    carry = agents.initial_carry(team, lambda network: network.initial_carry(), network)
     first, _, _ = run(streams.begin_streams(environment, jax.random.key(1), ENVS, carry), jax.random.key(2))
     last, experience, episodes = run(fresh(first), jax.random.key(3))
     parts = ("obs", "carry", "episode_return", "episode_length")

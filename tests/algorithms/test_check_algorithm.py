@@ -35,10 +35,10 @@ def faults(entry: AlgorithmEntry) -> str:
     return str(caught.value)
 
 
-KEY = ("state = State(key, config,", "state = State(state.key, config,")
+KEY = ("state = OnPolicyState(key, config,", "state = OnPolicyState(state.key, config,")
 GREEDY = (
-    "functools.partial(train_state.choose, jnp.asarray(greedy))",
-    "functools.partial(train_state.choose, jnp.zeros((), bool))",
+    "step, train_state.choose)",
+    "step, lambda config, greedy, *rest: train_state.choose(config, jnp.zeros((), bool), *rest))",
 )
 EPISODES = (
     "Metrics(values, episodes, finite)",

@@ -11,7 +11,8 @@ import rlax
 from hypothesis import given, settings
 
 from laws.programs import assert_close
-from rollax.learning.returns import discounted_returns, gae, over_streams
+from rollax.learning.normalization import discounted_returns
+from rollax.learning.returns import gae, over_streams
 from rollax.learning.vtrace import vtrace
 
 STEPS = 12  # one shape, so that each function is compiled once

@@ -133,11 +133,6 @@ def by_stream(environment: Environment, values: Any) -> Any:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
 
 
-def without_actor(state: Any) -> Any:
-    """An algorithm's state without its field `actor`, which nobody needs who acts elsewhere."""
-    return state._replace(actor=None)
-
-
 def reseed(state: Any, key: jax.Array) -> Any:
     """A state of an algorithm with other random numbers ahead, its starts of episodes drawn with the former keys dropped."""
     is_starts = lambda part: isinstance(part, Starts)  # noqa: E731

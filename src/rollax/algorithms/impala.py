@@ -11,7 +11,7 @@ docs/algorithms/impala.md has the equations.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ import optax
 
 from rollax import tree
 from rollax.acting import agents
-from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
-from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
+from rollax.acting.streams import Experience, by_stream, unroll
+from rollax.algorithm import Algorithm, Finite, Metrics
+from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, priorities, train_state
@@ -99,17 +100,6 @@ class ImpalaConfig:
         return self.num_envs * self.num_steps
 
 
-class State(NamedTuple):
-    """Everything that changes. Where agents do not share all parameters, `train` is by group (`rollax.acting.agents`)."""
-
-    key: jax.Array
-    config: ImpalaConfig
-    train: TrainState
-    actor: Actor
-    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
-    updates: jax.Array  # int32 []
-
-
 def credit(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Targets and advantages: `vtrace` of streams `[T, S]` by the config's numbers.
 
@@ -159,15 +149,9 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
     `init` raises ValueError when the sizes in the config do not divide.
     """
 
-    def init(key: jax.Array, config: ImpalaConfig) -> State:
-        config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
-        for size in agents.num_streams(team, config.num_envs):
-            layout(config, size)  # says which sizes do not divide
-        state_key, *keys = jax.random.split(key, 3)
-        begun = train_state.begin(environment, network, train_state.actor_and_critic, config, keys)
-        return State(state_key, config, *begun, jnp.zeros((), jnp.int32))
+    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout)
 
-    def step(state: State) -> tuple[State, Metrics]:
+    def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
         config, team = state.config, agents.team(environment, state.config.sharing)
         key, act_key, learn_key = jax.random.split(state.key, 3)
 
@@ -182,25 +166,23 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
         train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
 
         values, finite = agents.summarize(team, *metrics)
-        state = State(key, config, train, actor, agents.join(team, last), state.updates + 1)
+        state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
         return state, Metrics(values, episodes, finite)
 
-    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        team = agents.team(environment, state.config.sharing)
-        return agents.act(team, functools.partial(train_state.choose, jnp.asarray(greedy)), state.train, obs, carry, key)
-
-    def initial_carry(state: State) -> Any:
-        return agents.initial_carry(agents.team(environment, state.config.sharing), train_state.initial_carry, state.train)
-
-    by_environment = leaves_under(("actor", "discounted_return"))
-    return Algorithm(init, step, act, initial_carry, without_actor, reseed, by_environment=by_environment)
+    return to_algorithm(environment, init, step, train_state.choose)
 
 
 def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
     """How the rollouts of one set of parameters are cut into minibatches of trajectories."""
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
     cut = minibatches.layout(*sizes, pooled=config.prioritized)
-    cut.check_devices()  # the values of final observations are computed on each device for its own share
+    # The values of final observations are computed on each device for its own share.
+    number, devices = cut.rows // cut.num_minibatches * cut.groups * cut.block, tree.num_devices()
+    if number % devices:
+        raise ValueError(
+            f"a minibatch has {number} sequences (streams x num_steps / sequence_length / num_minibatches), which "
+            f"devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
+        )
     return cut
 
 

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollax import tree
 from rollax.acting import agents
 from rollax.acting.exploration import epsilon_schedule
-from rollax.acting.streams import Actor, Experience, by_stream, reseed, unroll, without_actor
-from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under
+from rollax.acting.streams import Experience, by_stream, unroll
+from rollax.algorithm import Algorithm, Finite, Metrics
+from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, train_state
@@ -77,17 +77,6 @@ class PQNConfig:
         return self.num_envs * self.num_steps
 
 
-class State(NamedTuple):
-    """Everything that changes. Where agents do not share all parameters, `train` is by group (`rollax.acting.agents`)."""
-
-    key: jax.Array
-    config: PQNConfig
-    train: TrainState
-    actor: Actor
-    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
-    updates: jax.Array  # int32 []
-
-
 class Batch(NamedTuple):
     """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
 
@@ -117,15 +106,9 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     """
     check_discrete(environment.action_space)
 
-    def init(key: jax.Array, config: PQNConfig) -> State:
-        config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
-        for size in agents.num_streams(team, config.num_envs):
-            layout(config, size)  # says which sizes do not divide
-        state_key, *keys = jax.random.split(key, 3)
-        begun = train_state.begin(environment, network, optimizers, config, keys)
-        return State(state_key, config, *begun, jnp.zeros((), jnp.int32))
+    init = functools.partial(begin, environment, network, optimizers, layout=layout)
 
-    def step(state: State) -> tuple[State, Metrics]:
+    def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
         config, team = state.config, agents.team(environment, state.config.sharing)
         key, act_key, learn_key = jax.random.split(state.key, 3)
 
@@ -142,18 +125,10 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
 
         values, finite = agents.summarize(team, *metrics)
-        state = State(key, config, train, actor, agents.join(team, last), state.updates + 1)
+        state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
         return state, Metrics(values, episodes, finite)
 
-    def act(state: State, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        team = agents.team(environment, state.config.sharing)
-        return agents.act(team, functools.partial(choose, state.config, jnp.asarray(greedy)), state.train, obs, carry, key)
-
-    def initial_carry(state: State) -> Any:
-        return agents.initial_carry(agents.team(environment, state.config.sharing), train_state.initial_carry, state.train)
-
-    by_environment = leaves_under(("actor", "discounted_return"))
-    return Algorithm(init, step, act, initial_carry, without_actor, reseed, by_environment=by_environment)
+    return to_algorithm(environment, init, step, choose)
 
 
 def epsilon_greedy(config: PQNConfig, progress: jax.Array, train: TrainState) -> Network:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax import tree
+from rollax.errors import divisors_near, multiples_near
 
 # Neighboring streams that are moved together. They are other environments (or other agents of one), so this correlates little
 # and saves most of the cost of sorting and gathering; blocks stay small enough that at least 64 groups shuffle independently.
@@ -37,15 +37,6 @@ class Layout(NamedTuple):
         """What is shuffled within a group."""
         return self.sequences * self.parts
 
-    def check_devices(self) -> None:
-        """Raises ValueError where the sequences of a minibatch cannot be split evenly over the devices."""
-        number, devices = self.rows // self.num_minibatches * self.groups * self.block, tree.num_devices()
-        if number % devices:
-            raise ValueError(
-                f"a minibatch has {number} sequences (streams x num_steps / sequence_length / num_minibatches), which "
-                f"devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
-            )
-
 
 def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:
     """How rollouts are cut; `pooled`: into a single group of single sequences, as sampling by priority needs.
@@ -56,18 +47,18 @@ def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatch
     Layout(sequences=128, length=1, groups=128, parts=1, block=16, num_minibatches=32)
     """
     if num_steps % sequence_length:
-        near = _divisors_near(num_steps, sequence_length)
+        near = divisors_near(num_steps, sequence_length)
         raise ValueError(
             f"num_steps ({num_steps}) must be a multiple of sequence_length ({sequence_length}): "
-            f"try sequence_length {near} or num_steps {_multiples_near(num_steps, sequence_length)}"
+            f"try sequence_length {near} or num_steps {multiples_near(num_steps, sequence_length)}"
         )
     sequences = num_steps // sequence_length
     parts = num_minibatches // math.gcd(sequences, num_minibatches)
     if num_streams % parts:
         raise ValueError(
             f"{num_streams} streams (num_envs x agents) of {sequences} sequences each cannot be split into num_minibatches "
-            f"({num_minibatches}) equal parts: try num_minibatches {_divisors_near(num_streams * sequences, num_minibatches)}"
-            f" or num_envs {_multiples_near(num_streams, parts)}"
+            f"({num_minibatches}) equal parts: try num_minibatches {divisors_near(num_streams * sequences, num_minibatches)}"
+            f" or num_envs {multiples_near(num_streams, parts)}"
         )
     if pooled:
         return Layout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
@@ -150,13 +141,3 @@ def epochs(
     empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     _, stop, learner, metrics = jax.lax.while_loop(unfinished, epoch, (*first, empty))
     return learner, {**metrics, "epochs": stop.astype(jnp.float32)}
-
-
-def _divisors_near(number: int, wanted: int) -> str:
-    divisors = sorted((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
-    return " or ".join(str(d) for d in sorted(divisors[:2]))
-
-
-def _multiples_near(number: int, divisor: int) -> str:
-    below = number // divisor * divisor
-    return " or ".join(str(n) for n in (below, below + divisor) if n > 0)

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from rollax.acting.streams import Experience
 from rollax.learning.losses import mean_and_variance
-from rollax.learning.returns import discounted_returns
+from rollax.learning.returns import Scalar
 from rollax.networks.core import Network, Preprocessed
 
 
@@ -86,6 +87,22 @@ def normalize(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
 def normalized(network: Network, moments: Moments) -> Network:
     """The network behind the normalization of its observations."""
     return Preprocessed(network, jax.tree_util.Partial(normalize, moments))
+
+
+def discounted_returns(
+    reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
+) -> tuple[Float[Array, ""], Float[Array, " T"]]:
+    """g_t = gamma g_{t-1} + r_t from the start of each episode; reward normalization divides by its standard deviation.
+
+    `initial`: g before the first step, from the rollout before. Returns: g after the last step (0 where an episode ended), and
+    g `[T]`.
+    """
+
+    def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        running = gamma * running + step[0]
+        return jnp.where(step[1], 0.0, running), running
+
+    return jax.lax.scan(forward, initial, (reward, ended), unroll=8)
 
 
 def scale_rewards(

@@ -45,22 +45,6 @@ def gae(
     return jax.lax.scan(backward, jnp.zeros_like(delta[0]), (delta, decay), reverse=True, unroll=8)[1]
 
 
-def discounted_returns(
-    reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
-) -> tuple[Float[Array, ""], Float[Array, " T"]]:
-    """g_t = gamma g_{t-1} + r_t from the start of each episode; reward normalization divides by its standard deviation.
-
-    `initial`: g before the first step, from the rollout before. Returns: g after the last step (0 where an episode ended), and
-    g `[T]`.
-    """
-
-    def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        running = gamma * running + step[0]
-        return jnp.where(step[1], 0.0, running), running
-
-    return jax.lax.scan(forward, initial, (reward, ended), unroll=8)
-
-
 def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any]:
     """`function` over the stream axis 1 of `[T, S]` arrays; its last `shared` arguments are the same for all streams."""
 

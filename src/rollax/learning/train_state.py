@@ -1,7 +1,6 @@
 """Parameters and what belongs to them. Optimizers are rebuilt at every trace from numbers that may be traced, so that their
 states are arrays only."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,9 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting import agents
-from rollax.acting.streams import Actor, Experience, begin_streams, by_stream
-from rollax.environments.core import Environment
+from rollax.acting.streams import Experience
 from rollax.learning import normalization
 from rollax.networks.core import Extras, Network, choose_action, sample_action
 
@@ -28,33 +25,12 @@ class TrainState(NamedTuple):
     returns: normalization.Moments | None  # of discounted returns, None where rewards are not normalized
 
 
-def begin(
-    environment: Environment,
-    make_network: Callable[[jax.Array], Network],
-    make_optimizers: Callable[..., Any],
-    config: Any,
-    keys: Any,
-) -> tuple[TrainState, Actor, jax.Array]:
-    """New train states of all agents, by group where they do not share all, actors, and discounted returns `[S]` of zero.
-
-    `make_optimizers(config, progress)`; `keys`: of the networks and of the environments. The config has `num_envs`, `sharing`,
-    `normalize_observations` and `normalize_rewards`.
-    """
-    team, optimizers = agents.team(environment, config.sharing), make_optimizers(config, 0.0)
-    networks = agents.make(team, make_network, keys[0])
-    carry = agents.initial_carry(team, lambda network: network.initial_carry(), networks)
-    actor = begin_streams(environment, keys[1], config.num_envs, carry)
-
-    def new(network: Network, obs: Any) -> tuple[TrainState]:
-        states = {name: optimizers[name].init(part) for name, part in split(network).items()}
-        one = jax.tree.map(lambda x: x[0], obs)
-        observations = normalization.initial(one) if config.normalize_observations else None
-        returns = normalization.initial(0.0) if config.normalize_rewards else None
-        return (TrainState(network, states, observations, returns),)
-
-    obs = agents.split(team, jax.tree.map(lambda x: x[: team.num_agents], by_stream(environment, actor.obs)))
-    (train,) = agents.each(team, new, networks, obs)
-    return train, actor, jnp.zeros(config.num_envs * team.num_agents)
+def new(network: Network, optimizers: dict[str, optax.GradientTransformation], obs: Any, config: Any) -> TrainState:
+    """Before any update. `obs`: one observation; the config has `normalize_observations` and `normalize_rewards`."""
+    states = {name: optimizers[name].init(part) for name, part in split(network).items()}
+    observations = normalization.initial(obs) if config.normalize_observations else None
+    returns = normalization.initial(0.0) if config.normalize_rewards else None
+    return TrainState(network, states, observations, returns)
 
 
 def normalized(network: Any, observations: normalization.Moments | None) -> Network:
@@ -62,17 +38,12 @@ def normalized(network: Any, observations: normalization.Moments | None) -> Netw
     return network if observations is None else normalization.normalized(network, observations)
 
 
-def initial_carry(train: TrainState) -> Any:
-    """The memory that an episode begins with."""
-    return train.network.initial_carry()
-
-
 def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
     """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides."""
     return sample_action(normalized(train.network, train.observations), carry, obs, reset, key)
 
 
-def choose(greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
+def choose(config: Any, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
     """As `sample` within an episode, or the mode of the policy where `greedy`: memory and action."""
     return choose_action(normalized(train.network, train.observations), carry, obs, key, greedy)
 
@@ -95,22 +66,9 @@ def observe(train: TrainState, rollout: Experience) -> TrainState:
 
 
 def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
-    """Adam on gradients clipped by their global norm."""
-    return optax.chain(clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
-
-
-def clip_by_global_norm(max_norm: jax.Array | float) -> optax.GradientTransformation:
-    """g where ||g|| < max_norm, else g max_norm / ||g||, of the norm over all arrays together (Pascanu et al. 2013).
-
-    As `optax.clip_by_global_norm`, bit for bit, but for `max_norm` 0 and a gradient of 0, which there is 0 / 0.
-    """
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        norm = optax.tree.norm(updates)
-        is_small, divisor = norm < max_norm, jnp.where(norm == 0, 1.0, norm)
-        return jax.tree.map(lambda g: jnp.where(is_small, g, g / divisor.astype(g.dtype) * max_norm), updates), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    """Adam on gradients clipped by their global norm (Pascanu et al. 2013)."""
+    max_norm = jnp.maximum(max_norm, jnp.finfo(jnp.float32).tiny)  # 0, with a gradient of 0, would divide 0 by 0
+    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
 
 
 def anneal(initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float) -> jax.Array:
