@@ -62,7 +62,7 @@ def train(arguments: list[str], shared: Shared) -> int:
         sweep={name: [number(name, value) for value in values] for name, values in sweep.items()},
         opponents={kind: str(run) for kind, run in single(opponents).items()},
         evolve=evolve,
-        options=parsed.options,
+        options=parsed.run,
         imports=shared.imports,
     )
     close(result.summary(), parsed.json)
@@ -81,7 +81,7 @@ def _command(algorithm: str, environment: str) -> type:
     return dataclasses.make_dataclass(
         "Train",
         [
-            ("options", tyro.conf.OmitArgPrefixes[RunOptions], dataclasses.field(default=options)),
+            ("run", tyro.conf.OmitArgPrefixes[RunOptions], dataclasses.field(default=options)),
             ("json", Annotated[bool, tyro.conf.arg(help="End with one JSON object also on a terminal.")], False),
             ("config", kinds.config, dataclasses.field(default=config)),
             ("network", kinds.network_config, dataclasses.field(default=network)),
