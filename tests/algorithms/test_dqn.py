@@ -17,6 +17,7 @@ from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init, 
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks.q_networks import QNetworkConfig, q_network
+from rollax.replay import prioritized
 from rollax.replay.ring import Batch
 
 
@@ -152,6 +153,19 @@ def test_no_step_of_an_agent_that_has_left() -> None:
     for stream, number in enumerate(size.reshape(-1)):
         runs = np.isclose(steps.next_obs[stream, : number - 1], steps.obs[stream, 1:number], atol=1e-6)
         assert np.array_equal(runs.all(axis=-1), ~ended[stream, : number - 1]), "after an end comes another episode"
+
+
+def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
+    """A member whose exponent evolves samples by the new one at once; one whose exponent stays keeps its tree bit for bit."""
+    row = BY_NAME["dqn-rainbow"]
+    algorithm, state = row.make(row.environment), begun("dqn-rainbow")
+    exponents = {"priority_exponent": jnp.zeros(())}, {"learning_rate": jnp.ones(())}
+    other, same = (algorithm.with_config(state, dataclasses.replace(state.config, **change)) for change in exponents)
+    number = float(jnp.sum(state.replay.replay.size))
+    assert float(prioritized.total(other.replay.tree)) == pytest.approx(number), "p^0 is 1 for each"
+    assert float(prioritized.total(state.replay.tree)) != pytest.approx(number)
+    for before, after in zip(jax.tree.leaves(state.replay), jax.tree.leaves(same.replay), strict=True):
+        assert np.array_equal(before, after)
 
 
 @pytest.mark.parametrize(
