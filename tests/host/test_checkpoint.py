@@ -112,6 +112,21 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(checkpoints):
     assert jax.random.uniform(restored.key) == jax.random.uniform(state.key)
 
 
+def test_an_empty_folder_is_no_checkpoint(checkpoints, tmp_path):
+    """A loss of power can leave one: the one before is the last, and the place is free for another."""
+    state, other = make_state(), make_state(1)
+    checkpoints.save(5, state, {"return_mean": 1.0})
+    checkpoints.wait()
+    (folder,) = tmp_path.rglob("step_000000000005")
+    (folder.parent / "step_000000000010").mkdir()
+    assert checkpoints.steps() == [5]
+    found, restored, warnings = checkpoints.restore("last", state)
+    assert found == 5 and same_bits(restored, state) and "it is empty" in warnings[0]
+    assert checkpoints.save(10, other, {"return_mean": 1.0})
+    found, restored, warnings = checkpoints.restore("last", state)
+    assert (found, warnings) == (10, []) and same_bits(restored, other)
+
+
 def test_another_process_later_sees_the_same(tmp_path):
     state = make_state()
     first = Checkpoints(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import rollax
-from host.runs import FRAMES, NETWORK, SMALL, Bad, Script, check_same, evaluations, metrics, newest, options
+from host.runs import FRAMES, NETWORK, SMALL, Bad, Script, bits, check_same, evaluations, metrics, newest, options, whole_state
 from rollax.host import run_folder
 
 
@@ -119,6 +119,22 @@ def test_more_steps(train: Callable, undisturbed: Path) -> None:
     assert metrics(result.folder) == metrics(undisturbed)
     with pytest.raises(rollax.UsageError, match="is finished"):
         rollax.resume(result.folder)
+
+
+def test_a_finished_run_with_a_damaged_end_goes_on_from_before(train: Callable) -> None:
+    """It is not finished, as nobody can load its last state: it is trained again from the checkpoint before."""
+    result = train(updates=6, eval_count=2)
+    whole = bits(whole_state(result.folder))
+    files = [
+        path for path in (result.folder / "checkpoints" / f"step_{6 * FRAMES:012d}" / "state").rglob("*") if path.is_file()
+    ]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(bytes(byte ^ 0xFF for byte in largest.read_bytes()))
+    script = Script()
+    again = rollax.resume(result.folder, show=script)
+    assert (again.status, again.steps) == ("done", 6 * FRAMES)
+    assert "is damaged" in script.text
+    assert bits(whole_state(result.folder)) == whole
 
 
 def test_a_resume_that_is_refused_changes_nothing(train: Callable) -> None:

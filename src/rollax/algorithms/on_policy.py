@@ -1,4 +1,4 @@
-"""What all that learn from rollouts have alike outside of their updates: the state they begin with, and acting elsewhere."""
+"""What PPO, IMPALA and PQN share outside of an update: the state before the first one, and acting with what was learnt."""
 
 import functools
 from collections.abc import Callable
