@@ -67,7 +67,7 @@ def observe(train: TrainState, rollout: Experience) -> TrainState:
 
 def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
     """Adam on gradients clipped by their global norm (Pascanu et al. 2013)."""
-    max_norm = jnp.maximum(max_norm, jnp.finfo(jnp.float32).tiny)  # 0, with a gradient of 0, would divide 0 by 0
+    max_norm = jnp.where(max_norm > 0, max_norm, jnp.finfo(jnp.float32).tiny)  # 0, with a gradient of 0, divides 0 by 0
     return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
 
 
