@@ -284,7 +284,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out"),
-        ("render", "--out --checkpoint --seed --episodes"),
+        ("render", "--out --checkpoint --seed --episodes --member"),
         ("train sac", "--config.target-entropy --config.warmup"),
         ("envs", "--json"),
         ("algorithms", "--json"),

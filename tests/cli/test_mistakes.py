@@ -144,7 +144,8 @@ def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("words", [["--checkpoint", "worst"], ["--checkpoint", "7"], ["--member", "1"]])
 def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[str]) -> None:
-    refused(rollax("eval", finished, *words), "error: ", words[1])
+    for command in ("eval", "render"):
+        refused(rollax(command, finished, *words), "error: ", words[1])
 
 
 def test_a_run_folder_that_is_in_use(rollax: Rollax, tmp_path_factory: pytest.TempPathFactory) -> None:

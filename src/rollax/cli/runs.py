@@ -145,6 +145,8 @@ class Render:
     """How many episodes, one after the other."""
     stochastic: bool = False
     """Sample actions instead of taking the likeliest."""
+    member: int | None = None
+    """Which member of a population; the best when not given."""
     text: bool = False
     """Show it in the terminal's characters and write no GIF (environments with a grid)."""
 
@@ -159,9 +161,9 @@ def render(arguments: list[str], shared: Shared) -> int:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")
     if given.text and given.out is not None:
         raise UsageError(f"--text writes nothing to --out ({given.out}): leave one of them out")
+    which = {name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes")}
     if given.text:
-        show(given.run, given.checkpoint, seed=given.seed, episodes=given.episodes, greedy=not given.stochastic)
+        show(given.run, greedy=not given.stochastic, **which)
         return 0
-    path = draw(given.run, given.out, given.checkpoint, seed=given.seed, episodes=given.episodes, greedy=not given.stochastic)
-    print(path)
+    print(draw(given.run, given.out, greedy=not given.stochastic, **which))
     return 0
