@@ -96,6 +96,16 @@ def test_the_default_folder(train: Callable, tmp_path: Path, monkeypatch: pytest
     assert all(folder.parent == Path("runs/probe-memory") and folder.name.startswith("ppo-") for folder in folders)
 
 
+def test_a_name_that_another_run_has_taken_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is taken at the same moment: who makes the folder has it."""
+    names = iter(["first", "first", "second"])
+    monkeypatch.setattr(run_folder, "_default_folder", lambda spec: tmp_path / "runs" / next(names, "second"))
+    spec: Any = None
+    assert [run_folder._new_folder(spec).name for _ in range(2)] == ["first", "second"]
+    with pytest.raises(rollax.UsageError, match="no name left for another run: choose a --run-dir"):
+        run_folder._new_folder(spec)
+
+
 def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a loss of power leaves the former config.yaml or the new one, whole: content, then name, then the folder."""
     done: list[str] = []
