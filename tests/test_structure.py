@@ -24,7 +24,7 @@ EXCEPTIONS: dict[str, dict[str, int]] = {
         "tests/environments/broken.py": 406,
         "tests/environments/test_granular.py": 459,
         "tests/environments/test_rulesets.py": 734,
-        "tests/host/test_checkpoint.py": 455,
+        "tests/host/test_checkpoint.py": 447,
         "tests/host/test_stopping.py": 450,
         "tests/networks/test_layers.py": 401,
     },

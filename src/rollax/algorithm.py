@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from rollax import tree
+
 State = Any  # a pytree of arrays
 Carry = Any  # a policy's memory: a pytree of arrays, `()` without memory
 
@@ -33,16 +35,26 @@ class EpisodeSums(NamedTuple):
 
 
 class Finite(NamedTuple):
-    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True.
-
-    `rollax.learning.losses.still_finite` makes it.
-    """
+    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True."""
 
     observation: Any = True
     reward: Any = True
     advantage: Any = True
     loss: Any = True
     parameters: Any = True
+
+
+def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any) -> Finite:
+    """Which of them hold neither NaN nor infinity; None holds none.
+
+    Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
+    """
+    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
+    is_well = jnp.all(jnp.stack(effects))
+    causes = [
+        tree.all_finite(x) & (is_well | tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))) for x in (obs, reward)
+    ]
+    return Finite(*causes, *effects)
 
 
 class Metrics(NamedTuple):

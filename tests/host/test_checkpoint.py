@@ -291,29 +291,6 @@ def test_what_was_just_saved_stays_whatever_is_newer(tmp_path):
     assert checkpoints.steps() == [50, 100]
 
 
-def test_all_is_on_disk_before_anything_is_deleted(tmp_path, monkeypatch):
-    """So that a loss of power leaves a whole checkpoint: files, their folders and the name, each synced in its turn."""
-    done = []
-    sync, rename, rmtree = os.fsync, Path.rename, shutil.rmtree
-    named = lambda handle: os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path)  # noqa: E731
-    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(named(handle)), sync(handle)))
-    monkeypatch.setattr(Path, "rename", lambda path, to: (done.append(f"{path.name} > {to.name}"), rename(path, to))[1])
-    monkeypatch.setattr(shutil, "rmtree", lambda path, *rest: (done.append(f"deleted {Path(path).name}"), rmtree(path, *rest)))
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, keep_best=0)
-    checkpoints.save(1, small_state(1), {})
-    checkpoints.wait()
-    del done[:]
-    checkpoints.save(2, small_state(2), {})
-    checkpoints.close()
-    second = "step_000000000002"
-    named_at = done.index(f"{second}.writing > {second}")
-    files = [path.relative_to(tmp_path / "checkpoints" / second) for path in (tmp_path / "checkpoints" / second).rglob("*")]
-    assert len(files) > 4
-    for path in (Path("."), *files):
-        assert os.path.normpath(f"checkpoints/{second}.writing/{path}") in done[:named_at], path
-    assert named_at < done.index("checkpoints", named_at) < done.index("deleted step_000000000001.deleted")
-
-
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
     like: dict

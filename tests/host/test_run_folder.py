@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 
 import rollax
 from host.runs import FRAMES, NETWORK, SMALL, Bad, Script, bits, check_same, evaluations, metrics, newest, options, whole_state
-from rollax.host import files, run_folder
+from rollax.host import run_folder
 
 
 def test_every_episode_of_every_evaluation_is_kept(undisturbed: Path) -> None:
@@ -104,19 +103,6 @@ def test_a_name_that_another_run_has_taken_is_passed_over(tmp_path: Path, monkey
     assert [run_folder._new_folder(spec).name for _ in range(2)] == ["first", "second"]
     with pytest.raises(rollax.UsageError, match="no name left for another run: choose a --run-dir"):
         run_folder._new_folder(spec)
-
-
-def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a loss of power leaves the former config.yaml or the new one, whole: content, then name, then the folder."""
-    done: list[str] = []
-    sync, replace = os.fsync, Path.replace
-    named = lambda handle: os.path.relpath(os.readlink(f"/proc/self/fd/{handle}"), tmp_path)  # noqa: E731
-    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(named(handle)), sync(handle)))
-    monkeypatch.setattr(Path, "replace", lambda path, to: (done.append(f"{path.name} > {to.name}"), replace(path, to))[1])
-    files.write_atomically(tmp_path / "config.yaml", b"new")
-    unfinished = f".config.yaml.{os.getpid()}"
-    assert done == [unfinished, f"{unfinished} > config.yaml", "."]
-    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_a_run_may_be_moved(train: Callable, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from rollax import tree
 from rollax.acting import agents
 from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
 from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
-from rollax.algorithm import Algorithm, EpisodeSums, Finite, Metrics, leaves_under
+from rollax.algorithm import Algorithm, EpisodeSums, Finite, Metrics, leaves_under, still_finite
 from rollax.environments.core import Environment
-from rollax.learning import losses, normalization
+from rollax.learning import normalization
 from rollax.learning.train_state import anneal
 from rollax.networks.critics import critic_values
 from rollax.replay.config import cycle
@@ -222,5 +222,5 @@ def report(experience: Experience, metrics: dict[str, jax.Array], agent: Any) ->
     active = metrics.pop("active")
     number = jnp.sum(active)
     means = {name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan) for name, x in metrics.items()}
-    finite = losses.still_finite(experience.next_obs, experience.reward, None, metrics["loss"], agent.network)
-    return means | {"gradient_steps": number, "reward": losses.mean(experience.reward, experience.mask)}, finite
+    finite = still_finite(experience.next_obs, experience.reward, None, metrics["loss"], agent.network)
+    return means | {"gradient_steps": number, "reward": jnp.mean(experience.reward, where=experience.mask)}, finite

@@ -5,9 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rollax import tree
 from rollax.acting.streams import Experience
-from rollax.algorithm import Finite
+from rollax.algorithm import Finite, still_finite
 
 # Equal numbers, each computed in a few float32 operations, differ by less than this share of their size.
 ROUNDING = 4 * float(jnp.finfo(jnp.float32).eps)
@@ -100,16 +99,3 @@ def report(
         "reward": mean(rollout.reward, mask),
         "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
     }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, network)
-
-
-def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any) -> Finite:
-    """Which of them hold neither NaN nor infinity; None holds none.
-
-    Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
-    """
-    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
-    is_well = jnp.all(jnp.stack(effects))
-    causes = [
-        tree.all_finite(x) & (is_well | tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))) for x in (obs, reward)
-    ]
-    return Finite(*causes, *effects)
