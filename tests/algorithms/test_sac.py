@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algorithms.reference import SAC, Reward, batch_of, check_layers, layers_of, random_batches
+from algorithms.reference import SAC, Reward, batch_of, check_layers, doubles, layers_of, random_batches
 from laws.programs import differs
 from laws.walk import Walk
 from rollax import tree
@@ -26,17 +26,18 @@ def begun(config: SACConfig) -> Any:
 RATES = [(1.0, {}), (2.0, {"critic_learning_rate": 2e-2}), (3.0, {"temperature_learning_rate": 5e-3})]
 
 
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(("delay", "rates"), RATES)
 def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -> None:
     """Six gradient steps against NumPy: critics and their targets each time, policy and temperature in every `delay`-th."""
     config = dataclasses.replace(CONFIG, policy_delay=delay, **rates)
-    agent = begun(config)
+    agent, settings = doubles((begun(config), tree.as_leaves(config)))
     expected, step = SAC(agent, config), jax.jit(update)
-    for i, batch in enumerate(random_batches(6, 16)):
+    for i, batch in enumerate(doubles(random_batches(6, 16))):
         normals = np.asarray(jax.random.normal(jax.random.key(i), (2, 16, 3)), float)
         expected.update(jax.tree.map(lambda x: np.asarray(x, float), batch), *normals)
         before = agent
-        agent, _ = step(agent, tree.as_leaves(config), batch, jax.random.key(i))
+        agent, _ = step(agent, settings, batch, jax.random.key(i))
         assert differs(before.network.actor, agent.network.actor) == ((i + 1) % delay == 0)
         assert differs(before.log_temperature, agent.log_temperature) == ((i + 1) % delay == 0)
         assert differs(before.target, agent.target)

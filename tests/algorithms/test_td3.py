@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algorithms.reference import TD3, Reward, check_layers, layers_of, random_batches
+from algorithms.reference import TD3, Reward, check_layers, doubles, layers_of, random_batches
 from laws.programs import assert_close, differs, fresh
 from laws.walk import Walk
 from rollax import tree
@@ -25,17 +25,18 @@ def begun(config: TD3Config, seed: int = 0) -> Any:
     return init(deterministic(Walk(continuous=True), SHAPE, jax.random.key(seed)), tree.as_leaves(config))
 
 
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("delay", [1.0, 2.0, 3.0])
 def test_updates_are_those_of_the_paper(delay: float) -> None:
     """Six gradient steps against NumPy: critics each time, policy and both targets every `delay`-th, from new critics."""
     config = dataclasses.replace(CONFIG, policy_delay=delay)
-    agent = begun(config)
+    agent, settings = doubles((begun(config), tree.as_leaves(config)))
     expected, step = TD3(agent, config), jax.jit(update)
-    for i, batch in enumerate(random_batches(6, 16)):
+    for i, batch in enumerate(doubles(random_batches(6, 16))):
         normal = np.asarray(jax.random.normal(jax.random.key(i), (16, 3)), float)
         expected.update(jax.tree.map(lambda x: np.asarray(x, float), batch), normal)
         before = agent
-        agent, _ = step(agent, tree.as_leaves(config), batch, jax.random.key(i))
+        agent, _ = step(agent, settings, batch, jax.random.key(i))
         moves = (i + 1) % delay == 0
         assert differs(before.target, agent.target) == moves
         assert differs(before.network.actor, agent.network.actor) == moves
