@@ -45,6 +45,13 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     assert now["megabytes"] < MOST_MEGABYTES, f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
 
 
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """What a test compiles may be of double precision."""
+    with jax.enable_x64(True):
+        yield
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves slow tests out unless `-m` asks for something."""
     if not config.getoption("markexpr"):

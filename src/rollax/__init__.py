@@ -3,8 +3,14 @@
 from rollax import startup  # noqa: F401  before all that takes long
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
+from rollax.algorithms.cma_mae import CMAMAEConfig, cma_mae
+from rollax.algorithms.cma_maega import CMAMAEGAConfig, cma_maega
+from rollax.algorithms.cma_me import CMAMEConfig, cma_me
+from rollax.algorithms.cma_mega import CMAMEGAConfig, cma_mega
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
+from rollax.algorithms.map_elites import MAPElitesConfig, map_elites
+from rollax.algorithms.omg_mega import OMGMEGAConfig, omg_mega
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
@@ -23,6 +29,18 @@ from rollax.version import __version__
 
 __all__ = [
     "__version__",
+    "omg_mega",
+    "OMGMEGAConfig",
+    "map_elites",
+    "MAPElitesConfig",
+    "cma_mega",
+    "CMAMEGAConfig",
+    "cma_me",
+    "CMAMEConfig",
+    "cma_maega",
+    "CMAMAEGAConfig",
+    "cma_mae",
+    "CMAMAEConfig",
     "Algorithm",
     "AlgorithmEntry",
     "DQNConfig",

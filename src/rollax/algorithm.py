@@ -106,6 +106,8 @@ class Algorithm(NamedTuple):
     # The config in a state, and a state with another one: sweeps, population-based training and resuming change settings.
     config: Callable[[State], Any] = lambda state: state.config
     with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
+    # Numbers of a state that every evaluation reports besides its episodes, such as an archive's coverage: scalars by name.
+    state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
     # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
     by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import jax
 import pytest
 
 from laws.programs import compilation
@@ -11,11 +10,4 @@ from laws.programs import compilation
 @pytest.fixture(autouse=True, scope="package")
 def _quick_compilation() -> Iterator[None]:
     with compilation(optimized=False):
-        yield
-
-
-@pytest.fixture
-def double_precision() -> Iterator[None]:
-    """What a test compiles may be of double precision."""
-    with jax.enable_x64(True):
         yield

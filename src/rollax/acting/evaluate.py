@@ -23,6 +23,7 @@ class Episodes(NamedTuple):
     truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
     info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of the environment's `info`
     descriptor: Any = None  # float [N, K]: of each episode; None where the environment describes no behavior
+    state_metrics: dict[str, jax.Array] = {}  # []: what the algorithm says of the state whose policy played
 
 
 class Playing(NamedTuple):
@@ -50,8 +51,8 @@ def policy_of(algorithm: Algorithm, state: Any, greedy: bool | jax.Array) -> Pol
 
 
 def begin_episodes(environment: Environment, keys: jax.Array, carry: Any) -> Playing:
-    """Episodes before their first step, by a key each, `[N]`. `carry`: the memory in one environment."""
-    actor = begin(environment, *jax.vmap(environment.reset)(keys), carry)
+    """Episodes before their first step, by a key each, `[N]`. `carry`: a memory for each, `[N]`."""
+    actor = begin(environment, *jax.vmap(environment.reset)(keys), ())._replace(carry=carry)
     no = jnp.zeros(keys.shape, bool)
     # Every leaf of a definite type, so that the first step compiles no second program.
     return tree.as_leaves(Playing(actor, no, no))
@@ -83,15 +84,31 @@ def evaluator(
     gets after its own end does not count. `descriptor`: how the descriptor of an episode is extracted, as for
     `descriptors.describing`; None: as the environment has it.
     """
-    describing = descriptors.describing(environment, descriptor, max_steps)
+    play_all = episodes(environment, max_steps, descriptor)
 
     def evaluate(state: Any, key: jax.Array) -> Episodes:
+        policy, carry = policy_of(algorithm, state, greedy), algorithm.initial_carry(state)
+        each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_episodes, *jnp.shape(x))), carry)
+        return play_all(policy, each, num_episodes, key)._replace(state_metrics=algorithm.state_metrics(state))
+
+    return evaluate
+
+
+def episodes(
+    environment: Environment, max_steps: int, descriptor: descriptors.Choice = None
+) -> Callable[[Policy, Any, int, jax.Array], Episodes]:
+    """`(policy, carry [N], N, key) -> Episodes`: N episodes side by side by a policy, a memory for each, until all ended.
+
+    What is in a memory may be the policy itself, so that each episode is played by another. `descriptor`: as for `evaluator`.
+    """
+    describing = descriptors.describing(environment, descriptor, max_steps)
+
+    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array) -> Episodes:
         reset_key, run_key = jax.random.split(key)
-        policy = policy_of(algorithm, state, greedy)
-        playing = begin_episodes(environment, jax.random.split(reset_key, num_episodes), algorithm.initial_carry(state))
-        keys = jax.random.split(run_key, num_episodes)
+        playing = begin_episodes(environment, jax.random.split(reset_key, number), carry)
+        keys = jax.random.split(run_key, number)
         # Truth values and whole numbers are added up in float32.
-        info = jax.tree.map(lambda x: jnp.zeros((num_episodes, *x.shape)), info_shapes(environment))
+        info = jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), info_shapes(environment))
 
         def running(loop: tuple[Any, ...]) -> jax.Array:
             time, playing, _, _ = loop
@@ -105,14 +122,14 @@ def evaluator(
             info = tree.where(alive, jax.tree.map(jnp.add, info, after.info), info)
             return time + 1, playing, info, describing.add(memory, after.state, time, alive)
 
-        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(num_episodes)
+        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(number)
         _, playing, info, memory = jax.lax.while_loop(running, body, loop)
         length = playing.actor.episode_length
         length = length if environment.num_agents is None else jnp.max(length, axis=-1)
         descriptor = describing.finish(memory, length)
         return Episodes(playing.actor.episode_return, length, playing.terminated, playing.truncated, info, descriptor)
 
-    return evaluate
+    return play_all
 
 
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:

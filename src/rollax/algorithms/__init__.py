@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from rollax.algorithms import dqn, impala, ppo, pqn, sac, td3
+from rollax.algorithms import cma_mae, cma_maega, cma_me, cma_mega, dqn, impala, map_elites, omg_mega, ppo, pqn, sac, td3
 from rollax.algorithms.registry import AlgorithmEntry, find, fits, list_algorithms, register_algorithm, registered
 from rollax.errors import UsageError
-from rollax.networks import critics, q_networks
+from rollax.networks import critics, q_networks, solutions
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 
 
@@ -25,6 +25,12 @@ def _actor_critic_fits(config: Any, network: Any) -> None:
             f"network.shared leaves no critic apart that config.{given[0]} ({getattr(config, given[0])}) could be for: "
             "leave one of the two out"
         )
+
+
+def _archive_of(make: Any, config: type, summary: str) -> AlgorithmEntry:
+    """A quality-diversity algorithm."""
+    parts = solutions.PolicyConfig, solutions.solution, fits
+    return AlgorithmEntry(make, config, *parts, summary, "evaluations", ("coverage", "qd_score", "fitness_best"))
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
@@ -68,6 +74,26 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         fits,
         "soft actor-critic: continuous actions, from replay, learned temperature",
     ),
+    "map_elites": _archive_of(
+        map_elites.map_elites,
+        map_elites.MAPElitesConfig,
+        "quality-diversity: the best policy or solution of every cell of behaviors, varied",
+    ),
+    "cma_me": _archive_of(
+        cma_me.cma_me, cma_me.CMAMEConfig, "quality-diversity: evolution strategies that climb what improves the archive"
+    ),
+    "cma_mae": _archive_of(
+        cma_mae.cma_mae, cma_mae.CMAMAEConfig, "quality-diversity: CMA-ME with cells that ask for more slowly"
+    ),
+    "omg_mega": _archive_of(
+        omg_mega.omg_mega, omg_mega.OMGMEGAConfig, "quality-diversity with gradients: random steps along those of a closed form"
+    ),
+    "cma_mega": _archive_of(
+        cma_mega.cma_mega, cma_mega.CMAMEGAConfig, "quality-diversity with gradients: steps adapted by CMA-ES"
+    ),
+    "cma_maega": _archive_of(
+        cma_maega.cma_maega, cma_maega.CMAMAEGAConfig, "quality-diversity with gradients: CMA-MEGA with the cells of CMA-MAE"
+    ),
     "td3": AlgorithmEntry(
         td3.td3,
         td3.TD3Config,
@@ -85,6 +111,7 @@ __all__ = [
     "find",
     "impala",
     "list_algorithms",
+    "map_elites",
     "ppo",
     "pqn",
     "register_algorithm",

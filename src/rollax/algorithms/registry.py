@@ -28,7 +28,9 @@ class AlgorithmEntry(NamedTuple):
     make_network: Callable[[Environment, Any, jax.Array], Any] = actor_critic  # (environment, network config, key) -> network
     check: Callable[[Any, Any], None] = fits  # (config, network config): raises UsageError when they do not go together
     summary: str = ""
-    unit: str = "frames"  # what steps count: frames of the environment, or evaluations
+    unit: str = "steps"  # what steps count, in words: of the environment, or "evaluations" of solutions
+    # Numbers by name, of updates and of evaluations (`Algorithm.state_metrics`), that a run shows besides returns.
+    shown: tuple[str, ...] = ()
 
 
 _registered: dict[str, AlgorithmEntry] = {}

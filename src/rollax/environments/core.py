@@ -115,6 +115,14 @@ class DescribedEnvironment(Environment, Protocol):
         ...
 
 
+class ScoredEnvironment(DescribedEnvironment, Protocol):
+    """An environment of one step whose action is a solution, and whose reward and descriptor are a closed form of it."""
+
+    def score(self, solution: Any) -> tuple[jax.Array, jax.Array]:
+        """What the step would give: reward, float32 [], and descriptor, float32 [D]. It can be differentiated."""
+        ...
+
+
 def descriptor_space(environment: Any) -> Box | None:
     """The space of the descriptors of an environment's states; None where it has none."""
     return getattr(environment, "descriptor_space", None)

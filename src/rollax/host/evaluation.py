@@ -39,6 +39,7 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = (), with_
         name: np.asarray(total, float).reshape(-1, *total.shape[length.ndim :]).mean(axis=0).tolist()
         for name, total in (episodes.info | described).items()
     }
+    told |= {name: float(np.mean(value)) for name, value in episodes.state_metrics.items()}
     return told | {
         **{f"return_{name}": value for name, value in summarize(returns, with_interval=with_interval).items()},
         "length_mean": float(length.mean()),

@@ -20,7 +20,7 @@ from rollax.host.evaluation import Metric, default_metrics, further, measured
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
-from rollax.host.settings import Spec
+from rollax.host.settings import Spec, entry
 from rollax.host.signals import StopRequest
 
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
@@ -176,10 +176,11 @@ def _evaluate_if_due(session: Session) -> bool:
     if warning is not None:
         session.show.message(f"warning: {warning}")
     over = f"{session.program.num_members} members" if session.program.num_members else f"{values['episodes']} episodes"
+    shown = further([*episodes.info, *entry(session.spec.algorithm).shown], values)
     session.show.message(
         f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
         f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
-        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in further(episodes.info, values))}"
+        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in shown)}"
     )
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
@@ -229,7 +230,8 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
         one, yes, kinds = jnp.ones(1), jnp.ones(1, bool), agent_types(shown)
         episodes = Episodes(jnp.ones((1, len(kinds))) if kinds else one, one, yes, yes)
         try:
-            _check_best_metric(spec, {**default_metrics(episodes, kinds), **info_shapes(shown), "episodes": 1})
+            further_values = dict.fromkeys(entry(spec.algorithm).shown, 0.0) | info_shapes(shown)
+            _check_best_metric(spec, {**default_metrics(episodes, kinds), **further_values, "episodes": 1})
         except UsageError as error:
             raise UsageError(f"{error} If it is a number of your own, train and resume from Python with metrics=...") from None
 
@@ -348,5 +350,7 @@ def _show_progress(session: Session, values: dict[str, Any]) -> None:
     eta = session.busy_seconds / session.busy_updates * left
     returns = np.asarray(values.get("episode_return", np.nan), float)
     shown = f"{np.nanmean(returns):.2f}" if np.isfinite(returns).any() else "-"
-    figures = {"return": shown, "steps/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
+    kind = entry(session.spec.algorithm)
+    figures = {name: f"{np.mean(values[name]):,.4g}" for name in kind.shown if name in values} or {"return": shown}
+    figures |= {f"{kind.unit}/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
     session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)

@@ -50,6 +50,9 @@ def bad_members(rows: Metrics) -> np.ndarray:
     return ~np.all(np.stack([values[-1] for values in rows.finite]), axis=0)
 
 
+_GROUPS = ("info", "state_metrics")  # fields of `Episodes` that are arrays by name
+
+
 class Recorder:
     """The sinks of a run, and its evaluations in one file. `resume_from`: the step that a resumed run goes on from.
 
@@ -90,8 +93,8 @@ class Recorder:
         """
         numbers = {f"evaluation/{name}": _scalar(value) for name, value in values.items()}
         self._others.write(step, numbers)
-        arrays = {name: value for name, value in episodes.items() if name != "info" and value is not None}
-        arrays |= {f"info/{name}": value for name, value in episodes.get("info", {}).items()}
+        arrays = {name: value for name, value in episodes.items() if name not in _GROUPS and value is not None}
+        arrays |= {f"{group}/{name}": value for group in _GROUPS for name, value in episodes.get(group, {}).items()}
         row = {name: np.asarray(value) for name, value in {"step": step, **arrays}.items()}
         warning = self._make_room(row)
         for name, value in row.items():

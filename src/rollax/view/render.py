@@ -144,7 +144,8 @@ def player(policy: Policy, greedy: bool) -> Callable[[Any, Playing, jax.Array], 
 
 def start(policy: Policy, key: jax.Array) -> Playing:
     """The beginning of an episode."""
-    begin = jax.jit(lambda key: begin_episodes(policy.environment, key[None], policy.initial_carry()))
+    first = jax.tree.map(lambda x: jnp.asarray(x)[None], policy.initial_carry())
+    begin = jax.jit(lambda key: begin_episodes(policy.environment, key[None], first))
     return begin(key)
 
 

@@ -78,6 +78,8 @@ _HUNTING = (
 
 _CONTROL = ("point-maze",)
 
+_TASKS = ("sphere", "rastrigin", "arm")
+
 _GRANULAR = (
     "single-navigator",
     "many-navigators",
@@ -202,6 +204,7 @@ SUITES: dict[str, Suite] = {
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
     "hunting": Suite("rollax.environments.native.hunting", _HUNTING, None),
     "control": Suite("rollax.environments.native.control", _CONTROL, None),
+    "task": Suite("rollax.environments.native.tasks", _TASKS, None),
     "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.suites.xminigrid.adapter", (*_XLAND, *_MINIGRID), "xland"),
     "rl2": Suite("rollax.environments.suites.xminigrid.trials", _XLAND, "xland", evaluation={"split": "validation"}),

@@ -1,0 +1,88 @@
+"""Scorers: fitness and descriptors of a batch of solutions, by a closed form or by whole episodes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax.acting.evaluate import episodes
+from rollax.acting.exploration import denormalize_action
+from rollax.environments.core import Environment, descriptor_space
+from rollax.errors import UsageError
+from rollax.networks.solutions import Constant, has_closed_form
+
+
+class Score(NamedTuple):
+    """What a scorer says of solutions, `[B, ...]`."""
+
+    fitness: jax.Array  # float32 [B]
+    descriptor: jax.Array  # float32 [B, K]
+    extras: Any = ()  # of each solution
+
+
+Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> what they are like
+
+
+def scorer(environment: Environment, num_episodes: int, max_steps: int) -> Scorer:
+    """The scorer of an environment: its closed form if it has one, else the mean over `num_episodes` of each solution.
+
+    Raises UsageError when the environment describes no behavior.
+    """
+    if descriptor_space(environment) is None:
+        raise UsageError(
+            f"{environment.name} does not describe behavior, which an archive is arranged by: give it descriptor(state), "
+            "descriptor_space and descriptor_extraction (docs/environments.md, Descriptors), or use another, such as "
+            "control/point-maze or task/arm"
+        )
+    return closed_form(environment) if has_closed_form(environment) else played(environment, num_episodes, max_steps)
+
+
+def closed_form(environment: Any) -> Scorer:
+    """The scorer of a `ScoredEnvironment`, whose solutions are `Constant`."""
+
+    def score(solutions: Constant, key: jax.Array) -> Score:
+        return Score(*jax.vmap(environment.score)(solutions.action))
+
+    return score
+
+
+def played(environment: Environment, num_episodes: int, max_steps: int) -> Scorer:
+    """The scorer that plays every solution for whole episodes, all of them side by side."""
+    play_all = episodes(environment, max_steps)
+
+    def policy(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, None]:
+        return carry, choose(environment, carry, obs), None
+
+    def score(solutions: Any, key: jax.Array) -> Score:
+        number = jax.tree.leaves(solutions)[0].shape[0]
+        each = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), solutions)
+        result = play_all(policy, each, number * num_episodes, key)
+        means = [x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1) for x in (result.returns, result.descriptor)]
+        return Score(*means)
+
+    return score
+
+
+def choose(environment: Environment, solution: Any, obs: Any) -> Any:
+    """The action of a solution in the environment's units."""
+    action = solution(obs)
+    return action if isinstance(solution, Constant) else denormalize_action(environment.action_space, action)
+
+
+def gradients(environment: Any) -> Callable[[Constant], Constant]:
+    """From a solution of a `ScoredEnvironment` to the gradients of its fitness and of each descriptor, `[1 + K, ...]`.
+
+    Raises UsageError for an environment without a closed form.
+    """
+    if not has_closed_form(environment):
+        raise UsageError(
+            f"{environment.name} has no closed form to take gradients of: use cma_me, cma_mae, map_elites or pga_me, or a task "
+            "such as task/sphere"
+        )
+
+    def of_solution(solution: Constant) -> Constant:
+        both = lambda solution: jnp.concatenate([jnp.atleast_1d(x) for x in environment.score(solution.action)])  # noqa: E731
+        return jax.jacrev(both)(solution)
+
+    return of_solution

@@ -1,0 +1,146 @@
+"""Quality-diversity: ask an emitter for solutions, score them, add them to an archive, tell the emitter what became of them.
+
+An algorithm of this kind is an archive and an emitter, as Cully and Demiris 2018, arXiv:1708.09251, take all of them apart; the
+rest is here, once. An iteration is one batch, an update of the algorithm `num_iterations` of them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.acting.scoring import Scorer, choose, scorer
+from rollax.algorithm import Algorithm, Finite, Metrics
+from rollax.archives.cells import Threshold
+from rollax.archives.core import Archive, Counts, Scored
+from rollax.archives.grid import grid
+from rollax.archives.voronoi import voronoi
+from rollax.config import number, settings, static
+from rollax.emitters.core import Emitter
+from rollax.environments.core import Environment, descriptor_space
+
+
+@settings
+class QDConfig:
+    """Settings that all quality-diversity algorithms share."""
+
+    batch_size: int = static(512)
+    """Solutions of an iteration. (static)"""
+    num_iterations: int = static(8)
+    """Iterations of an update. (static)"""
+    grid: tuple[int, ...] = static((32, 32))
+    """Cells along each dimension of the descriptor. (static)"""
+    cvt_cells: int = static(0, low=0)
+    """Cells around centroids by k-means, a centroidal Voronoi tessellation, in place of the grid; 0: the grid. (static)"""
+    num_episodes: int = static(1)
+    """Episodes that each solution is scored by; its fitness and descriptor are their means. (static)"""
+    max_steps: int = static(1000)
+    """Steps after which such an episode is given up, where the environment sets no limit. (static)"""
+    qd_offset: float = number(0.0)
+    """What is added to every fitness in the QD score, so that no member lowers it: minus the least fitness there is."""
+    total_updates: float = number(1.0)
+    """Updates after which schedules end. A run sets it from its total steps."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Evaluations of solutions in an update."""
+        return self.batch_size * self.num_iterations
+
+
+class QDState(NamedTuple):
+    """Everything that changes."""
+
+    key: jax.Array
+    config: Any
+    archive: Any
+    emitter: Any
+    updates: jax.Array  # int32 []
+
+
+def quality_diversity(
+    environment: Environment,
+    solution: Callable[[jax.Array], Any],
+    make_archive: Callable[[Any, tuple[float, ...], tuple[float, ...]], Archive],
+    make_emitter: Callable[[Any, Archive, Any], Emitter],
+) -> Algorithm:
+    """The algorithm of an archive and an emitter.
+
+    `solution(key)` is one to begin with; `make_archive(config, low, high)` an archive for descriptors within these bounds;
+    `make_emitter(config, archive, scorer)` an emitter. `init` raises UsageError when they do not go together.
+    """
+
+    def parts(config: Any) -> tuple[Any, Archive, Emitter]:
+        max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
+        score = scorer(environment, config.num_episodes, max_steps)
+        archive = make_archive(config, *descriptor_bounds(environment))
+        return score, archive, make_emitter(config, archive, score)
+
+    def init(key: jax.Array, config: Any) -> QDState:
+        config = tree.as_leaves(config)
+        score, archive, emitter = parts(config)
+        state_key, solution_key, archive_key, emitter_key = jax.random.split(key, 4)
+        solutions = jax.vmap(solution)(jax.random.split(solution_key, config.batch_size))
+        shapes = jax.eval_shape(lambda solutions, key: scored(score, solutions, key), solutions, key)
+        example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
+        archive_state = archive.init(archive_key, example)
+        emitter_state = emitter.init(emitter_key, solutions)
+        return QDState(state_key, config, archive_state, emitter_state, jnp.zeros((), jnp.int32))
+
+    def step(state: QDState) -> tuple[QDState, Metrics]:
+        score, archive, emitter = parts(state.config)
+        key, run_key = jax.random.split(state.key)
+        body = functools.partial(iterate, score, archive, emitter, state.config.batch_size, run_key)
+        loop = state.archive, emitter.refresh(state.emitter)
+        loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
+        state = QDState(key, state.config, *loop, state.updates + 1)
+        values = state_metrics(state) | emitter.metrics(state.emitter)
+        values |= {name: jnp.sum(x) for name, x in counts._asdict().items()}
+        return state, Metrics(values, finite=Finite(parameters=jnp.all(finite)))
+
+    def act(state: QDState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        best = parts(state.config)[1].best(state.archive).solution
+        return choose(environment, best, obs), carry
+
+    def state_metrics(state: QDState) -> dict[str, jax.Array]:
+        return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
+
+    def acting_state(state: QDState) -> QDState:
+        return state._replace(emitter=None)
+
+    return Algorithm(init, step, act, lambda state: (), acting_state, state_metrics=state_metrics)
+
+
+def iterate(
+    score: Scorer, archive: Archive, emitter: Emitter, batch_size: int, key: jax.Array, loop: tuple[Any, Any], index: jax.Array
+) -> tuple[tuple[Any, Any], tuple[Counts, jax.Array]]:
+    """One batch: archive and emitter after it, what the archive counted, and whether all solutions were finite."""
+    archive_state, emitter_state = loop
+    ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
+    emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
+    batch = scored(score, solutions, score_key)
+    archive_state, added, counts = archive.add(archive_state, batch)
+    emitter_state = emitter.tell(emitter_state, archive_state, batch, added, tell_key)
+    return (archive_state, emitter_state), (counts, tree.all_finite(solutions))
+
+
+def cells(config: Any, low: tuple[float, ...], high: tuple[float, ...], threshold: Threshold | None = None) -> Archive:
+    """The archive of one solution a cell that the settings ask for."""
+    if config.cvt_cells:
+        return voronoi(config.cvt_cells, low, high, threshold=threshold)
+    return grid(config.grid, low, high, threshold)
+
+
+def scored(score: Scorer, solutions: Any, key: jax.Array) -> Scored:
+    """A batch of solutions with its scores."""
+    return Scored(solutions, *score(solutions, key))
+
+
+def descriptor_bounds(environment: Environment) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The bounds of the descriptors of an environment, K numbers each."""
+    space: Any = descriptor_space(environment)
+    low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+    return tuple(map(float, low)), tuple(map(float, high))

@@ -1,0 +1,184 @@
+"""Archives of one solution a cell: the best that fell into it. What a cell is, is a function of the descriptor.
+
+An addition costs O(B), however many cells there are: everything it touches is gathered and scattered at the cells of the batch.
+So are a sample of n members and the best one.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Scored, qd_metrics
+from rollax.errors import UsageError
+
+# (what the cells need, descriptor [B, K]) -> int32 [B] within 0 ... C - 1
+CellFn = Callable[[Any, jax.Array], jax.Array]
+
+
+class Threshold(NamedTuple):
+    """A threshold of acceptance for every cell that rises slowly (CMA-MAE, Fontaine and Nikolaidis 2023, arXiv:2205.10752).
+
+    A solution is accepted that is above the threshold of its cell, which then moves towards it by `learning_rate`: with 0 it
+    stays where it begins, with 1 it is the fitness accepted last. The member of a cell is the best one ever accepted.
+    """
+
+    start: Any = 0.0  # where thresholds begin
+    learning_rate: Any = 0.01
+
+
+class CellsState(NamedTuple):
+    """Everything that changes, and what belongs to the cells. Leaves of `elites` lead with `[C]`."""
+
+    cells: Any
+    elites: Scored  # fitness is -inf where a cell is empty
+    threshold: jax.Array | None  # float32 [C]; None where it is the fitness
+    order: jax.Array  # int32 [C]: the cells in the order in which they were filled
+    filled: jax.Array  # int32 []: how many are filled
+    best: jax.Array  # int32 []: the cell of the best member; of equals, the one that came first
+    claims: jax.Array  # int32 [C]: all UNCLAIMED between additions
+
+
+UNCLAIMED = 2**31 - 1
+
+
+def cells_archive(
+    size: int,
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    make_cells: Callable[[jax.Array], Any],
+    cell_of: CellFn,
+    threshold: Threshold | None = None,
+) -> Archive:
+    """An archive of `size` cells. `make_cells(key)` is what `cell_of` needs, such as centroids.
+
+    Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted.
+    """
+    check_bounds(low, high)
+    if not 1 <= size < 2**31:
+        raise UsageError(f"an archive of {size:,} cells must have between 1 and 2,147,483,647: take fewer cells a dimension")
+    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
+
+    def init(key: jax.Array, example: Scored) -> CellsState:
+        rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
+        elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
+        start = None if threshold is None else jnp.full(size, threshold.start, jnp.float32)
+        zero, places = jnp.zeros((), jnp.int32), jnp.zeros(size, jnp.int32)
+        return CellsState(make_cells(key), elites, start, places, zero, zero, jnp.full(size, UNCLAIMED, jnp.int32))
+
+    def add(state: CellsState, batch: Scored) -> tuple[CellsState, Added, Counts]:
+        finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
+        descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
+        cell = cell_of(state.cells, descriptor)
+        fitness = jnp.where(finite, batch.fitness, -jnp.inf)
+        old = state.elites.fitness[cell]
+        is_empty = old == -jnp.inf
+        accepted, improvement = judge(state.threshold, cell, fitness, old, is_empty, threshold)
+        status = jnp.where(accepted, jnp.where(is_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
+        wins, state = winners(state, cell, fitness, accepted & (fitness > old))
+        state = write(state, cell, wins, wins & is_empty, batch)
+        if threshold is not None:
+            state = raised(state, cell, fitness, accepted, threshold)
+        outside = finite & jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
+        counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (wins & is_empty, wins & ~is_empty, outside, ~finite)))
+        return state, Added(status, improvement), counts
+
+    def metrics(state: CellsState, offset: Any) -> dict[str, jax.Array]:
+        return qd_metrics(state.elites.fitness, state.elites.fitness > -jnp.inf, offset)
+
+    return Archive(init, add, sample, members, lambda state: state.filled, best, metrics, size, low, high)
+
+
+def check_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:
+    """Raises UsageError for bounds of descriptors that are infinite, reversed, or of different numbers of dimensions."""
+    if len(low) != len(high) or not low:
+        raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
+    for dimension, (least, most) in enumerate(zip(low, high, strict=True)):
+        if not -float("inf") < least < most < float("inf"):
+            raise UsageError(
+                f"the bounds of descriptor {dimension} ({least:g} to {most:g}) must be finite, the lower one first"
+            )
+
+
+def judge(
+    thresholds: jax.Array | None,
+    cell: jax.Array,
+    fitness: jax.Array,
+    old: jax.Array,
+    is_empty: jax.Array,
+    threshold: Threshold | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Which solutions are accepted, and by how much each is better than what its cell asks for, `[B]`.
+
+    Without thresholds the improvement of the first in a cell is its fitness (Fontaine et al. 2020, arXiv:1912.02400).
+    """
+    if thresholds is None or threshold is None:
+        improvement = jnp.where(is_empty, fitness, fitness - old)
+        return fitness > old, jnp.where(fitness == -jnp.inf, -jnp.inf, improvement)
+    improvement = fitness - thresholds[cell]
+    return improvement > 0, improvement
+
+
+def first_of_each(state: CellsState, cell: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
+    """The index of the first solution where `mask` in each solution's cell, int32 [B], UNCLAIMED where there is none."""
+    at = jnp.where(mask, cell, state.claims.shape[0])
+    claims = state.claims.at[at].min(jnp.arange(cell.shape[0], dtype=jnp.int32), mode="drop")
+    # All are given back, so that no addition pays for the cells that it does not touch.
+    return claims[cell], state._replace(claims=claims.at[at].set(UNCLAIMED, mode="drop"))
+
+
+def winners(state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array) -> tuple[jax.Array, CellsState]:
+    """Which solution wins each cell, bool [B]: of those that compete, the highest fitness, of equals the lowest index."""
+    at = jnp.where(competes, cell, state.claims.shape[0])
+    highest = state.elites.fitness.at[at].max(fitness, mode="drop")
+    is_best = competes & (fitness == highest[cell])
+    first, state = first_of_each(state, cell, is_best)
+    return is_best & (first == jnp.arange(cell.shape[0])), state
+
+
+def write(state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array, batch: Scored) -> CellsState:
+    """The state with the winners in their cells, which are distinct, and in the order of cells."""
+    size = state.order.shape[0]
+    at = jnp.where(wins, cell, size)
+    elites = jax.tree.map(lambda rows, x: rows.at[at].set(x, mode="drop"), state.elites, batch)
+    place = jnp.where(is_new, state.filled + jnp.cumsum(is_new) - 1, size)
+    order = state.order.at[place].set(cell, mode="drop")
+    filled = state.filled + jnp.sum(is_new, dtype=jnp.int32)
+    # A cell never gets worse, so the best is the best before or one of the winners.
+    fitness = jnp.where(wins, batch.fitness, -jnp.inf)
+    first = jnp.argmax(fitness)
+    best = jnp.where(fitness[first] > state.elites.fitness[state.best], cell[first], state.best)
+    return state._replace(elites=elites, order=order, filled=filled, best=best)
+
+
+def raised(state: CellsState, cell: jax.Array, fitness: jax.Array, accepted: jax.Array, threshold: Threshold) -> CellsState:
+    """The thresholds after a batch: t' = (1 - a)^n t + (1 - (1 - a)^n) mean f, over the n accepted solutions of a cell.
+
+    The rule for batches of Fontaine and Nikolaidis 2023, arXiv:2205.10752, appendix.
+    """
+    size, thresholds = cell.shape[0], state.threshold
+    assert thresholds is not None
+    # One row of the batch stands for each cell, so that sums are over `[B]` and never over `[C]`.
+    row, state = first_of_each(state, cell, accepted)
+    row = jnp.where(accepted, row, size)
+    number, total = (jax.ops.segment_sum(x, row, size)[row] for x in (jnp.ones(size), fitness))
+    keep = (1.0 - threshold.learning_rate) ** number
+    new = keep * thresholds[cell] + (1 - keep) * total / number
+    at = jnp.where(accepted, cell, state.order.shape[0])
+    return state._replace(threshold=thresholds.at[at].set(new, mode="drop"))
+
+
+def sample(state: CellsState, key: jax.Array, number: int) -> Scored:
+    """Members `[n]`, uniformly, with replacement; of an empty archive its zeros."""
+    index = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
+    cells = state.order[index]
+    return jax.tree.map(lambda rows: rows[cells], state.elites)
+
+
+def members(state: CellsState) -> tuple[Scored, jax.Array]:
+    return state.elites, state.elites.fitness > -jnp.inf
+
+
+def best(state: CellsState) -> Scored:
+    return jax.tree.map(lambda rows: rows[state.best], state.elites)

@@ -1,0 +1,70 @@
+"""The contract of archives: collections of solutions that are good and differ in what they do.
+
+An archive is pure functions on a state. A batch is added as a whole: what became of each solution is said of the archive
+before the batch, so that it does not depend on the order, and where several equal ones compete, the first is kept. All that
+belongs to a member - solution, fitness, descriptor, extras - is written together, from one row of the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+REJECTED, BETTER, NEW = 0, 1, 2  # what became of a solution; the order is that of a ranking by it
+
+
+class Scored(NamedTuple):
+    """Solutions with what a scorer said of them, `[B, ...]`; one without the axis; members of an archive, `[C, ...]`."""
+
+    solution: Any  # a pytree of floats
+    fitness: jax.Array  # float32 [B]: more is better
+    descriptor: jax.Array  # float32 [B, K]
+    extras: Any = ()  # whatever else belongs to a solution
+
+
+class Added(NamedTuple):
+    """What became of each solution of a batch, `[B]`, measured against the archive before the batch."""
+
+    status: jax.Array  # int32: REJECTED, BETTER or NEW
+    improvement: jax.Array  # float32: how much better than what was there; negative where it was worse
+
+
+class Counts(NamedTuple):
+    """What an archive counted in one batch, float32 [] each."""
+
+    new: jax.Array  # members where there was none
+    better: jax.Array  # members in place of a worse one
+    outside: jax.Array  # descriptors out of bounds, which count as at the border
+    nonfinite: jax.Array  # fitness or descriptors with NaN or infinity, which never enter
+
+
+class Archive(NamedTuple):
+    """Pure functions. `size` is the most members C there can be."""
+
+    init: Callable[[jax.Array, Scored], Any]  # (key, example without the axis) -> state
+    add: Callable[[Any, Scored], tuple[Any, Added, Counts]]  # (state, batch [B]) -> (state, what became of each, counts)
+    sample: Callable[[Any, jax.Array, int], Scored]  # (state, key, n) -> members [n], uniformly, with replacement
+    members: Callable[[Any], tuple[Scored, jax.Array]]  # state -> (members [C], mask bool [C])
+    num_members: Callable[[Any], jax.Array]  # state -> how many members there are, int32 []
+    best: Callable[[Any], Scored]  # state -> the member of highest fitness
+    metrics: Callable[[Any, Any], dict[str, jax.Array]]  # (state, offset of the QD score) -> numbers by name
+    size: int
+    low: tuple[float, ...]  # bounds of descriptors, K numbers each
+    high: tuple[float, ...]
+
+
+def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:
+    """QD score, coverage, best and mean fitness of members `[C]` where `mask`; the two latter are NaN of an empty archive.
+
+    QD score: the sum over members of fitness + offset (Pugh et al. 2016, doi:10.3389/frobt.2016.00040). Coverage: the share of
+    the C places that are taken.
+    """
+    number = jnp.sum(mask)
+    total = jnp.sum(fitness, where=mask)
+    return {
+        "qd_score": total + offset * number,
+        "coverage": number / mask.shape[0],
+        "fitness_best": jnp.where(number > 0, jnp.max(fitness, where=mask, initial=-jnp.inf), jnp.nan),
+        "fitness_mean": jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan),
+    }

@@ -1,0 +1,138 @@
+"""Archives of cells: what a brute-force archive in Python says, for any batches; and what follows from one another."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archives.brute import Brute, Member
+from rollax.archives.cells import Threshold
+from rollax.archives.core import Scored
+from rollax.archives.grid import grid
+from rollax.errors import UsageError
+
+SHAPE, LOW, HIGH = (3, 2), (-1.0, 0.0), (1.0, 4.0)
+SIZE = 6  # of a batch; shorter ones end in solutions that are not finite
+
+# Few values, so that solutions tie and meet; some out of bounds, at edges, or not finite.
+FITNESS = st.sampled_from([-2.0, -0.5, 0.0, 1.0, 1.0, 2.5, math.nan, math.inf, -math.inf])
+FIRST = st.sampled_from([-5.0, -1.0, -0.4, 0.0, 0.5, 1.0, 9.0, math.nan])
+SECOND = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.9, 4.0, 1e30, math.inf])
+BATCHES = st.lists(st.lists(st.tuples(FITNESS, FIRST, SECOND), min_size=1, max_size=SIZE), min_size=1, max_size=4)
+THRESHOLDS = st.sampled_from([None, (0.0, 0.0), (-1.0, 0.25), (0.0, 1.0)])
+
+
+def members_of(batch: list[tuple[float, ...]], start: int) -> list[Member]:
+    """Solutions that can be told apart by their number."""
+    padded = [*batch, *[(math.nan, 0.0, 0.0)] * (SIZE - len(batch))]
+    return [Member(start + i, f, (a, b), -(start + i)) for i, (f, a, b) in enumerate(padded)]
+
+
+def scored(members: list[Member]) -> Scored:
+    columns = [np.array(column, np.float32) for column in zip(*members, strict=True)]
+    return Scored({"x": jnp.asarray(columns[0])}, *(jnp.asarray(column) for column in columns[1:3]), jnp.asarray(columns[3]))
+
+
+EXAMPLE = Scored({"x": jnp.zeros(())}, jnp.zeros(()), jnp.zeros(2), jnp.zeros(()))
+
+
+def compiled(threshold: tuple[float, float] | None) -> tuple[Any, Any]:
+    key = None if threshold is None else threshold
+    if key not in _COMPILED:
+        archive = grid(SHAPE, LOW, HIGH, None if threshold is None else Threshold(*threshold))
+        _COMPILED[key] = archive, jax.jit(archive.add)
+    return _COMPILED[key]
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
+    """Solution, fitness, descriptor and extras of every member, by its cell."""
+    elites, mask = jax.device_get(archive.members(state))
+    rows = zip(elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True)
+    return {cell: (x, f, *d, e) for cell, ((x, f, d, e), is_there) in enumerate(zip(rows, mask, strict=True)) if is_there}
+
+
+@settings(deadline=None, max_examples=200)
+@given(BATCHES, THRESHOLDS)
+def test_it_is_a_brute_force_archive(batches: list[Any], threshold: tuple[float, float] | None) -> None:
+    archive, add = compiled(threshold)
+    brute, state = Brute(SHAPE, LOW, HIGH, threshold), archive.init(jax.random.key(0), EXAMPLE)
+    outside = nonfinite = 0.0
+    for number, batch in enumerate(batches):
+        members = members_of(batch, 1 + number * SIZE)
+        expected = brute.add(members)
+        before = len(contents(archive, state))
+        state, added, counts = add(state, scored(members))
+        assert added.status.tolist() == [status for status, _ in expected]
+        np.testing.assert_allclose(added.improvement, [value for _, value in expected], rtol=1e-5, atol=1e-6)
+        assert counts.new == len(brute.members) - before
+        outside, nonfinite = outside + float(counts.outside), nonfinite + float(counts.nonfinite)
+    flat = {a * SHAPE[1] + b: member for (a, b), member in brute.members.items()}
+    found = contents(archive, state)
+    assert found == {cell: (m.solution, m.fitness, *np.float32(m.descriptor).tolist(), m.extras) for cell, m in flat.items()}
+    assert (outside, nonfinite) == (brute.outside, brute.nonfinite)
+    check_metrics(archive, state, [m.fitness for m in brute.members.values()])
+    if threshold is not None:
+        thresholds = {a * SHAPE[1] + b: value for (a, b), value in brute.thresholds.items()}
+        expected = [thresholds.get(cell, threshold[0]) for cell in range(math.prod(SHAPE))]
+        np.testing.assert_allclose(state.threshold, expected, rtol=1e-5, atol=1e-6)
+
+
+def check_metrics(archive: Any, state: Any, fitness: list[float]) -> None:
+    values = archive.metrics(state, 2.0)
+    assert archive.num_members(state) == len(fitness)
+    assert values["coverage"] == pytest.approx(len(fitness) / archive.size)
+    assert values["qd_score"] == pytest.approx(sum(f + 2.0 for f in fitness), abs=1e-5)
+    if fitness:
+        assert values["fitness_best"] == archive.best(state).fitness == max(fitness)
+        assert values["fitness_mean"] == pytest.approx(np.mean(fitness), abs=1e-5)
+    else:
+        assert np.isnan(values["fitness_best"]) and np.isnan(values["fitness_mean"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(BATCHES)
+def test_one_by_one_is_one_batch(batches: list[Any]) -> None:
+    """What is kept does not depend on how solutions come, as long as they come in the same order."""
+    archive, add = compiled(None)
+    together = alone = archive.init(jax.random.key(0), EXAMPLE)
+    for number, batch in enumerate(batches):
+        members = members_of(batch, 1 + number * SIZE)
+        together, _, _ = add(together, scored(members))
+        for member in members:
+            alone, _, _ = add(alone, scored(members_of([], 0)[:-1] + [member]))
+    assert contents(archive, together) == contents(archive, alone)
+
+
+def test_members_are_sampled_alike() -> None:
+    """Every member as often as any other, and nothing that is no member."""
+    archive, add = compiled(None)
+    members = members_of([(1.0, -0.9, 1.0), (2.0, 0.9, 1.0), (0.0, 0.9, 3.0)], 1)
+    state, _, _ = add(archive.init(jax.random.key(0), EXAMPLE), scored(members))
+    found = np.asarray(archive.sample(state, jax.random.key(1), 30_000).solution["x"])
+    shares = {x: np.mean(found == x) for x in np.unique(found)}
+    assert set(shares) == {1, 2, 3}
+    assert all(abs(share - 1 / 3) < 0.012 for share in shares.values())  # four deviations
+
+
+@pytest.mark.parametrize(
+    ("shape", "low", "high", "message"),
+    [
+        ((4,), (0.0, 0.0), (1.0, 1.0), "has 1 dimensions, but descriptors have 2: give 2 numbers"),
+        ((4, 4), (0.0, 1.0), (1.0, 0.0), r"descriptor 1 \(1 to 0\) must be finite, the lower one first"),
+        ((4, 4), (0.0, 0.0), (1.0, math.inf), r"descriptor 1 \(0 to inf\) must be finite"),
+        ((4, 0), (0.0, 0.0), (1.0, 1.0), "at least 1 cell along every dimension"),
+        ((4, 4), (0.0,), (1.0, 1.0), "1 lower and 2 upper bounds"),
+        ((100_000, 100_000), (0.0, 0.0), (1.0, 1.0), "take fewer cells a dimension"),
+    ],
+)
+def test_what_is_no_grid(shape: Any, low: Any, high: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        grid(shape, low, high)

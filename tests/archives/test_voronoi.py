@@ -1,0 +1,79 @@
+"""Voronoi archives: the nearest centroid, however it is found, and centroids that are spread evenly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.archives.core import Scored
+from rollax.archives.voronoi import binned, kmeans, nearest, nearest_of_all, voronoi
+from rollax.errors import UsageError
+
+
+def brute(centroids: np.ndarray, points: np.ndarray) -> np.ndarray:
+    squares = np.zeros((len(points), len(centroids)), np.float32)
+    for k in range(points.shape[1]):
+        squares = squares + (points[:, k, None] - centroids[None, :, k]) ** 2
+    return np.argmin(squares, axis=1)
+
+
+CENTROIDS = {
+    "even": lambda n, k: np.random.default_rng(0).random((n, k)),
+    "crowded": lambda n, k: np.random.default_rng(1).random((n, k)) ** 4,  # bins with more than they can list
+    "lattice": lambda n, k: np.random.default_rng(2).integers(0, 4, (n, k)) / 4,  # many equal ones
+    "outside": lambda n, k: np.random.default_rng(3).random((n, k)) * 3 - 1,
+}
+
+
+@pytest.mark.parametrize("kind", CENTROIDS)
+@pytest.mark.parametrize(("number", "dimensions"), [(1, 2), (7, 1), (200, 2), (150, 3), (64, 5)])
+def test_the_nearest_is_found(kind: str, number: int, dimensions: int) -> None:
+    """As by comparing with all, within the bounds and far out of them, and of equal ones the first."""
+    centroids = CENTROIDS[kind](number, dimensions).astype(np.float32)
+    numbers = np.random.default_rng(4)
+    near, lattice = numbers.random((300, dimensions)), numbers.integers(-1, 9, (100, dimensions)) / 8
+    points = np.concatenate([near, numbers.normal(size=(50, dimensions)) * 10, lattice]).astype(np.float32)
+    expected = brute(centroids, points)
+    for find in (lambda cells, points: nearest(cells, points), lambda cells, points: nearest_of_all(cells.centroids, points)):
+        found = jax.jit(find)(binned(jnp.asarray(centroids)), jnp.asarray(points))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_most_are_certain_at_once() -> None:
+    """Of even centroids, the bins around nearly always tell the nearest; else the search would be no faster."""
+    from rollax.archives.voronoi import bins_along, nearest_around
+
+    cells = jax.jit(lambda key: binned(kmeans(key, 400, 2)))(jax.random.key(0))
+    points = jax.random.uniform(jax.random.key(1), (2_000, 2))
+    _, is_certain = jax.vmap(lambda point: nearest_around(cells, point, bins_along(400, 2)))(points)
+    assert jnp.mean(is_certain) > 0.999
+
+
+def test_centroids_are_even() -> None:
+    """K-means lowers the mean distance to the nearest, and makes cells more alike than random centroids have."""
+    points = jax.random.uniform(jax.random.key(2), (20_000, 2))
+
+    def quality(centroids: jax.Array) -> tuple[float, float]:
+        cell = nearest(binned(centroids), points)
+        distance = jnp.mean(jnp.linalg.norm(points - centroids[cell], axis=1))
+        return float(distance), float(jnp.std(jnp.bincount(cell, length=100)) / 200)
+
+    before, after = quality(jax.random.uniform(jax.random.key(3), (100, 2))), quality(kmeans(jax.random.key(3), 100, 2))
+    assert after[0] < 0.85 * before[0]
+    assert after[1] < 0.5 * before[1]
+
+
+def test_given_centroids_are_the_cells() -> None:
+    """In units of the descriptor, whatever the bounds."""
+    archive = voronoi(3, (-10.0, 0.0), (10.0, 1.0), centroids=[[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]])
+    state = archive.init(jax.random.key(0), Scored(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2)))
+    descriptor = jnp.asarray([[8.0, 0.9], [-4.0, 0.1], [-1e6, 0.5], [5.0, 0.5]])
+    batch = Scored(jnp.arange(4.0), jnp.asarray([1.0, 2.0, 3.0, 4.0]), descriptor)
+    state, _, counts = archive.add(state, batch)
+    assert archive.members(state)[0].solution.tolist() == [2.0, 1.0, 3.0]
+    assert counts.outside == 1
+
+
+def test_what_are_no_centroids() -> None:
+    with pytest.raises(UsageError, match=r"3 rows of 2 finite numbers, not an array \(2, 2\)"):
+        voronoi(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])
