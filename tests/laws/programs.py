@@ -14,7 +14,7 @@ from laws.table import BY_NAME
 from rollax.host.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
-# Rows compiled as a run is: quick compilation fuses a step alone in another way than one inside a loop.
+# Rows that every law has as a run compiles them, so that those of them that need it share their programs with the others.
 OPTIMIZED = ("ppo-gru", "dqn-rainbow", "pqn", "sac")
 
 
@@ -34,8 +34,11 @@ def compilation(optimized: bool) -> Iterator[None]:
 
 
 @cache
-def programs(name: str) -> Programs:
-    """The row's programs in the environment of its laws; compiled at the first call."""
+def programs(name: str, as_a_run: bool = False) -> Programs:
+    """The row's programs in the environment of its laws; compiled at the first call, `as_a_run` with all optimizations.
+
+    Quick compilation fuses a step alone in another way than one inside a loop.
+    """
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     init = jax.jit(lambda key: algorithm.init(key, row.config))
@@ -43,7 +46,7 @@ def programs(name: str) -> Programs:
 
     def with_care(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *arguments: Any) -> Any:
-            with compilation(optimized=name in OPTIMIZED):
+            with compilation(optimized=as_a_run or name in OPTIMIZED):
                 return function(fresh(state), *arguments)
 
         return call
@@ -97,8 +100,9 @@ def differs(left: Any, right: Any) -> bool:
 
 
 def network_of(state: Any) -> Any:
-    """The network of a state, or of the states of all members, where all agents share one."""
-    return (state.train if "train" in state._fields else state.agent).network
+    """The network of a state, or of the states of all members; by group where there are several."""
+    learner = state.train if "train" in state._fields else state.agent
+    return {name: one.network for name, one in learner.items()} if isinstance(learner, dict) else learner.network
 
 
 def gradient_steps(state: Any) -> dict[str, int]:
