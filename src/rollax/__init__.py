@@ -11,6 +11,7 @@ from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.map_elites import MAPElitesConfig, map_elites
 from rollax.algorithms.omg_mega import OMGMEGAConfig, omg_mega
+from rollax.algorithms.pga_me import PGAMEConfig, pga_me
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
@@ -29,6 +30,8 @@ from rollax.version import __version__
 
 __all__ = [
     "__version__",
+    "pga_me",
+    "PGAMEConfig",
     "omg_mega",
     "OMGMEGAConfig",
     "map_elites",

@@ -89,21 +89,25 @@ def evaluator(
     def evaluate(state: Any, key: jax.Array) -> Episodes:
         policy, carry = policy_of(algorithm, state, greedy), algorithm.initial_carry(state)
         each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_episodes, *jnp.shape(x))), carry)
-        return play_all(policy, each, num_episodes, key)._replace(state_metrics=algorithm.state_metrics(state))
+        return play_all(policy, each, num_episodes, key)[0]._replace(state_metrics=algorithm.state_metrics(state))
 
     return evaluate
 
 
 def episodes(
-    environment: Environment, max_steps: int, descriptor: descriptors.Choice = None
-) -> Callable[[Policy, Any, int, jax.Array], Episodes]:
-    """`(policy, carry [N], N, key) -> Episodes`: N episodes side by side by a policy, a memory for each, until all ended.
+    environment: Environment,
+    max_steps: int,
+    descriptor: descriptors.Choice = None,
+    record: Callable[[Experience], Any] = lambda experience: (),
+) -> Callable[[Policy, Any, int, jax.Array], tuple[Episodes, Any]]:
+    """`(policy, carry [N], N, key) -> (Episodes, rows)`: N episodes side by side, with a memory for each, until all ended.
 
     What is in a memory may be the policy itself, so that each episode is played by another. `descriptor`: as for `evaluator`.
+    `record`: what is kept of every step `[N, ...]`, as rows `[max_steps, N, ...]`; those after an episode's end say nothing.
     """
     describing = descriptors.describing(environment, descriptor, max_steps)
 
-    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array) -> Episodes:
+    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array) -> tuple[Episodes, Any]:
         reset_key, run_key = jax.random.split(key)
         playing = begin_episodes(environment, jax.random.split(reset_key, number), carry)
         keys = jax.random.split(run_key, number)
@@ -111,23 +115,27 @@ def episodes(
         info = jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), info_shapes(environment))
 
         def running(loop: tuple[Any, ...]) -> jax.Array:
-            time, playing, _, _ = loop
+            time, playing, *_ = loop
             return (time < max_steps) & jnp.any(playing.alive)
 
         def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-            time, playing, info, memory = loop
+            time, playing, info, memory, rows = loop
             alive = playing.alive
             step_keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
-            playing, (_, after) = play(environment, policy, playing, step_keys)
+            playing, (experience, after) = play(environment, policy, playing, step_keys)
             info = tree.where(alive, jax.tree.map(jnp.add, info, after.info), info)
-            return time + 1, playing, info, describing.add(memory, after.state, time, alive)
+            rows = jax.tree.map(lambda all, row: all.at[time].set(row), rows, record(experience))
+            return time + 1, playing, info, describing.add(memory, after.state, time, alive), rows
 
-        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(number)
-        _, playing, info, memory = jax.lax.while_loop(running, body, loop)
+        row = jax.eval_shape(lambda: record(play(environment, policy, playing, keys)[1][0]))
+        rows = jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row)
+        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(number), rows
+        _, playing, info, memory, rows = jax.lax.while_loop(running, body, loop)
         length = playing.actor.episode_length
         length = length if environment.num_agents is None else jnp.max(length, axis=-1)
         descriptor = describing.finish(memory, length)
-        return Episodes(playing.actor.episode_return, length, playing.terminated, playing.truncated, info, descriptor)
+        ends = playing.terminated, playing.truncated
+        return Episodes(playing.actor.episode_return, length, *ends, info, descriptor), rows
 
     return play_all
 

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 
 from rollax.acting.evaluate import episodes
 from rollax.acting.exploration import denormalize_action
+from rollax.acting.streams import Experience
 from rollax.environments.core import Environment, descriptor_space
 from rollax.errors import UsageError
 from rollax.networks.solutions import Constant, has_closed_form
+from rollax.replay.ring import Step
 
 
 class Score(NamedTuple):
@@ -18,14 +20,17 @@ class Score(NamedTuple):
 
     fitness: jax.Array  # float32 [B]
     descriptor: jax.Array  # float32 [B, K]
-    extras: Any = ()  # of each solution
+    extras: Any = ()  # of each solution, which the archive keeps
+    experience: Any = ()  # (Step [T, B], bool [T, B]: which rows there are): what the policies experienced; () if not recorded
 
 
 Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> what they are like
 
 
-def scorer(environment: Environment, num_episodes: int, max_steps: int) -> Scorer:
+def scorer(environment: Environment, num_episodes: int, max_steps: int, records: bool = False) -> Scorer:
     """The scorer of an environment: its closed form if it has one, else the mean over `num_episodes` of each solution.
+
+    `records`: what the policies experience is kept.
 
     Raises UsageError when the environment describes no behavior.
     """
@@ -35,7 +40,9 @@ def scorer(environment: Environment, num_episodes: int, max_steps: int) -> Score
             "descriptor_space and descriptor_extraction (docs/environments.md, Descriptors), or use another, such as "
             "control/point-maze or task/arm"
         )
-    return closed_form(environment) if has_closed_form(environment) else played(environment, num_episodes, max_steps)
+    if has_closed_form(environment):
+        return closed_form(environment)
+    return played(environment, num_episodes, max_steps, records)
 
 
 def closed_form(environment: Any) -> Scorer:
@@ -47,21 +54,33 @@ def closed_form(environment: Any) -> Scorer:
     return score
 
 
-def played(environment: Environment, num_episodes: int, max_steps: int) -> Scorer:
-    """The scorer that plays every solution for whole episodes, all of them side by side."""
-    play_all = episodes(environment, max_steps)
+def played(environment: Environment, num_episodes: int, max_steps: int, records: bool = False) -> Scorer:
+    """The scorer that plays every solution for whole episodes, all of them side by side. `records`: as for `scorer`."""
+    play_all = episodes(environment, max_steps, record=experienced if records else lambda experience: ())
 
-    def policy(carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, None]:
-        return carry, choose(environment, carry, obs), None
+    def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
+        action = solution(obs)
+        return solution, denormalize_action(environment.action_space, action), action
 
     def score(solutions: Any, key: jax.Array) -> Score:
         number = jax.tree.leaves(solutions)[0].shape[0]
         each = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), solutions)
-        result = play_all(policy, each, number * num_episodes, key)
+        result, rows = play_all(policy, each, number * num_episodes, key)
         means = [x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1) for x in (result.returns, result.descriptor)]
-        return Score(*means)
+        if not records:
+            return Score(*means)
+        there_is = jnp.arange(max_steps)[:, None] < result.length[None]
+        # The episodes of a solution one after the other.
+        join = lambda x: jnp.concatenate(jnp.split(x.reshape(max_steps, number, num_episodes, *x.shape[2:]), num_episodes, 2))  # noqa: E731
+        return Score(*means, experience=jax.tree.map(lambda x: jnp.squeeze(join(x), 2), (rows, there_is)))
 
     return score
+
+
+def experienced(experience: Experience) -> Step:
+    """What learners keep of a step; policies in archives have no memory."""
+    ends = experience.terminated, experience.truncated
+    return Step(experience.obs, experience.extras, experience.reward, *ends, experience.next_obs, experience.reset, ())
 
 
 def choose(environment: Environment, solution: Any, obs: Any) -> Any:

@@ -2,7 +2,21 @@
 
 from typing import Any
 
-from rollax.algorithms import cma_mae, cma_maega, cma_me, cma_mega, dqn, impala, map_elites, omg_mega, ppo, pqn, sac, td3
+from rollax.algorithms import (
+    cma_mae,
+    cma_maega,
+    cma_me,
+    cma_mega,
+    dqn,
+    impala,
+    map_elites,
+    omg_mega,
+    pga_me,
+    ppo,
+    pqn,
+    sac,
+    td3,
+)
 from rollax.algorithms.registry import AlgorithmEntry, find, fits, list_algorithms, register_algorithm, registered
 from rollax.errors import UsageError
 from rollax.networks import critics, q_networks, solutions
@@ -93,6 +107,9 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
     "cma_maega": _archive_of(
         cma_maega.cma_maega, cma_maega.CMAMAEGAConfig, "quality-diversity with gradients: CMA-MEGA with the cells of CMA-MAE"
+    ),
+    "pga_me": _archive_of(
+        pga_me.pga_me, pga_me.PGAMEConfig, "quality-diversity: MAP-Elites with children by the gradient of TD3's critics"
     ),
     "td3": AlgorithmEntry(
         td3.td3,

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.acting.scoring import Scorer, choose, scorer
+from rollax.acting.scoring import Score, Scorer, choose, scorer
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.archives.cells import Threshold
 from rollax.archives.core import Archive, Counts, Scored
 from rollax.archives.grid import grid
 from rollax.archives.voronoi import voronoi
 from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter
+from rollax.emitters.core import Emitter, Told
 from rollax.environments.core import Environment, descriptor_space
 
 
@@ -66,16 +66,18 @@ def quality_diversity(
     solution: Callable[[jax.Array], Any],
     make_archive: Callable[[Any, tuple[float, ...], tuple[float, ...]], Archive],
     make_emitter: Callable[[Any, Archive, Any], Emitter],
+    records: bool = False,
 ) -> Algorithm:
     """The algorithm of an archive and an emitter.
 
     `solution(key)` is one to begin with; `make_archive(config, low, high)` an archive for descriptors within these bounds;
-    `make_emitter(config, archive, scorer)` an emitter. `init` raises UsageError when they do not go together.
+    `make_emitter(config, archive, scorer)` an emitter, which is told what policies experienced if `records`. `init` raises
+    UsageError when they do not go together.
     """
 
     def parts(config: Any) -> tuple[Any, Archive, Emitter]:
         max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-        score = scorer(environment, config.num_episodes, max_steps)
+        score = scorer(environment, config.num_episodes, max_steps, records)
         archive = make_archive(config, *descriptor_bounds(environment))
         return score, archive, make_emitter(config, archive, score)
 
@@ -83,8 +85,9 @@ def quality_diversity(
         config = tree.as_leaves(config)
         score, archive, emitter = parts(config)
         state_key, solution_key, archive_key, emitter_key = jax.random.split(key, 4)
-        solutions = jax.vmap(solution)(jax.random.split(solution_key, config.batch_size))
-        shapes = jax.eval_shape(lambda solutions, key: scored(score, solutions, key), solutions, key)
+        # One after the other: on few cores, many decompositions of initial weights at once may wait for each other for ever.
+        solutions = jax.lax.map(solution, jax.random.split(solution_key, config.batch_size))
+        shapes = jax.eval_shape(lambda solutions, key: scored(solutions, score(solutions, key)), solutions, key)
         example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
         archive_state = archive.init(archive_key, example)
         emitter_state = emitter.init(emitter_key, solutions)
@@ -121,9 +124,10 @@ def iterate(
     archive_state, emitter_state = loop
     ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
     emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
-    batch = scored(score, solutions, score_key)
+    result = score(solutions, score_key)
+    batch = scored(solutions, result)
     archive_state, added, counts = archive.add(archive_state, batch)
-    emitter_state = emitter.tell(emitter_state, archive_state, batch, added, tell_key)
+    emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, result.experience), tell_key)
     return (archive_state, emitter_state), (counts, tree.all_finite(solutions))
 
 
@@ -134,9 +138,9 @@ def cells(config: Any, low: tuple[float, ...], high: tuple[float, ...], threshol
     return grid(config.grid, low, high, threshold)
 
 
-def scored(score: Scorer, solutions: Any, key: jax.Array) -> Scored:
-    """A batch of solutions with its scores."""
-    return Scored(solutions, *score(solutions, key))
+def scored(solutions: Any, score: Score) -> Scored:
+    """A batch of solutions with its scores, as an archive takes it."""
+    return Scored(solutions, score.fitness, score.descriptor, score.extras)
 
 
 def descriptor_bounds(environment: Environment) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -11,12 +11,20 @@ from rollax.archives.core import Added, Archive, Scored
 from rollax.errors import UsageError, multiples_near
 
 
+class Told(NamedTuple):
+    """What an emitter is told of the solutions that it gave, in the order in which it gave them."""
+
+    scored: Scored  # [B]
+    added: Added  # [B]
+    experience: Any = ()  # Step [T, B], bool [T, B]: what the policies experienced and which rows there are; () if not recorded
+
+
 class Emitter(NamedTuple):
-    """Pure functions. An emitter is told of its own solutions only, in the order in which it gave them."""
+    """Pure functions. An emitter is told of its own solutions only."""
 
     init: Callable[[jax.Array, Any], Any]  # (key, solutions [B] to begin with) -> state
     ask: Callable[[Any, Any, jax.Array, int], tuple[Any, Any]]  # (state, archive's state, key, B) -> (state, solutions [B])
-    tell: Callable[..., Any]  # (state, archive's state after the addition, Scored [B], Added [B], key) -> state
+    tell: Callable[[Any, Any, Told, jax.Array], Any]  # (state, archive's state after the addition, told, key) -> state
     metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}  # numbers by name
     refresh: Callable[[Any], Any] = lambda state: state  # what is done once an update, before its iterations
 
@@ -71,12 +79,15 @@ def together(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitter:
         solutions = jax.tree.map(lambda *parts: jnp.concatenate(parts), *(asked[name][1] for name in names))
         return {name: asked[name][0] for name in names}, solutions
 
-    def tell(state: Any, archive_state: Any, scored: Scored, added: Added, key: jax.Array) -> Any:
+    def tell(state: Any, archive_state: Any, told: Told, key: jax.Array) -> Any:
         each = keys(key)
-        return {
-            name: emitter.tell(state[name], archive_state, share(name, scored), share(name, added), each[name])
-            for name, emitter in emitters.items()
-        }
+        experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), told.experience)
+
+        def of(name: str) -> Told:
+            mine = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), share(name, experience))
+            return Told(share(name, told.scored), share(name, told.added), mine)
+
+        return {name: emitter.tell(state[name], archive_state, of(name), each[name]) for name, emitter in emitters.items()}
 
     def metrics(state: Any) -> dict[str, jax.Array]:
         return {f"{name}/{k}": v for name, emitter in emitters.items() for k, v in emitter.metrics(state[name]).items()}

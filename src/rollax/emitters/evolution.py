@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from rollax import tree
 from rollax.archives.core import Added, Archive, Scored
 from rollax.emitters import cma
-from rollax.emitters.core import Emitter, check_floats, check_shares
+from rollax.emitters.core import Emitter, Told, check_floats, check_shares
 from rollax.emitters.ranking import Rules, is_over, random_direction, rank
 
 
@@ -48,11 +48,11 @@ def evolution(archive: Archive, num_emitters: int, sigma: Any, rules: Rules) -> 
         points = jax.vmap(sample)(state.search, jax.random.split(key, num_emitters))
         return state, jax.vmap(ravel_pytree(state.example)[1])(points.reshape(number, -1))
 
-    def tell(state: Searches, archive_state: Any, scored: Scored, added: Added, key: jax.Array) -> Searches:
+    def tell(state: Searches, archive_state: Any, told: Told, key: jax.Array) -> Searches:
         member_key, begin_key = jax.random.split(key)
-        told = flat(scored.solution), scored, added
-        told = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:]), told)
-        search, over = jax.vmap(lambda *mine: generation(rules, *mine))(state.search, state.direction, *told)
+        each = flat(told.scored.solution), told.scored, told.added
+        each = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:]), each)
+        search, over = jax.vmap(lambda *mine: generation(rules, *mine))(state.search, state.direction, *each)
         over &= archive.num_members(archive_state) > 0
         members = flat(archive.sample(archive_state, member_key, num_emitters).solution)
         again = *begun(members, begin_key), state.restarts + 1

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from rollax import tree
 from rollax.archives.core import Added, Archive, Scored
 from rollax.emitters import cma
-from rollax.emitters.core import Emitter, check_floats, check_shares, parents
+from rollax.emitters.core import Emitter, Told, check_floats, check_shares, parents
 from rollax.emitters.ranking import Rules, is_over, random_direction, rank
 from rollax.emitters.variation import noise_like
 from rollax.errors import UsageError
@@ -54,7 +54,7 @@ def gradient_operator(archive: Archive, gradients: Gradients, sigma: Any, gradie
         children = jax.vmap(child)(found, jax.random.split(child_key, number // 2))
         return state, jax.tree.map(lambda *both: jnp.concatenate(both), found, children)
 
-    return Emitter(init, ask, lambda state, archive_state, scored, added, key: state)
+    return Emitter(init, ask, lambda state, archive_state, told, key: state)
 
 
 class Arborescences(NamedTuple):
@@ -96,10 +96,10 @@ def gradient_arborescence(
         solutions = jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), solutions)
         return state._replace(search=search, coefficients=coefficients), solutions
 
-    def tell(state: Arborescences, archive_state: Any, scored: Scored, added: Added, key: jax.Array) -> Arborescences:
+    def tell(state: Arborescences, archive_state: Any, told: Told, key: jax.Array) -> Arborescences:
         member_key, begin_key = jax.random.split(key)
-        told = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:])[:, 1:], (scored, added))
-        moved, over = jax.vmap(lambda *mine: generation(rules, learning_rate, *mine))(state, *told)
+        each = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:])[:, 1:], (told.scored, told.added))
+        moved, over = jax.vmap(lambda *mine: generation(rules, learning_rate, *mine))(state, *each)
         over &= archive.num_members(archive_state) > 0
         members = archive.sample(archive_state, member_key, num_emitters).solution
         search, directions = begun(begin_key)

@@ -25,7 +25,7 @@ def varying(archive: Archive, vary: Callable[[Any, Any, jax.Array], Any], name: 
         second = parents(archive, archive_state, state, second_key, number)
         return state, vary(first, second, vary_key)
 
-    return Emitter(init, ask, lambda state, archive_state, scored, added, key: state)
+    return Emitter(init, ask, lambda state, archive_state, told, key: state)
 
 
 def gaussian(archive: Archive, sigma: Any) -> Emitter:
