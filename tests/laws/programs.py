@@ -14,7 +14,7 @@ from laws.table import BY_NAME
 from rollax.host.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
-# Rows that every law has as a run compiles them, so that those of them that need it share their programs with the others.
+# Rows compiled as a run is, so that every law meets such programs as well.
 OPTIMIZED = ("ppo-gru", "dqn-rainbow", "pqn", "sac")
 
 
@@ -34,11 +34,8 @@ def compilation(optimized: bool) -> Iterator[None]:
 
 
 @cache
-def programs(name: str, as_a_run: bool = False) -> Programs:
-    """The row's programs in the environment of its laws; compiled at the first call, `as_a_run` with all optimizations.
-
-    Quick compilation fuses a step alone in another way than one inside a loop.
-    """
+def programs(name: str) -> Programs:
+    """The row's programs in the environment of its laws; compiled at the first call."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     init = jax.jit(lambda key: algorithm.init(key, row.config))
@@ -46,7 +43,7 @@ def programs(name: str, as_a_run: bool = False) -> Programs:
 
     def with_care(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *arguments: Any) -> Any:
-            with compilation(optimized=as_a_run or name in OPTIMIZED):
+            with compilation(optimized=name in OPTIMIZED):
                 return function(fresh(state), *arguments)
 
         return call

@@ -1,6 +1,7 @@
 """Where a run is cut into segments, saved or continued changes no bit of it.
 
-They hold bit for bit, also between the compiled step alone and the step inside a compiled loop.
+They hold bit for bit. Only the compiled step alone is another program than the step inside a compiled loop: the compiler may fuse
+them differently, so that these two agree to rounding. A run always takes the second, whatever the length of a segment.
 """
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laws.programs import OPTIMIZED, assert_equal, begun, plain, programs
+from laws.programs import assert_close, assert_equal, begun, plain, programs
 from laws.table import EACH, first
 
 LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac")
@@ -29,13 +30,12 @@ def test_two_segments_are_one(name: str) -> None:
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_segment_is_its_steps(name: str) -> None:
     state, rows = begun(name), []
-    program = programs(name, as_a_run=name not in OPTIMIZED)
-    end, metrics = program.segment(state, 3)
+    end, metrics = programs(name).segment(state, 3)
     for _ in range(3):
-        state, row = program.step(state)
+        state, row = programs(name).step(state)
         rows.append(row)
-    assert_equal(state, end)
-    assert_equal(jax.tree.map(lambda *x: jnp.stack(x), *rows), jax.tree.map(lambda x: x[:3], metrics))
+    assert_close(state, end, 1e-5)
+    assert_close(jax.tree.map(lambda *x: jnp.stack(x), *rows), jax.tree.map(lambda x: x[:3], metrics), 1e-5)
 
 
 @pytest.mark.parametrize("name", first(*EACH, "ppo-types"))

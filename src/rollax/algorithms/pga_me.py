@@ -138,14 +138,13 @@ def climbed(config: PGAMEConfig, settings: td3.TD3Config, state: LearnerState, p
     from."""
     buffer, optimizer = uniform(), adam(config.policy_learning_rate, settings.adam_epsilon, settings.max_grad_norm)
 
-    def step(loop: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
+    def step(loop: tuple[Any, Any], index: jax.Array) -> tuple[tuple[Any, Any], None]:
         policy, optimizer_state = loop
-        batch, _ = buffer.sample(state.replay, settings, key, jnp.zeros(()))
+        batch, _ = buffer.sample(state.replay, settings, jax.random.fold_in(key, index), jnp.zeros(()))
         gradient = jax.grad(td3.policy_loss)(policy, state.agent.network.critic, batch)
         return apply_gradients(optimizer, optimizer_state, policy, gradient), None
 
-    keys = jax.random.split(key, config.policy_updates)
-    child = jax.lax.scan(step, (policy, optimizer.init(policy)), keys)[0][0]
+    child = jax.lax.scan(step, (policy, optimizer.init(policy)), jnp.arange(config.policy_updates))[0][0]
     return tree.where(buffer.can_sample(state.replay, settings), child, policy)
 
 

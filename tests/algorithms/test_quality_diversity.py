@@ -1,0 +1,237 @@
+"""Quality-diversity: what holds for every algorithm that is an archive and an emitter."""
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from laws.programs import assert_equal, fresh, plain
+from rollax import make, tree
+from rollax.acting.scoring import gradients, played, scorer
+from rollax.algorithm import Algorithm
+from rollax.algorithms import ALGORITHMS
+from rollax.environments.native.tasks import Task, linear_projection
+from rollax.errors import UsageError
+from rollax.host.segments import segment
+from rollax.networks.solutions import Constant, PolicyConfig, solution
+from rollax.populations import population
+from rollax.spaces import Box
+
+NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
+CLOSED = [name for name in NAMES if name != "pga_me"]
+SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
+SMALLEST = {
+    "pga_me": {"critic_updates": 2, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,)},
+    **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
+}
+
+
+def environment(name: str) -> Any:
+    return make("control/point-maze", time_limit=10) if name == "pga_me" else make("task/sphere", dimensions=6)
+
+
+def config(name: str, **settings: Any) -> Any:
+    return ALGORITHMS[name].config(**(SMALL | SMALLEST.get(name, {}) | settings))
+
+
+@cache
+def algorithm(name: str) -> Algorithm:
+    world = environment(name)
+    return ALGORITHMS[name].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+
+
+@cache
+def run(name: str) -> Any:
+    return jax.jit(segment(algorithm(name), 6))
+
+
+def begun(name: str, seed: int = 0, **settings: Any) -> Any:
+    return jax.jit(algorithm(name).init)(jax.random.key(seed), config(name, **settings))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_it_is_cut_changes_no_bit(name: str) -> None:
+    """Archive, emitter and replay included, through a file of the state's leaves."""
+    whole, metrics = run(name)(begun(name), jnp.int32(6))
+    middle, first = run(name)(begun(name), jnp.int32(2))
+    leaves, structure = jax.tree.flatten(plain(middle))
+    assert_equal(structure.unflatten([np.asarray(x) for x in leaves]), plain(middle))
+    end, second = run(name)(fresh(middle), jnp.int32(4))
+    assert_equal(end, whole)
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a[:2], b[:4]]), first, second)
+    assert_equal(joined, metrics)
+    assert np.all(np.diff(metrics.values["coverage"]) >= 0) and metrics.values["coverage"][-1] > 0
+    assert np.all(np.diff(metrics.values["fitness_best"]) >= 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_member_is_the_run_alone(name: str) -> None:
+    """Two seeds at once are each of them by itself, to rounding."""
+    many = population(algorithm(name))
+    keys = jax.vmap(jax.random.key)(jnp.arange(2))
+    configs = jax.tree.map(lambda x: jnp.full(2, x), tree.as_leaves(config(name)))
+    together = jax.jit(segment(many, 2))(fresh(jax.jit(many.init)(keys, configs)), jnp.int32(2))[0]
+    alone, _ = run(name)(begun(name, seed=1), jnp.int32(2))
+    archives = jax.tree.map(lambda x: x[1], together.archive), alone.archive
+    for a, b in zip(*map(jax.tree.leaves, archives), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_every_setting_counts(name: str) -> None:
+    """Each number that is data changes what is found, or only the score where it is the score's."""
+    before, metrics = run(name)(begun(name), jnp.int32(4))
+    for field in dataclasses.fields(ALGORITHMS[name].config):
+        value = getattr(config(name), field.name)
+        if field.metadata.get("static") or field.name == "total_updates":
+            continue
+        changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.1)
+        after, other = run(name)(begun(name, **{field.name: changed}), jnp.int32(4))
+        if field.name == "qd_offset":
+            expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
+            np.testing.assert_allclose(other.values["qd_score"][:4], expected[:4], rtol=1e-5)
+        elif (name, field.name) != ("map_elites", "line_sigma"):
+            assert not jnp.array_equal(before.archive.elites.fitness, after.archive.elites.fitness), field.name
+
+
+@pytest.mark.parametrize("id", ["task/sphere", "task/rastrigin", "task/arm"])
+def test_the_closed_form_is_the_episode(id: str) -> None:
+    """Scores by the closed form are those of playing the one step."""
+    world: Any = make(id)
+    solutions = jax.vmap(lambda key: Constant(3 * jax.random.normal(key, world.action_space.shape)))(
+        jax.random.split(jax.random.key(0), 7)
+    )
+    form = jax.jit(scorer(world, 1, 1))(solutions, jax.random.key(1))
+
+    result = jax.vmap(lambda s, key: world.step(key, world.reset(key)[0], s.action))(
+        solutions, jax.random.split(jax.random.key(2), 7)
+    )
+    np.testing.assert_allclose(form.fitness, result.reward, rtol=1e-6)
+    np.testing.assert_allclose(form.descriptor, jax.vmap(world.descriptor)(result.state), rtol=1e-6)
+    assert np.all(result.terminated)
+
+
+def test_gradients_are_those_of_the_closed_form() -> None:
+    """Against differences, on both sides of the fold at 5.12 and at 0."""
+    world: Any = make("task/sphere", dimensions=4)
+    point = jnp.asarray([0.0, 6.0, -7.0, 2.0])
+    rows = gradients(world)(Constant(point)).action
+    assert rows.shape == (3, 4)
+    for axis in range(4):
+        step = jnp.zeros(4).at[axis].set(1e-2)
+        (high, more), (low, less) = world.score(point + step), world.score(point - step)
+        np.testing.assert_allclose(
+            rows[:, axis], jnp.concatenate([(high - low)[None], more - less]) / 2e-2, rtol=2e-2, atol=1e-3
+        )
+    assert np.allclose(linear_projection(jnp.asarray([6.0, 0.0])), [5.12 / 6, 0.0])
+
+
+def test_the_hand_stays_within_reach() -> None:
+    """No cell of the arm's archive lies outside the disc of radius 1/2, and most of those inside get filled."""
+    world = make("task/arm")
+    arm = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(), key))
+    settings = ALGORITHMS["map_elites"].config(batch_size=256, num_iterations=8, grid=(20, 20))
+    state = jax.jit(arm.init)(jax.random.key(0), settings)
+    state = jax.jit(lambda state: jax.lax.scan(lambda state, _: (arm.step(state)[0], None), state, None, length=20)[0])(state)
+    filled = np.asarray(state.archive.elites.fitness > -np.inf).reshape(20, 20)
+    edges = np.arange(21) / 20 - 0.5
+    nearest = np.maximum(np.maximum(edges[:-1], -edges[1:]), 0)  # of each cell to the shoulder, along one axis
+    reachable = np.hypot(nearest[:, None], nearest[None, :]) <= 0.5
+    assert not np.any(filled & ~reachable)
+    assert np.sum(filled) > 0.9 * np.sum(reachable)
+
+
+def test_what_is_not_finite_never_enters() -> None:
+    """A task that gives NaN for half of its solutions, and an infinite descriptor for some: the run goes on without them."""
+
+    def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(x[0] > 0, jnp.nan, -jnp.sum(x**2)), jnp.where(x[1] > 0.3, jnp.inf, x[:2])
+
+    world = Task("test/nan", score, Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,)))
+    for name in ("map_elites", "cma_me", "cma_mae"):
+        make_it = ALGORITHMS[name].make(world, lambda key: solution(world, PolicyConfig(), key))
+        settings = {"map_elites": {"iso_sigma": 0.3}, "cma_mae": {"threshold_start": -10.0}}.get(name, {})
+        state = jax.jit(make_it.init)(jax.random.key(0), config(name, **settings))
+        for _ in range(4):
+            state, metrics = jax.jit(make_it.step)(state)
+        elites, mask = state.archive.elites, np.asarray(state.archive.elites.fitness > -np.inf)
+        assert mask.any() and np.all(np.isfinite(elites.fitness[mask])) and np.all(np.isfinite(elites.descriptor))
+        assert np.all(elites.solution.action[mask][:, 0] <= 0) and metrics.values["nonfinite"] > 0
+        assert metrics.finite.parameters
+
+
+def test_the_best_policy_acts() -> None:
+    """A run's policy is the member of highest fitness, and evaluations report the archive."""
+    name = "map_elites"
+    state, _ = run(name)(begun(name), jnp.int32(6))
+    best = int(np.argmax(state.archive.elites.fitness))
+    action, _ = algorithm(name).act(state, jnp.zeros(1), (), jax.random.key(0), True)
+    np.testing.assert_array_equal(action, state.archive.elites.solution.action[best])
+    values = algorithm(name).state_metrics(state)
+    assert set(values) == {"qd_score", "coverage", "fitness_best", "fitness_mean"}
+
+
+def test_scores_are_means_over_episodes() -> None:
+    """With several episodes a solution, fitness and descriptor are their means, and experience has all their steps."""
+    world = make("control/point-maze", time_limit=5)
+    solutions = jax.lax.map(lambda key: solution(world, PolicyConfig(hidden=(8,)), key), jax.random.split(jax.random.key(0), 3))
+    score = jax.jit(played(world, 4, 5, records=True))(solutions, jax.random.key(1))
+    steps, there_is = score.experience
+    assert score.fitness.shape == (3,) and score.descriptor.shape == (3, 2)
+    assert steps.obs.shape == (20, 3, 4) and there_is.shape == (20, 3)
+    total = jnp.sum(jnp.where(there_is, steps.reward, 0.0), axis=0) / 4
+    np.testing.assert_allclose(total, score.fitness, rtol=1e-5)
+    # Every action is that of the solution in whose column it stands.
+    for i in range(3):
+        mine = jax.tree.map(lambda x, i=i: x[i], solutions)
+        np.testing.assert_allclose(jax.vmap(mine)(steps.obs[:, i]), steps.action[:, i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("cma_me", {"batch_size": 10}, r"batch_size \(10\) must be a multiple of num_emitters \(3\).*try 9 or 12"),
+        ("cma_mega", {"batch_size": 6}, "3 solutions or more for each: try 9 or 12"),
+        ("map_elites", {"grid": (4,)}, "has 1 dimensions, but descriptors have 2"),
+        ("omg_mega", {"batch_size": 13}, "must be even"),
+        ("pga_me", {"gradient_fraction": 2.0}, "gradient_fraction"),
+    ],
+)
+def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name, **settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "message"),
+    [
+        ("map_elites", "gymnax/CartPole-v1", "does not describe behavior"),
+        ("cma_mega", "control/point-maze", "has no closed form to take gradients of"),
+        ("pga_me", "task/arm", "needs policies to play"),
+    ],
+)
+def test_where_it_cannot_learn(name: str, id: str, message: str) -> None:
+    world = make(id)
+    with pytest.raises(UsageError, match=message):
+        made = ALGORITHMS[name].make(world, lambda key: solution(world, PolicyConfig(), key))
+        jax.eval_shape(made.init, jax.random.key(0), config(name))
+
+
+@pytest.mark.parametrize(
+    ("id", "message"), [("hunting/2-players", "has agents"), ("probe/multi-discrete", "need discrete actions")]
+)
+def test_what_no_policy_is_for(id: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        solution(make(id), PolicyConfig(), jax.random.key(0))
+
+
+def test_floats_are_what_varies() -> None:
+    """A solution of whole numbers is refused before anything runs."""
+    world = make("task/arm")
+    made = ALGORITHMS["map_elites"].make(world, lambda key: Constant(jnp.zeros(8, jnp.int32)))
+    with pytest.raises(UsageError, match=r"changes floats, but .action of solutions is int32"):
+        jax.eval_shape(made.init, jax.random.key(0), config("map_elites"))
