@@ -108,6 +108,9 @@ class Algorithm(NamedTuple):
     with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
     # Numbers of a state that every evaluation reports besides its episodes, such as an archive's coverage: scalars by name.
     state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
+    # With an archive: all its places (`rollax.archives.core.Elites`), and the state whose policy is the elite at one of them.
+    elites: Callable[[State], Any] | None = None
+    with_elite: Callable[[State, Any], State] | None = None
     # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
     by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 

@@ -54,7 +54,7 @@ _COMPILED: dict[Any, Any] = {}
 
 def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
     """Solution, fitness, descriptor and extras of every member, by its cell."""
-    elites, mask = jax.device_get(archive.members(state))
+    elites, mask, _ = jax.device_get(archive.elites(state))
     rows = zip(elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True)
     return {cell: (x, f, *d, e) for cell, ((x, f, d, e), is_there) in enumerate(zip(rows, mask, strict=True)) if is_there}
 
@@ -87,7 +87,7 @@ def test_it_is_a_brute_force_archive(batches: list[Any], threshold: tuple[float,
 
 def check_metrics(archive: Any, state: Any, fitness: list[float]) -> None:
     values = archive.metrics(state, 2.0)
-    assert archive.num_members(state) == len(fitness)
+    assert archive.num_elites(state) == len(fitness)
     assert values["coverage"] == pytest.approx(len(fitness) / archive.size)
     assert values["qd_score"] == pytest.approx(sum(f + 2.0 for f in fitness), abs=1e-5)
     if fitness:

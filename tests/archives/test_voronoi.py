@@ -70,7 +70,7 @@ def test_given_centroids_are_the_cells() -> None:
     descriptor = jnp.asarray([[8.0, 0.9], [-4.0, 0.1], [-1e6, 0.5], [5.0, 0.5]])
     batch = Scored(jnp.arange(4.0), jnp.asarray([1.0, 2.0, 3.0, 4.0]), descriptor)
     state, _, counts = archive.add(state, batch)
-    assert archive.members(state)[0].solution.tolist() == [2.0, 1.0, 3.0]
+    assert archive.elites(state).scored.solution.tolist() == [2.0, 1.0, 3.0]
     assert counts.outside == 1
 
 

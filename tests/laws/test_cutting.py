@@ -1,7 +1,7 @@
 """Where a run is cut into segments, saved or continued changes no bit of it.
 
-They hold bit for bit. Only the compiled step alone is another program than the step inside a compiled loop: the compiler may fuse
-them differently, so that these two agree to rounding. A run always takes the second, whatever the length of a segment.
+They hold bit for bit. Only the compiled step alone is another program than the step inside a compiled loop: the compiler may
+fuse them differently, so that these two agree to rounding. A run always takes the second, however long a segment is.
 """
 
 import jax

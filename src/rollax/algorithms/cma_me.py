@@ -1,7 +1,7 @@
 """CMA-ME: evolution strategies that climb how much a solution improves the archive.
 
 Fontaine et al. 2020, arXiv:1912.02400, algorithm 1. Several CMA-ES search side by side; each ranks its own solutions by what
-the archive made of them, and begins again at a member when it gets no further. Deviations: all searches decompose their
+the archive made of them, and begins again at an elite when it gets no further. Deviations: all searches decompose their
 covariances together, once an update, where pyribs counts for each since it began; what a search is told is measured against the
 archive before the whole batch.
 """
@@ -35,7 +35,7 @@ class CMAMEConfig(QDConfig):
     """Standard deviation that a search begins with."""
     ranking: Ranking = static("two_stage_improvement")
     """What is best: the improvement of the archive, how far in a random direction of descriptors, or fitness; "two_stage" puts
-    new members before better ones and these before the rest. (static)"""
+    new elites before better ones and these before the rest. (static)"""
     selection: Selection = static("filter")
     """Parents are the solutions that the archive took, or the better half. (static)"""
     restart: Restart = static("no_improvement")

@@ -1,6 +1,6 @@
 """MAP-Elites: the best solution of every cell of a grid, varied to find better ones and others.
 
-Mouret and Clune 2015, arXiv:1504.04909, algorithm 1, in batches. Children are made of two members each by Iso+LineDD
+Mouret and Clune 2015, arXiv:1504.04909, algorithm 1, in batches. Children are made of two elites each by Iso+LineDD
 (Vassiliades and Mouret 2018, arXiv:1804.03906) or of one by Gaussian noise.
 """
 
@@ -23,11 +23,11 @@ class MAPElitesConfig(QDConfig):
     """Settings of MAP-Elites. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
     variation: Literal["iso_line", "gaussian"] = static("iso_line")
-    """How children come about: noise and a step along the line to another member, or noise alone. (static)"""
+    """How children come about: noise and a step along the line to another elite, or noise alone. (static)"""
     iso_sigma: float = number(0.01, low=0)
     """Standard deviation of the noise."""
     line_sigma: float = number(0.2, low=0)
-    """Standard deviation of the step along the line, in units of the distance to the other member."""
+    """Standard deviation of the step along the line, in units of the distance to the other elite."""
 
 
 def map_elites(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:

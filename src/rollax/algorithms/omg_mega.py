@@ -23,9 +23,9 @@ class OMGMEGAConfig(QDConfig):
     """Settings of OMG-MEGA. Those marked (static) shape the program; all others are data, so they can be swept over."""
 
     batch_size: int = static(540)
-    """Solutions of an iteration, half of them members whose gradients are taken. (static)"""
+    """Solutions of an iteration, half of them elites whose gradients are taken. (static)"""
     sigma: float = number(0.0, low=0)
-    """Standard deviation of the noise that these members get."""
+    """Standard deviation of the noise that these elites get."""
     gradient_sigma: float = number(10.0, low=0)
     """Standard deviation of the coefficients of gradients."""
 

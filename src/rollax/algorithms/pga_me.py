@@ -2,7 +2,7 @@
 
 Nilsson and Cully 2021, doi:10.1145/3449639.3459304 (PGA-MAP-Elites), algorithms 1 to 3. Policies play whole episodes; what they
 experience goes to a replay, from which the critics and a greedy actor of TD3 learn by `td3.update` itself, targets and delays
-included. A child is a member after `policy_updates` steps along grad Q_1(s, pi(s)), each with samples of its own; one is the
+included. A child is an elite after `policy_updates` steps along grad Q_1(s, pi(s)), each with samples of its own; one is the
 greedy actor. Deviation: exploration is that of the archive alone, as in the paper's code.
 """
 
@@ -54,7 +54,7 @@ class PGAMEConfig(QDConfig):
     iso_sigma: float = number(0.005, low=0)
     """Standard deviation of the noise of Iso+LineDD."""
     line_sigma: float = number(0.05, low=0)
-    """Standard deviation of its step along the line, in units of the distance to the other member."""
+    """Standard deviation of its step along the line, in units of the distance to the other elite."""
     policy_learning_rate: float = number(1e-3, low=0)
     """Adam's step size for children."""
     learning_rate: float = number(3e-4, low=0)
@@ -115,9 +115,9 @@ def gradient_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
 
     def ask(state: LearnerState, archive_state: Any, key: jax.Array, size: int) -> tuple[LearnerState, Any]:
         parent_key, child_key, vary_key = jax.random.split(key, 3)
-        members = parents(archive, archive_state, state.initial, parent_key, number - 1)
+        elites = parents(archive, archive_state, state.initial, parent_key, number - 1)
         climb = functools.partial(climbed, config, settings, state)
-        children = jax.vmap(climb)(members, jax.random.split(child_key, number - 1))
+        children = jax.vmap(climb)(elites, jax.random.split(child_key, number - 1))
         _, varied = variation.ask(state.initial, archive_state, vary_key, size - number)
         greedy = jax.tree.map(lambda x: x[None], state.agent.network.actor)
         return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), greedy, children, varied)

@@ -16,7 +16,7 @@ from rollax import tree
 from rollax.acting.scoring import Score, Scorer, choose, scorer
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.archives.cells import Threshold
-from rollax.archives.core import Archive, Counts, Scored
+from rollax.archives.core import Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid
 from rollax.archives.voronoi import voronoi
 from rollax.config import number, settings, static
@@ -41,7 +41,7 @@ class QDConfig:
     max_steps: int = static(1000)
     """Steps after which such an episode is given up, where the environment sets no limit. (static)"""
     qd_offset: float = number(0.0)
-    """What is added to every fitness in the QD score, so that no member lowers it: minus the least fitness there is."""
+    """What is added to every fitness in the QD score, so that no elite lowers it: minus the least fitness there is."""
     total_updates: float = number(1.0)
     """Updates after which schedules end. A run sets it from its total steps."""
 
@@ -75,11 +75,7 @@ def quality_diversity(
     UsageError when they do not go together.
     """
 
-    def parts(config: Any) -> tuple[Any, Archive, Emitter]:
-        max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-        score = scorer(environment, config.num_episodes, max_steps, records)
-        archive = make_archive(config, *descriptor_bounds(environment))
-        return score, archive, make_emitter(config, archive, score)
+    parts = functools.partial(assemble, environment, make_archive, make_emitter, records)
 
     def init(key: jax.Array, config: Any) -> QDState:
         config = tree.as_leaves(config)
@@ -111,10 +107,24 @@ def quality_diversity(
     def state_metrics(state: QDState) -> dict[str, jax.Array]:
         return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
 
-    def acting_state(state: QDState) -> QDState:
-        return state._replace(emitter=None)
+    def elites(state: QDState) -> Elites:
+        return parts(state.config)[1].elites(state.archive)
 
-    return Algorithm(init, step, act, lambda state: (), acting_state, state_metrics=state_metrics)
+    def with_elite(state: QDState, place: Any) -> QDState:
+        return state._replace(archive=parts(state.config)[1].with_best(state.archive, place))
+
+    of_archive = {"state_metrics": state_metrics, "elites": elites, "with_elite": with_elite}
+    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **of_archive)
+
+
+def assemble(
+    environment: Environment, make_archive: Any, make_emitter: Any, records: bool, config: Any
+) -> tuple[Scorer, Archive, Emitter]:
+    """The parts that the settings ask for. Raises UsageError when they do not go together."""
+    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
+    score = scorer(environment, config.num_episodes, max_steps, records)
+    archive = make_archive(config, *descriptor_bounds(environment))
+    return score, archive, make_emitter(config, archive, score)
 
 
 def iterate(

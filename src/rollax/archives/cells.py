@@ -1,7 +1,7 @@
 """Archives of one solution a cell: the best that fell into it. What a cell is, is a function of the descriptor.
 
 An addition costs O(B), however many cells there are: everything it touches is gathered and scattered at the cells of the batch.
-So are a sample of n members and the best one.
+So are a sample of n elites and the best one.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Scored, qd_metrics
+from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics
 from rollax.errors import UsageError
 
 # (what the cells need, descriptor [B, K]) -> int32 [B] within 0 ... C - 1
@@ -21,7 +21,7 @@ class Threshold(NamedTuple):
     """A threshold of acceptance for every cell that rises slowly (CMA-MAE, Fontaine and Nikolaidis 2023, arXiv:2205.10752).
 
     A solution is accepted that is above the threshold of its cell, which then moves towards it by `learning_rate`: with 0 it
-    stays where it begins, with 1 it is the fitness accepted last. The member of a cell is the best one ever accepted.
+    stays where it begins, with 1 it is the fitness accepted last. The elite of a cell is the best one ever accepted.
     """
 
     start: Any = 0.0  # where thresholds begin
@@ -36,7 +36,7 @@ class CellsState(NamedTuple):
     threshold: jax.Array | None  # float32 [C]; None where it is the fitness
     order: jax.Array  # int32 [C]: the cells in the order in which they were filled
     filled: jax.Array  # int32 []: how many are filled
-    best: jax.Array  # int32 []: the cell of the best member; of equals, the one that came first
+    best: jax.Array  # int32 []: the cell of the best elite; of equals, the one that came first
     claims: jax.Array  # int32 [C]: all UNCLAIMED between additions
 
 
@@ -49,9 +49,10 @@ def cells_archive(
     high: tuple[float, ...],
     make_cells: Callable[[jax.Array], Any],
     cell_of: CellFn,
+    center_of: Callable[[Any], jax.Array],
     threshold: Threshold | None = None,
 ) -> Archive:
-    """An archive of `size` cells. `make_cells(key)` is what `cell_of` needs, such as centroids.
+    """An archive of `size` cells. `make_cells(key)` is what `cell_of` and `center_of` need, such as centroids.
 
     Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted.
     """
@@ -87,7 +88,11 @@ def cells_archive(
     def metrics(state: CellsState, offset: Any) -> dict[str, jax.Array]:
         return qd_metrics(state.elites.fitness, state.elites.fitness > -jnp.inf, offset)
 
-    return Archive(init, add, sample, members, lambda state: state.filled, best, metrics, size, low, high)
+    def elites(state: CellsState) -> Elites:
+        return Elites(state.elites, state.elites.fitness > -jnp.inf, center_of(state.cells))
+
+    with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
+    return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high)
 
 
 def check_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:
@@ -174,10 +179,6 @@ def sample(state: CellsState, key: jax.Array, number: int) -> Scored:
     index = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
     cells = state.order[index]
     return jax.tree.map(lambda rows: rows[cells], state.elites)
-
-
-def members(state: CellsState) -> tuple[Scored, jax.Array]:
-    return state.elites, state.elites.fitness > -jnp.inf
 
 
 def best(state: CellsState) -> Scored:

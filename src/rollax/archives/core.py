@@ -2,7 +2,7 @@
 
 An archive is pure functions on a state. A batch is added as a whole: what became of each solution is said of the archive
 before the batch, so that it does not depend on the order, and where several equal ones compete, the first is kept. All that
-belongs to a member - solution, fitness, descriptor, extras - is written together, from one row of the batch.
+belongs to an elite - solution, fitness, descriptor, extras - is written together, from one row of the batch.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ REJECTED, BETTER, NEW = 0, 1, 2  # what became of a solution; the order is that 
 
 
 class Scored(NamedTuple):
-    """Solutions with what a scorer said of them, `[B, ...]`; one without the axis; members of an archive, `[C, ...]`."""
+    """Solutions with what a scorer said of them, `[B, ...]`; one without the axis; elites of an archive, `[C, ...]`."""
 
     solution: Any  # a pytree of floats
     fitness: jax.Array  # float32 [B]: more is better
@@ -33,21 +33,30 @@ class Added(NamedTuple):
 class Counts(NamedTuple):
     """What an archive counted in one batch, float32 [] each."""
 
-    new: jax.Array  # members where there was none
-    better: jax.Array  # members in place of a worse one
+    new: jax.Array  # elites where there was none
+    better: jax.Array  # elites in place of a worse one
     outside: jax.Array  # descriptors out of bounds, which count as at the border
     nonfinite: jax.Array  # fitness or descriptors with NaN or infinity, which never enter
 
 
+class Elites(NamedTuple):
+    """All places of an archive, `[C, ...]`, for looking at."""
+
+    scored: Scored
+    mask: jax.Array  # bool [C]: where there is an elite
+    center: jax.Array  # float32 [C, K]: descriptor in the middle of each place
+
+
 class Archive(NamedTuple):
-    """Pure functions. `size` is the most members C there can be."""
+    """Pure functions. `size` is the most elites C there can be."""
 
     init: Callable[[jax.Array, Scored], Any]  # (key, example without the axis) -> state
     add: Callable[[Any, Scored], tuple[Any, Added, Counts]]  # (state, batch [B]) -> (state, what became of each, counts)
-    sample: Callable[[Any, jax.Array, int], Scored]  # (state, key, n) -> members [n], uniformly, with replacement
-    members: Callable[[Any], tuple[Scored, jax.Array]]  # state -> (members [C], mask bool [C])
-    num_members: Callable[[Any], jax.Array]  # state -> how many members there are, int32 []
-    best: Callable[[Any], Scored]  # state -> the member of highest fitness
+    sample: Callable[[Any, jax.Array, int], Scored]  # (state, key, n) -> elites [n], uniformly, with replacement
+    elites: Callable[[Any], Elites]
+    num_elites: Callable[[Any], jax.Array]  # state -> how many elites there are, int32 []
+    best: Callable[[Any], Scored]  # state -> the elite of highest fitness
+    with_best: Callable[[Any, Any], Any]  # (state, place) -> the state with the elite there in place of the best
     metrics: Callable[[Any, Any], dict[str, jax.Array]]  # (state, offset of the QD score) -> numbers by name
     size: int
     low: tuple[float, ...]  # bounds of descriptors, K numbers each
@@ -55,9 +64,9 @@ class Archive(NamedTuple):
 
 
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:
-    """QD score, coverage, best and mean fitness of members `[C]` where `mask`; the two latter are NaN of an empty archive.
+    """QD score, coverage, best and mean fitness of elites `[C]` where `mask`; the two latter are NaN of an empty archive.
 
-    QD score: the sum over members of fitness + offset (Pugh et al. 2016, doi:10.3389/frobt.2016.00040). Coverage: the share of
+    QD score: the sum over elites of fitness + offset (Pugh et al. 2016, doi:10.3389/frobt.2016.00040). Coverage: the share of
     the C places that are taken.
     """
     number = jnp.sum(mask)

@@ -32,7 +32,11 @@ def grid(
     def cell_of(_: Any, descriptor: jax.Array) -> jax.Array:
         return jax.vmap(lambda d: grid_cell(d, shape, low, high))(descriptor)
 
-    return cells_archive(math.prod(shape), low, high, lambda key: (), cell_of, threshold)
+    def center_of(_: Any) -> jax.Array:
+        axes = [a + (jnp.arange(n) + 0.5) * (b - a) / n for n, a, b in zip(shape, low, high, strict=True)]
+        return jnp.stack([x.reshape(-1) for x in jnp.meshgrid(*axes, indexing="ij")], axis=-1)
+
+    return cells_archive(math.prod(shape), low, high, lambda key: (), cell_of, center_of, threshold)
 
 
 def grid_cell(descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> jax.Array:

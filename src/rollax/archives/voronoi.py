@@ -56,7 +56,8 @@ def voronoi(
     def cell_of(cells: Voronoi, descriptor: jax.Array) -> jax.Array:
         return nearest(cells, (descriptor - low_row) / span)
 
-    return cells_archive(size, low, high, make_cells, cell_of, threshold)
+    center_of = lambda cells: low_row + cells.centroids * span  # noqa: E731
+    return cells_archive(size, low, high, make_cells, cell_of, center_of, threshold)
 
 
 def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:

@@ -126,6 +126,11 @@ def plot(arguments: list[str], shared: Shared) -> int:
     if not given.runs:
         raise UsageError("plot takes one or more run folders: rollax plot RUN")
     print(draw(list(given.runs), given.out))
+    if len(given.runs) == 1 and given.out is None:
+        from rollax.view.archive import draw_if_any
+
+        for path in draw_if_any(given.runs[0]):
+            print(path)
     return 0
 
 
@@ -147,6 +152,10 @@ class Render:
     """Sample actions instead of taking the likeliest."""
     member: int | None = None
     """Which member of a population; the best when not given."""
+    descriptor: tuple[float, ...] | None = None
+    """Of an archive: the policy that lives nearest to this descriptor."""
+    cell: tuple[int, ...] | None = None
+    """Of an archive with a grid: the policy that lives in this cell, numbers from 0."""
     text: bool = False
     """Show it in the terminal's characters and write no GIF (environments with a grid)."""
 
@@ -165,5 +174,5 @@ def render(arguments: list[str], shared: Shared) -> int:
     if given.text:
         show(given.run, greedy=not given.stochastic, **which)
         return 0
-    print(draw(given.run, given.out, greedy=not given.stochastic, **which))
+    print(draw(given.run, given.out, greedy=not given.stochastic, descriptor=given.descriptor, cell=given.cell, **which))
     return 0

@@ -52,10 +52,10 @@ def check_shares(solutions: Any, num_emitters: int, least: int) -> int:
 
 
 def parents(archive: Archive, archive_state: Any, initial: Any, key: jax.Array, number: int) -> Any:
-    """Solutions `[n]` of members of the archive; while it is empty, of those to begin with, in turn."""
+    """Solutions `[n]` of elites of the archive; while it is empty, of those to begin with, in turn."""
     found = archive.sample(archive_state, key, number).solution
     first = jax.tree.map(lambda x: jnp.resize(x, (number, *x.shape[1:])), initial)
-    return tree.where(jnp.broadcast_to(archive.num_members(archive_state) == 0, (number,)), first, found)
+    return tree.where(jnp.broadcast_to(archive.num_elites(archive_state) == 0, (number,)), first, found)
 
 
 def together(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitter:

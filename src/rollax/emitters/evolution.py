@@ -1,7 +1,7 @@
 """Emitters of evolution strategies that climb what is new and better in an archive (CMA-ME, CMA-MAE).
 
 Fontaine et al. 2020, arXiv:1912.02400, and Fontaine and Nikolaidis 2023, arXiv:2205.10752. Several searches run side by side;
-each is told of its own solutions, ranks them, adapts, and when it is at its end begins again at a member of the archive.
+each is told of its own solutions, ranks them, adapts, and when it is at its end begins again at an elite of the archive.
 """
 
 from typing import Any, NamedTuple
@@ -53,9 +53,9 @@ def evolution(archive: Archive, num_emitters: int, sigma: Any, rules: Rules) -> 
         each = flat(told.scored.solution), told.scored, told.added
         each = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:]), each)
         search, over = jax.vmap(lambda *mine: generation(rules, *mine))(state.search, state.direction, *each)
-        over &= archive.num_members(archive_state) > 0
-        members = flat(archive.sample(archive_state, member_key, num_emitters).solution)
-        again = *begun(members, begin_key), state.restarts + 1
+        over &= archive.num_elites(archive_state) > 0
+        elites = flat(archive.sample(archive_state, member_key, num_emitters).solution)
+        again = *begun(elites, begin_key), state.restarts + 1
         return Searches(*tree.where(over, again, (search, state.direction, state.restarts)), state.example)
 
     def metrics(state: Searches) -> dict[str, jax.Array]:

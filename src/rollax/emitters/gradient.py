@@ -29,7 +29,7 @@ def flat_gradients(gradients: Gradients, solution: Any) -> jax.Array:
 
 
 def gradient_operator(archive: Archive, gradients: Gradients, sigma: Any, gradient_sigma: Any) -> Emitter:
-    """OMG-MEGA: half of the batch are members with noise of `sigma`; each has a child in the other half, by its gradients.
+    """OMG-MEGA: half of the batch are elites with noise of `sigma`; each has a child in the other half, by its gradients.
 
     x' = x + |c_0| grad f + sum_k c_k grad d_k, c ~ N(0, gradient_sigma I): algorithm 1.
     """
@@ -38,7 +38,7 @@ def gradient_operator(archive: Archive, gradients: Gradients, sigma: Any, gradie
         check_floats(solutions, "the gradient operator")
         number = jax.tree.leaves(solutions)[0].shape[0]
         if number % 2:
-            raise UsageError(f"batch_size ({number}) must be even: half of it are members, half their children")
+            raise UsageError(f"batch_size ({number}) must be even: half of it are elites, half their children")
         return solutions
 
     def child(solution: Any, key: jax.Array) -> Any:
@@ -100,10 +100,10 @@ def gradient_arborescence(
         member_key, begin_key = jax.random.split(key)
         each = jax.tree.map(lambda x: x.reshape(num_emitters, -1, *x.shape[1:])[:, 1:], (told.scored, told.added))
         moved, over = jax.vmap(lambda *mine: generation(rules, learning_rate, *mine))(state, *each)
-        over &= archive.num_members(archive_state) > 0
-        members = archive.sample(archive_state, member_key, num_emitters).solution
+        over &= archive.num_elites(archive_state) > 0
+        elites = archive.sample(archive_state, member_key, num_emitters).solution
         search, directions = begun(begin_key)
-        again = Arborescences(members, search, state.coefficients, directions, state.restarts + 1)
+        again = Arborescences(elites, search, state.coefficients, directions, state.restarts + 1)
         return tree.where(over, again, moved)
 
     def metrics(state: Arborescences) -> dict[str, jax.Array]:

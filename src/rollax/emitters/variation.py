@@ -1,4 +1,4 @@
-"""Emitters that vary members of the archive: noise, lines between two members, and polynomial mutation with crossover."""
+"""Emitters that vary elites of the archive: noise, lines between two elites, and polynomial mutation with crossover."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from rollax.emitters.core import Emitter, check_floats, parents
 
 
 def varying(archive: Archive, vary: Callable[[Any, Any, jax.Array], Any], name: str) -> Emitter:
-    """An emitter of `vary(parent, other parent, key)`, a function of two members of the archive and their child.
+    """An emitter of `vary(parent, other parent, key)`, a function of two elites of the archive and their child.
 
     `init` raises UsageError when solutions are not all floats.
     """
@@ -29,7 +29,7 @@ def varying(archive: Archive, vary: Callable[[Any, Any, jax.Array], Any], name: 
 
 
 def gaussian(archive: Archive, sigma: Any) -> Emitter:
-    """x' = x + sigma N(0, I) of a member x."""
+    """x' = x + sigma N(0, I) of an elite x."""
 
     def vary(first: Any, second: Any, key: jax.Array) -> Any:
         return jax.tree.map(lambda x, noise: x + sigma * noise, first, noise_like(first, key))
@@ -38,7 +38,7 @@ def gaussian(archive: Archive, sigma: Any) -> Emitter:
 
 
 def iso_line(archive: Archive, iso_sigma: Any, line_sigma: Any) -> Emitter:
-    """x' = x + iso_sigma N(0, I) + line_sigma N(0, 1) (y - x) of members x and y.
+    """x' = x + iso_sigma N(0, I) + line_sigma N(0, 1) (y - x) of elites x and y.
 
     The operator Iso+LineDD, Vassiliades and Mouret 2018, arXiv:1804.03906, equation 2.
     """

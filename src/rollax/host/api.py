@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax import tree
 from rollax.acting import descriptors
@@ -18,7 +19,7 @@ from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import AgentId, FixedOpponents, with_agent_id
 from rollax.errors import UsageError
-from rollax.host import given, keys, loop, members, resuming, run_folder, sizes, words
+from rollax.host import elites, given, keys, loop, members, resuming, run_folder, sizes, words
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
 from rollax.host.files import sync_tree
@@ -199,6 +200,20 @@ class Policy(NamedTuple):
         """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
         vmap it."""
         return self.algorithm.act(self.state, obs, carry, key, greedy)
+
+    def elite(self, descriptor: Sequence[float] | None = None, cell: Sequence[int] | None = None) -> "Policy":
+        """The policy of an archive that lives nearest to a descriptor, or in a cell of the grid (row and column, from 0).
+
+        Its `warnings` say which it is. Raises UsageError when the run has no archive, or nobody lives in the cell.
+        """
+        return elites.chosen(self, descriptor, cell)
+
+    def elites(self) -> dict[str, np.ndarray]:
+        """The elites of the run's archive as columns of a table, the best first: place, fitness, and each descriptor.
+
+        `pandas.DataFrame(policy.elites())` makes a frame of it. Raises UsageError when the run has no archive.
+        """
+        return elites.table(self)
 
     def evaluate(
         self,

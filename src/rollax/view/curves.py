@@ -15,6 +15,10 @@ from rollax.host.settings import Spec
 WITHIN = "info/episode_returns"  # of the evaluations: the returns of the episodes within a trial
 # The metrics that are drawn in small panels, in this order, where a run has them.
 PANELS = {
+    "coverage": "coverage",
+    "qd_score": "QD score",
+    "fitness_best": "best fitness",
+    "critic_loss": "critic loss",
     "value_loss": "value loss",
     "policy_loss": "policy loss",
     "entropy": "entropy",
@@ -22,7 +26,7 @@ PANELS = {
     "explained_variance": "explained variance",
     "clip_fraction": "clipped fraction",
     "learning_rate": "learning rate",
-    "steps_per_second": "frames per second",
+    "steps_per_second": "steps per second",
 }
 # Okabe and Ito (2008): eight colors that remain apart for color-blind eyes; yellow is left out, being too light for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -17,6 +17,7 @@ from rollax.view import lineage
 from rollax.view.curves import PANELS, Curve, Run, curves_of, read_run
 
 FORMATS = (".png", ".pdf", ".svg")
+TRAINING = "episode_return", "training return"
 EARLIER = 5  # evaluations before the last whose adaptation is shown
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -144,17 +145,18 @@ def _algorithms(curves: list[Curve]) -> str:
 
 
 def _returns(axes: Sequence[Any], curves: list[Curve], is_wide: bool) -> None:
-    """Return in evaluation and, beneath it, in training."""
+    """Return in evaluation and, beneath it, in training, or the QD score where there is an archive."""
     above, below = axes
+    name, label = ("qd_score", "QD score") if all(_has(curve.run, "qd_score") for curve in curves) else TRAINING
     for curve in curves:
         _draw(above, curve, curve.run.eval_step, curve.run.returns[:, curve.members], _interval, "o")
-        _draw(below, curve, curve.run.step, _metric(curve, "episode_return")[:, :, None], _middle_half, "")
+        _draw(below, curve, curve.run.step, _metric(curve, name)[:, :, None], _middle_half, "")
     above.set_title(textwrap.fill(_what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left")
     above.set_ylabel("evaluation return")
-    below.set_ylabel("training return")
+    below.set_ylabel(label)
     _finish(above, "no evaluations")
     _finish(below, "not told by type of agent" if any(curve.run.kind for curve in curves) else "no finished episodes")
-    below.set_xlabel("environment frames")
+    below.set_xlabel("environment frames" if name in TRAINING else "evaluations")
 
 
 def _what_lines_are(curves: list[Curve]) -> str:

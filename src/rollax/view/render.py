@@ -70,13 +70,16 @@ def render(
     fps: int | None = None,
     *,
     member: int | None = None,
+    descriptor: Sequence[float] | None = None,
+    cell: Sequence[int] | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
 ) -> Path:
     """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given.
 
     An episode of more than `max_frames / episodes` steps shows every second one, every fourth, ..., and says so in the picture.
-    `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`.
+    `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`;
+    `descriptor`, `cell`: as for `Policy.elite`.
 
     Raises UsageError when there is no such run or checkpoint, or when `out` is no .gif or cannot be written.
     """
@@ -87,6 +90,8 @@ def render(
         if value < least:
             raise UsageError(f"{name} ({value}) must be at least {least}")
     policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    if descriptor is not None or cell is not None:
+        policy = policy.elite(descriptor, cell)
     drawing = draw.drawing_of(policy.environment)
     plays = play_all(policy, seed, episodes, greedy, max_frames // episodes)
     pictures = [picture(policy, drawing, play, frame) for play in plays for frame in play.frames]

@@ -1,0 +1,70 @@
+"""The archive of a run: its elites as a table, and one of them as the policy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from rollax.archives.core import Elites
+from rollax.errors import UsageError
+from rollax.typed import typed
+
+
+def of_policy(policy: Any) -> Elites:
+    """All places of the archive of a policy's run, as NumPy arrays. Raises UsageError when it has none, or it is empty."""
+    if policy.algorithm.elites is None:
+        raise UsageError(f"{policy.spec.algorithm} keeps no archive: train map_elites or another quality-diversity algorithm")
+    found = jax.device_get(jax.jit(policy.algorithm.elites)(policy.state))
+    if not found.mask.any():
+        raise UsageError(f"the archive is empty at step {policy.step:,}: take a later checkpoint")
+    return found
+
+
+def table(policy: Any) -> dict[str, np.ndarray]:
+    """Place, fitness and descriptors of all elites, the best first."""
+    found = of_policy(policy)
+    places = np.flatnonzero(found.mask)
+    places = places[np.argsort(-found.scored.fitness[places], kind="stable")]
+    descriptor = np.asarray(found.scored.descriptor)[places]
+    columns = {f"descriptor_{k}": descriptor[:, k] for k in range(descriptor.shape[1])}
+    return {"place": places, "fitness": np.asarray(found.scored.fitness)[places], **columns}
+
+
+def chosen(policy: Any, descriptor: Sequence[float] | None, cell: Sequence[int] | None) -> Any:
+    """The policy with an elite of the archive in place of the best, as for `Policy.elite`."""
+    if (descriptor is None) == (cell is None):
+        raise UsageError("an elite is chosen by its descriptor or by its cell: give one of the two")
+    found = of_policy(policy)
+    place = nearest(found, descriptor) if descriptor is not None else in_cell(policy, found, cell)
+    lives = ", ".join(f"{x:.3g}" for x in found.scored.descriptor[place])
+    note = f"the elite at descriptor ({lives}) has fitness {found.scored.fitness[place]:.4g}"
+    state = policy.algorithm.with_elite(policy.state, place)
+    return policy._replace(state=state, warnings=[*policy.warnings, note])
+
+
+def nearest(found: Elites, descriptor: Any) -> int:
+    """The place of the elite nearest to a descriptor, in units of how far descriptors reach."""
+    size = found.center.shape[1]
+    wanted = np.asarray(typed("descriptor", tuple(descriptor), tuple[float, ...]))
+    if wanted.shape != (size,) or not np.isfinite(wanted).all():
+        raise UsageError(f"descriptor ({' '.join(map(str, wanted))}) must be {size} finite numbers")
+    span = np.ptp(found.center, axis=0)
+    away = np.sum(((found.scored.descriptor - wanted) / np.where(span > 0, span, 1.0)) ** 2, axis=1)
+    return int(np.argmin(np.where(found.mask, away, np.inf)))
+
+
+def in_cell(policy: Any, found: Elites, cell: Any) -> int:
+    """The place of the elite in a cell of the grid."""
+    shape = policy.spec.config.grid
+    if getattr(policy.spec.config, "cvt_cells", 0):
+        raise UsageError("the archive has no grid (cvt_cells): choose by --descriptor")
+    wanted = typed("cell", tuple(cell), tuple[int, ...])
+    if len(wanted) != len(shape) or not all(0 <= i < n for i, n in zip(wanted, shape, strict=True)):
+        reach = " x ".join(f"0 ... {n - 1}" for n in shape)
+        raise UsageError(f"cell ({' '.join(map(str, wanted))}) must be within {reach}")
+    place = int(np.ravel_multi_index(wanted, shape))
+    if not found.mask[place]:
+        near = np.unravel_index(nearest(found, found.center[place]), shape)
+        raise UsageError(f"nobody lives in cell {' '.join(map(str, wanted))}: the nearest is {' '.join(map(str, near))}")
+    return place
