@@ -18,9 +18,10 @@ _LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 _KEPT = ("scan", "while", "dot_general", "conv_general_dilated")
 
 
-def check_memory(
-    needed: float, capacity: int | None, what: str, remedy: str = "fewer num_envs or seeds, or a smaller network"
-) -> None:
+REMEDY = "fewer num_envs or seeds, or a smaller network"
+
+
+def check_memory(needed: float, capacity: int | None, what: str, remedy: str = REMEDY) -> None:
     """Raises UsageError when there is not as much memory. `capacity`: of the replay that takes most of it, if there is one."""
     available = memory_in_bytes()
     if available is None or needed <= available:

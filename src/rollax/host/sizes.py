@@ -11,7 +11,7 @@ from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.host import memory
-from rollax.host.settings import Spec
+from rollax.host.settings import Spec, entry
 
 
 def check_state(spec: Spec, one: Any) -> None:
@@ -22,7 +22,9 @@ def check_state(spec: Spec, one: Any) -> None:
     capacity = getattr(spec.config, "capacity", None)
     what = f"the state of {number} members" if number > 1 else "the state"
     what += f" (capacity {capacity})" if capacity else ""
-    memory.check_memory(needed / memory.devices(spec.options.devices), capacity, what)
+    is_archive = entry(spec.algorithm).unit == "evaluations"
+    remedy = "fewer cells or seeds, or smaller solutions" if is_archive else memory.REMEDY
+    memory.check_memory(needed / memory.devices(spec.options.devices), None if is_archive else capacity, what, remedy)
 
 
 _SIZES = ("num_envs", "num_steps", "capacity", "batch_size")

@@ -1,0 +1,109 @@
+"""A run with an archive: what it reports, how it goes on, and its elites as a table, a picture and policies."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import rollax
+from rollax.errors import UsageError
+from rollax.host.logging import read_metrics
+from rollax.view.archive import draw_if_any, picture
+from rollax.view.plot import plot
+from rollax.view.render import render
+
+SMALL = {"batch_size": 32, "num_iterations": 2, "grid": (6, 6), "qd_offset": 100.0}
+OPTIONS = {"eval_episodes": 4, "eval_count": 2, "tensorboard": False, "log_lines": 10}
+
+
+def trained(folder: Path, steps: int = 640, **settings: Any) -> Any:
+    return rollax.train(
+        "map_elites",
+        "control/point-maze",
+        arguments={"time_limit": 20},
+        network={"hidden": (8,)},
+        config=SMALL | settings,
+        total_steps=steps,
+        options=OPTIONS | {"run_dir": folder},
+        quiet=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trained(tmp_path_factory.mktemp("elites") / "run")
+
+
+def test_evaluations_report_the_archive(run: Any) -> None:
+    """Coverage and QD score beside the return, in the last evaluation, in every line and in the file of evaluations."""
+    assert 0 < run.evaluation["coverage"] <= 1 and run.evaluation["qd_score"] > 0
+    lines = [line for line in read_metrics(run.folder / "metrics.jsonl") if "event" not in line]
+    assert lines[-1]["coverage"] == pytest.approx(run.evaluation["coverage"])
+    assert all(a["coverage"] <= b["coverage"] for a, b in zip(lines, lines[1:], strict=False))
+    with np.load(run.folder / "evaluations.npz") as file:
+        assert file["state_metrics/coverage"].shape == (3,) and file["state_metrics/coverage"][0] == 0
+
+
+def test_a_resumed_archive_is_the_uninterrupted_one(run: Any, tmp_path: Path) -> None:
+    """Half of it, then on with the whole: every elite is the same, bit for bit."""
+    half = trained(tmp_path / "half", steps=320)
+    rollax.resume(half.folder, total_steps=640, quiet=True)
+    whole, again = rollax.load(run.folder), rollax.load(half.folder)
+    for a, b in zip(jax.tree.leaves(whole.state.archive), jax.tree.leaves(again.state.archive), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_elites_are_a_table_and_policies(run: Any) -> None:
+    policy = rollax.load(run.folder)
+    table = policy.elites()
+    assert list(table) == ["place", "fitness", "descriptor_0", "descriptor_1"]
+    assert np.all(np.diff(table["fitness"]) <= 0) and len(table["place"]) == round(36 * run.evaluation["coverage"])
+    row, column = divmod(int(table["place"][-1]), 6)
+    worst = policy.elite(cell=(row, column))
+    wanted = float(table["descriptor_0"][-1]), float(table["descriptor_1"][-1])
+    same = policy.elite(descriptor=wanted)
+    assert f"fitness {table['fitness'][-1]:.4g}" in worst.warnings[-1] and worst.warnings == same.warnings
+    obs, key = np.array([-0.3, 0.4, 0.1, 0.7], np.float32), jax.random.key(0)
+    np.testing.assert_array_equal(worst.act(obs, (), key)[0], same.act(obs, (), key)[0])
+    assert not np.array_equal(worst.act(obs, (), key)[0], policy.act(obs, (), key)[0])
+
+
+def test_what_is_no_elite(run: Any) -> None:
+    policy = rollax.load(run.folder)
+    empty = min(set(range(36)) - set(policy.elites()["place"].tolist()), default=None)
+    for wanted, message in (
+        ({}, "give one of the two"),
+        ({"descriptor": (0.1,)}, r"descriptor \(0.1\) must be 2 finite numbers"),
+        ({"cell": (6, 0)}, r"cell \(6 0\) must be within 0 ... 5 x 0 ... 5"),
+        *([({"cell": divmod(empty, 6)}, "nobody lives in cell")] if empty is not None else []),
+    ):
+        with pytest.raises(UsageError, match=message):
+            policy.elite(**wanted)
+    other = rollax.train(
+        "ppo", "probe/one-action", total_steps=64, quiet=True, options=OPTIONS | {"run_dir": run.folder.parent / "ppo"}
+    )
+    with pytest.raises(UsageError, match="ppo keeps no archive"):
+        rollax.load(other.folder).elites()
+
+
+def test_pictures(run: Any) -> None:
+    """Curves, the archive, and an episode of an elite."""
+    assert plot([run.folder]).exists()
+    (path,) = draw_if_any(run.folder)
+    with Image.open(path) as image:
+        assert image.format == "PNG" and min(image.size) > 500
+    assert render(run.folder, descriptor=(0.5, 0.5), max_frames=20).exists()
+
+
+@pytest.mark.parametrize(("shape", "dimensions"), [((5,), 1), ((2, 3, 2), 3), ((2, 2, 2, 3), 4), (None, 2), (None, 5)])
+def test_archives_of_any_dimensions_are_drawn(shape: tuple[int, ...] | None, dimensions: int) -> None:
+    from rollax.archives.core import Elites, Scored
+
+    number = int(np.prod(shape)) if shape else 20
+    numbers = np.random.default_rng(0)
+    scored = Scored((), numbers.normal(size=number), numbers.random((number, dimensions)))
+    image = picture(Elites(scored, numbers.random(number) < 0.7, numbers.random((number, dimensions))), shape, "title")
+    assert image.startswith(b"\x89PNG")
