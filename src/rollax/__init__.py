@@ -21,6 +21,7 @@ from rollax.checks.environment import check_environment
 from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
+from rollax.host.ask_tell import AskTell
 from rollax.host.options import RunOptions
 from rollax.host.segments import segment
 from rollax.networks import NetworkConfig, actor_critic
@@ -46,6 +47,7 @@ __all__ = [
     "CMAMAEConfig",
     "Algorithm",
     "AlgorithmEntry",
+    "AskTell",
     "DQNConfig",
     "Environment",
     "ImpalaConfig",

@@ -111,6 +111,9 @@ class Algorithm(NamedTuple):
     # With an archive: all its places (`rollax.archives.core.Elites`), and the state whose policy is the elite at one of them.
     elites: Callable[[State], Any] | None = None
     with_elite: Callable[[State, Any], State] | None = None
+    # Where solutions may be scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
+    ask: Callable[[State], tuple[State, Any]] | None = None
+    tell: Callable[[State, Any, Any], tuple[State, Any]] | None = None
     # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
     by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 

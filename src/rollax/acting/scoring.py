@@ -94,7 +94,7 @@ def gradients(environment: Any) -> Callable[[Constant], Constant]:
 
     Raises UsageError for an environment without a closed form.
     """
-    if not has_closed_form(environment):
+    if not has_closed_form(environment) or getattr(environment, "is_outside", False):
         raise UsageError(
             f"{environment.name} has no closed form to take gradients of: use cma_me, cma_mae, map_elites or pga_me, or a task "
             "such as task/sphere"

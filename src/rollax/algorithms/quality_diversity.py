@@ -96,13 +96,20 @@ def quality_diversity(
         loop = state.archive, emitter.refresh(state.emitter)
         loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
         state = QDState(key, state.config, *loop, state.updates + 1)
-        values = state_metrics(state) | emitter.metrics(state.emitter)
+        values = of_archive["state_metrics"](state) | emitter.metrics(state.emitter)
         values |= {name: jnp.sum(x) for name, x in counts._asdict().items()}
         return state, Metrics(values, finite=Finite(parameters=jnp.all(finite)))
 
     def act(state: QDState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
         best = parts(state.config)[1].best(state.archive).solution
         return choose(environment, best, obs), carry
+
+    of_archive = archive_functions(parts)
+    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **of_archive)
+
+
+def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -> dict[str, Callable[..., Any]]:
+    """What an `Algorithm` with an archive can do besides, by the names of its fields."""
 
     def state_metrics(state: QDState) -> dict[str, jax.Array]:
         return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
@@ -113,8 +120,19 @@ def quality_diversity(
     def with_elite(state: QDState, place: Any) -> QDState:
         return state._replace(archive=parts(state.config)[1].with_best(state.archive, place))
 
-    of_archive = {"state_metrics": state_metrics, "elites": elites, "with_elite": with_elite}
-    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **of_archive)
+    def ask(state: QDState) -> tuple[QDState, Any]:
+        _, _, emitter = parts(state.config)
+        key, ask_key = jax.random.split(state.key)
+        emitter_state, solutions = emitter.ask(emitter.refresh(state.emitter), state.archive, ask_key, state.config.batch_size)
+        return state._replace(key=key, emitter=emitter_state), solutions
+
+    def tell(state: QDState, solutions: Any, score: Score) -> tuple[QDState, Counts]:
+        _, archive, emitter = parts(state.config)
+        key, tell_key = jax.random.split(state.key)
+        loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
+        return QDState(key, state.config, *loop, state.updates + 1), counts
+
+    return {"state_metrics": state_metrics, "elites": elites, "with_elite": with_elite, "ask": ask, "tell": tell}
 
 
 def assemble(
@@ -134,11 +152,20 @@ def iterate(
     archive_state, emitter_state = loop
     ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
     emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
-    result = score(solutions, score_key)
-    batch = scored(solutions, result)
+    loop = archive_state, emitter_state
+    loop, counts = take(archive, emitter, loop, solutions, score(solutions, score_key), tell_key)
+    return loop, (counts, tree.all_finite(solutions))
+
+
+def take(
+    archive: Archive, emitter: Emitter, loop: tuple[Any, Any], solutions: Any, score: Score, key: jax.Array
+) -> tuple[tuple[Any, Any], Counts]:
+    """Archive and emitter after a batch with these scores, and what the archive counted."""
+    archive_state, emitter_state = loop
+    batch = scored(solutions, score)
     archive_state, added, counts = archive.add(archive_state, batch)
-    emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, result.experience), tell_key)
-    return (archive_state, emitter_state), (counts, tree.all_finite(solutions))
+    emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, score.experience), key)
+    return (archive_state, emitter_state), counts
 
 
 def cells(config: Any, low: tuple[float, ...], high: tuple[float, ...], threshold: Threshold | None = None) -> Archive:

@@ -23,12 +23,16 @@ def of_policy(policy: Any) -> Elites:
 
 def table(policy: Any) -> dict[str, np.ndarray]:
     """Place, fitness and descriptors of all elites, the best first."""
-    found = of_policy(policy)
+    return columns(of_policy(policy))
+
+
+def columns(found: Elites) -> dict[str, np.ndarray]:
+    """Place, fitness and descriptors of all elites, the best first."""
     places = np.flatnonzero(found.mask)
     places = places[np.argsort(-found.scored.fitness[places], kind="stable")]
     descriptor = np.asarray(found.scored.descriptor)[places]
-    columns = {f"descriptor_{k}": descriptor[:, k] for k in range(descriptor.shape[1])}
-    return {"place": places, "fitness": np.asarray(found.scored.fitness)[places], **columns}
+    each = {f"descriptor_{k}": descriptor[:, k] for k in range(descriptor.shape[1])}
+    return {"place": places, "fitness": np.asarray(found.scored.fitness)[places], **each}
 
 
 def chosen(policy: Any, descriptor: Sequence[float] | None, cell: Sequence[int] | None) -> Any:

@@ -32,6 +32,7 @@ class Task(eqx.Module):
     function: Callable[[jax.Array], tuple[jax.Array, jax.Array]] = eqx.field(static=True)
     action_space: Box = eqx.field(static=True)
     descriptor_space: Box = eqx.field(static=True)
+    is_outside: bool = eqx.field(static=True, default=False)  # scores come from elsewhere: there are no gradients of them
 
     observation_space = Box(0.0, 0.0, (1,))
     descriptor_extraction = "final"

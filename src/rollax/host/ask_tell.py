@@ -1,0 +1,132 @@
+"""Quality-diversity for scores that are computed elsewhere, by a simulator or in a laboratory: ask, score, tell."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.acting.scoring import Score
+from rollax.algorithms import find
+from rollax.config import checked
+from rollax.environments.native.tasks import Task
+from rollax.errors import UsageError
+from rollax.host import elites, keys
+from rollax.host.checkpoint import Checkpoints
+from rollax.host.settings import settings_of
+from rollax.networks.solutions import Constant
+from rollax.spaces import Box
+from rollax.typed import typed
+
+
+class AskTell:
+    """A search for solutions `[D]` in plain NumPy: `solutions = search.ask()`, then `search.tell(fitness, descriptor)`.
+
+    `low`, `high`: bounds of the descriptor, K numbers each. `config`: settings of the algorithm, as a dictionary or its own
+    class. `start`: the solution to begin with, 0 by default. With a `folder`, `save` keeps the search there, and a search with
+    the same arguments goes on from it, bit for bit, also between `ask` and `tell`.
+
+    Raises UsageError for an algorithm that cannot (those that need gradients or policies), or settings that do not fit.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        dimensions: int,
+        low: Sequence[float],
+        high: Sequence[float],
+        *,
+        config: Any = None,
+        seed: int = 0,
+        start: Any = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        name, entry = find(typed("algorithm", algorithm, str))
+        size = typed("dimensions", dimensions, int)
+        first = np.zeros(size, np.float32) if start is None else np.asarray(start, np.float32)
+        if size < 1 or first.shape != (size,) or not np.isfinite(first).all():
+            raise UsageError(f"start must be {size} (dimensions) finite numbers, not an array {first.shape}")
+        bounds = tuple(tuple(map(float, side)) for side in (low, high))
+        settings: Any = checked(settings_of("config", entry.config, {}, config))
+        task = _outside(name, size, *bounds)
+        made = entry.make(task, lambda key: Constant(jnp.asarray(first)))
+        if made.ask is None or made.tell is None:
+            raise UsageError(f"{name} does not ask for solutions: use map_elites, cma_me or cma_mae")
+        self._algorithm, self._ask, self._tell = made, jax.jit(made.ask), jax.jit(made.tell)
+        self._elites, self._metrics = jax.jit(made.elites), jax.jit(made.state_metrics)  # pyright: ignore[reportArgumentType]
+        self._state = jax.jit(made.init)(keys.training(typed("seed", seed, int)), settings)
+        self._pending: Any = None
+        self._nothing = Constant(jnp.zeros((settings.batch_size, size)))
+        self._checkpoints = None if folder is None else Checkpoints(Path(folder), 2, 0, "qd_score", "max")
+        if self._checkpoints is not None and self._checkpoints.steps():
+            self._restore()
+
+    @property
+    def iterations(self) -> int:
+        """How many batches were told."""
+        return int(self._state.updates)
+
+    def ask(self) -> np.ndarray:
+        """Solutions to score, float32 `[B, D]`; the same ones until they are told of."""
+        if self._pending is None:
+            self._state, self._pending = self._ask(self._state)
+        return np.asarray(self._pending.action)
+
+    def tell(self, fitness: Any, descriptor: Any) -> dict[str, float]:
+        """The scores of what `ask` gave, `[B]` and `[B, K]`, NaN where there is none; returns the numbers of the archive.
+
+        Raises UsageError before `ask`, or for arrays of other shapes.
+        """
+        if self._pending is None:
+            raise UsageError("there is nothing to tell of: ask for solutions first")
+        number, size = self._pending.action.shape[0], self._descriptors
+        scores = np.asarray(fitness, np.float32), np.asarray(descriptor, np.float32)
+        if scores[0].shape != (number,) or scores[1].shape != (number, size):
+            raise UsageError(
+                f"fitness must be [{number}] and descriptor [{number}, {size}], a row for each solution that was asked for, "
+                f"not {list(scores[0].shape)} and {list(scores[1].shape)}"
+            )
+        score = Score(*map(jnp.asarray, scores))
+        self._state, counts = self._tell(self._state, self._pending, score)
+        self._pending = None
+        values = self._metrics(self._state) | counts._asdict()
+        return {name: float(value) for name, value in values.items()}
+
+    def elites(self) -> dict[str, np.ndarray]:
+        """The elites as columns, the best first: place, fitness, descriptors, and the solutions `[N, D]`."""
+        found = jax.device_get(self._elites(self._state))
+        columns = elites.columns(found)
+        return columns | {"solution": np.asarray(found.scored.solution.action)[columns["place"]]}
+
+    def save(self) -> None:
+        """Writes the search into its folder. Raises UsageError when it was given none."""
+        if self._checkpoints is None:
+            raise UsageError("a search is saved into a folder: give folder=... when it is made")
+        self._checkpoints.save(self.iterations * 2 + (self._pending is not None), self._saved(), {}, {})
+        self._checkpoints.wait()
+
+    def _saved(self) -> Any:
+        return self._state, self._nothing if self._pending is None else self._pending
+
+    def _restore(self) -> None:
+        assert self._checkpoints is not None
+        step, (self._state, solutions), _ = self._checkpoints.restore("last", self._saved())
+        self._pending = solutions if step % 2 else None
+
+    @property
+    def _descriptors(self) -> int:
+        return self._state.archive.elites.descriptor.shape[1]
+
+
+def _outside(name: str, size: int, low: Any, high: Any) -> Task:
+    """A task whose scores come from elsewhere; none is asked of it."""
+    if len(low) != len(high):
+        raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
+
+    def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.full((), jnp.nan), jnp.zeros(len(low))
+
+    spaces = Box(-float("inf"), float("inf"), (size,)), Box(low, high, (len(low),))
+    return Task(f"{name}, scored elsewhere,", score, *spaces, is_outside=True)
