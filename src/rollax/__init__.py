@@ -7,6 +7,7 @@ from rollax.algorithms.cma_mae import CMAMAEConfig, cma_mae
 from rollax.algorithms.cma_maega import CMAMAEGAConfig, cma_maega
 from rollax.algorithms.cma_me import CMAMEConfig, cma_me
 from rollax.algorithms.cma_mega import CMAMEGAConfig, cma_mega
+from rollax.algorithms.dns import DNSConfig, dns
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.map_elites import MAPElitesConfig, map_elites
@@ -48,6 +49,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmEntry",
     "AskTell",
+    "DNSConfig",
     "DQNConfig",
     "Environment",
     "ImpalaConfig",
@@ -65,6 +67,7 @@ __all__ = [
     "actor_critic",
     "check_algorithm",
     "check_environment",
+    "dns",
     "dqn",
     "evolve",
     "evolving",

@@ -26,6 +26,8 @@ CLOSED = [name for name in NAMES if name != "pga_me"]
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
 SMALLEST = {
     "pga_me": {"critic_updates": 2, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,)},
+    "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
+    "dns": {"population_size": 20},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
 }
 
@@ -64,7 +66,7 @@ def test_where_it_is_cut_changes_no_bit(name: str) -> None:
     assert_equal(end, whole)
     joined = jax.tree.map(lambda a, b: jnp.concatenate([a[:2], b[:4]]), first, second)
     assert_equal(joined, metrics)
-    assert np.all(np.diff(metrics.values["coverage"]) >= 0) and metrics.values["coverage"][-1] > 0
+    assert metrics.values["coverage"][-1] > 0 and (name == "dns" or np.all(np.diff(metrics.values["coverage"]) >= 0))
     assert np.all(np.diff(metrics.values["fitness_best"]) >= 0)
 
 
@@ -89,12 +91,12 @@ def test_every_setting_counts(name: str) -> None:
         value = getattr(config(name), field.name)
         if field.metadata.get("static") or field.name == "total_updates":
             continue
-        changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.1)
+        changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.2)
         after, other = run(name)(begun(name, **{field.name: changed}), jnp.int32(4))
         if field.name == "qd_offset":
             expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
             np.testing.assert_allclose(other.values["qd_score"][:4], expected[:4], rtol=1e-5)
-        elif (name, field.name) != ("map_elites", "line_sigma"):
+        else:
             assert not jnp.array_equal(before.archive.elites.fitness, after.archive.elites.fitness), field.name
 
 

@@ -54,7 +54,7 @@ _COMPILED: dict[Any, Any] = {}
 
 def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
     """Solution, fitness, descriptor and extras of every member, by its cell."""
-    elites, mask, _ = jax.device_get(archive.elites(state))
+    elites, mask, *_ = jax.device_get(archive.elites(state))
     rows = zip(elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True)
     return {cell: (x, f, *d, e) for cell, ((x, f, d, e), is_there) in enumerate(zip(rows, mask, strict=True)) if is_there}
 

@@ -105,5 +105,9 @@ def test_archives_of_any_dimensions_are_drawn(shape: tuple[int, ...] | None, dim
     number = int(np.prod(shape)) if shape else 20
     numbers = np.random.default_rng(0)
     scored = Scored((), numbers.normal(size=number), numbers.random((number, dimensions)))
-    image = picture(Elites(scored, numbers.random(number) < 0.7, numbers.random((number, dimensions))), shape, "title")
+    image = picture(
+        Elites(scored, numbers.random(number) < 0.7, numbers.random((number, dimensions)), np.bool_(shape is not None)),
+        shape,
+        "title",
+    )
     assert image.startswith(b"\x89PNG")

@@ -7,6 +7,7 @@ from rollax.algorithms import (
     cma_maega,
     cma_me,
     cma_mega,
+    dns,
     dqn,
     impala,
     map_elites,
@@ -98,6 +99,11 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
     "cma_mae": _archive_of(
         cma_mae.cma_mae, cma_mae.CMAMAEConfig, "quality-diversity: CMA-ME with cells that ask for more slowly"
+    ),
+    "dns": _archive_of(
+        dns.dns,
+        dns.DNSConfig,
+        "quality-diversity without cells: who is far from everyone fitter stays (dominated novelty search)",
     ),
     "omg_mega": _archive_of(
         omg_mega.omg_mega, omg_mega.OMGMEGAConfig, "quality-diversity with gradients: random steps along those of a closed form"

@@ -32,10 +32,11 @@ class MAPElitesConfig(QDConfig):
 
 def map_elites(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
     """MAP-Elites of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+    return quality_diversity(environment, solution, cells, varied)
 
-    def emitter(config: MAPElitesConfig, archive: Archive, score: Any) -> Emitter:
-        if config.variation == "gaussian":
-            return gaussian(archive, config.iso_sigma)
-        return iso_line(archive, config.iso_sigma, config.line_sigma)
 
-    return quality_diversity(environment, solution, cells, emitter)
+def varied(config: MAPElitesConfig, archive: Archive, score: Any) -> Emitter:
+    """The emitter of MAP-Elites and DNS."""
+    if config.variation == "gaussian":
+        return gaussian(archive, config.iso_sigma)
+    return iso_line(archive, config.iso_sigma, config.line_sigma)

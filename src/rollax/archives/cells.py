@@ -50,9 +50,11 @@ def cells_archive(
     make_cells: Callable[[jax.Array], Any],
     cell_of: CellFn,
     center_of: Callable[[Any], jax.Array],
+    is_grid: bool,
     threshold: Threshold | None = None,
 ) -> Archive:
-    """An archive of `size` cells. `make_cells(key)` is what `cell_of` and `center_of` need, such as centroids.
+    """An archive of `size` cells. `make_cells(key)` is what `cell_of` and `center_of` need, such as centroids. `is_grid`:
+    whether cells are those of a grid, in row-major order.
 
     Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted.
     """
@@ -89,7 +91,7 @@ def cells_archive(
         return qd_metrics(state.elites.fitness, state.elites.fitness > -jnp.inf, offset)
 
     def elites(state: CellsState) -> Elites:
-        return Elites(state.elites, state.elites.fitness > -jnp.inf, center_of(state.cells))
+        return Elites(state.elites, state.elites.fitness > -jnp.inf, center_of(state.cells), jnp.asarray(is_grid))
 
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
     return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high)

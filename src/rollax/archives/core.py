@@ -45,6 +45,7 @@ class Elites(NamedTuple):
     scored: Scored
     mask: jax.Array  # bool [C]: where there is an elite
     center: jax.Array  # float32 [C, K]: descriptor in the middle of each place
+    is_grid: jax.Array  # bool []: places are the cells of a grid, in row-major order
 
 
 class Archive(NamedTuple):

@@ -36,7 +36,7 @@ def grid(
         axes = [a + (jnp.arange(n) + 0.5) * (b - a) / n for n, a, b in zip(shape, low, high, strict=True)]
         return jnp.stack([x.reshape(-1) for x in jnp.meshgrid(*axes, indexing="ij")], axis=-1)
 
-    return cells_archive(math.prod(shape), low, high, lambda key: (), cell_of, center_of, threshold)
+    return cells_archive(math.prod(shape), low, high, lambda key: (), cell_of, center_of, True, threshold)
 
 
 def grid_cell(descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> jax.Array:

@@ -57,7 +57,7 @@ def voronoi(
         return nearest(cells, (descriptor - low_row) / span)
 
     center_of = lambda cells: low_row + cells.centroids * span  # noqa: E731
-    return cells_archive(size, low, high, make_cells, cell_of, center_of, threshold)
+    return cells_archive(size, low, high, make_cells, cell_of, center_of, False, threshold)
 
 
 def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:

@@ -61,8 +61,8 @@ def nearest(found: Elites, descriptor: Any) -> int:
 def in_cell(policy: Any, found: Elites, cell: Any) -> int:
     """The place of the elite in a cell of the grid."""
     shape = policy.spec.config.grid
-    if getattr(policy.spec.config, "cvt_cells", 0):
-        raise UsageError("the archive has no grid (cvt_cells): choose by --descriptor")
+    if not found.is_grid:
+        raise UsageError("the archive has no grid: choose by --descriptor")
     wanted = typed("cell", tuple(cell), tuple[int, ...])
     if len(wanted) != len(shape) or not all(0 <= i < n for i, n in zip(wanted, shape, strict=True)):
         reach = " x ".join(f"0 ... {n - 1}" for n in shape)

@@ -29,7 +29,7 @@ def draw_if_any(folder: Path) -> list[Path]:
 def draw(policy: Policy, target: Path) -> Path:
     """Writes the picture of a policy's archive. Raises UsageError when there is none, or when it cannot be written."""
     found, config = elites.of_policy(policy), policy.spec.config
-    shape = None if config.cvt_cells else config.grid
+    shape = config.grid if found.is_grid else None
     image = picture(found, shape, f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def picture(found: Elites, shape: tuple[int, ...] | None, title: str) -> bytes:
         axis = figure.subplots()
         drawn = _grid(axis, found, shape) if shape is not None else _dots(axis, found)
         figure.colorbar(drawn, ax=axis, label="fitness")
-        share = f"{found.mask.mean():.1%} of {found.mask.size:,} cells"
+        share = f"{found.mask.mean():.1%} of {found.mask.size:,} places"
         axis.set_title(f"{title}\n{share}, best fitness {found.scored.fitness[found.mask].max():.4g}")
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
