@@ -1,7 +1,8 @@
 """Evaluations a second of quality-diversity: `python benchmarks/quality_diversity.py [arm | cvt | million | sphere]`.
 
-The arm of 8 joints by MAP-Elites with batches of 1,024 and 16,384 on a grid of 100 x 100 (arm), among 10,000 Voronoi cells (cvt), and
-on a grid of 1,000 x 1,000 (million); the sphere of 100 dimensions by CMA-MAE, 15 searches of 36 (sphere). Medians of five rounds.
+The arm of 8 joints by MAP-Elites with batches of 1,024 and 16,384 on a grid of 100 x 100 (arm), among 10,000 Voronoi cells
+(cvt), and on a grid of 1,000 x 1,000 (million); the sphere of 100 dimensions by CMA-MAE, 15 searches of 36 (sphere). Medians of
+five rounds.
 """
 
 import statistics
