@@ -78,7 +78,7 @@ def test_what_is_no_elite(run: Any) -> None:
         ({}, "give one of the two"),
         ({"descriptor": (0.1,)}, r"descriptor \(0.1\) must be 2 finite numbers"),
         ({"cell": (6, 0)}, r"cell \(6 0\) must be within 0 ... 5 x 0 ... 5"),
-        *([({"cell": divmod(empty, 6)}, "nobody lives in cell")] if empty is not None else []),
+        *([({"cell": divmod(empty, 6)}, "is empty: the nearest elite is in cell")] if empty is not None else []),
     ):
         with pytest.raises(UsageError, match=message):
             policy.elite(**wanted)

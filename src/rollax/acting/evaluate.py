@@ -98,7 +98,7 @@ def episodes(
     environment: Environment,
     max_steps: int,
     descriptor: descriptors.Choice = None,
-    record: Callable[[Experience], Any] = lambda experience: (),
+    record: Callable[[Experience], Any] | None = None,
 ) -> Callable[[Policy, Any, int, jax.Array], tuple[Episodes, Any]]:
     """`(policy, carry [N], N, key) -> (Episodes, rows)`: N episodes side by side, with a memory for each, until all ended.
 
@@ -124,11 +124,14 @@ def episodes(
             step_keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
             playing, (experience, after) = play(environment, policy, playing, step_keys)
             info = tree.where(alive, jax.tree.map(jnp.add, info, after.info), info)
-            rows = jax.tree.map(lambda all, row: all.at[time].set(row), rows, record(experience))
+            if record is not None:
+                rows = jax.tree.map(lambda all, row: all.at[time].set(row), rows, record(experience))
             return time + 1, playing, info, describing.add(memory, after.state, time, alive), rows
 
-        row = jax.eval_shape(lambda: record(play(environment, policy, playing, keys)[1][0]))
-        rows = jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row)
+        rows: Any = ()
+        if record is not None:
+            row = jax.eval_shape(record, jax.eval_shape(lambda: play(environment, policy, playing, keys)[1][0]))
+            rows = jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row)
         loop = jnp.zeros((), jnp.int32), playing, info, describing.start(number), rows
         _, playing, info, memory, rows = jax.lax.while_loop(running, body, loop)
         length = playing.actor.episode_length

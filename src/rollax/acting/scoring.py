@@ -56,7 +56,7 @@ def closed_form(environment: Any) -> Scorer:
 
 def played(environment: Environment, num_episodes: int, max_steps: int, records: bool = False) -> Scorer:
     """The scorer that plays every solution for whole episodes, all of them side by side. `records`: as for `scorer`."""
-    play_all = episodes(environment, max_steps, record=experienced if records else lambda experience: ())
+    play_all = episodes(environment, max_steps, record=experienced if records else None)
 
     def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
         action = solution(obs)
@@ -69,10 +69,11 @@ def played(environment: Environment, num_episodes: int, max_steps: int, records:
         means = [x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1) for x in (result.returns, result.descriptor)]
         if not records:
             return Score(*means)
-        there_is = jnp.arange(max_steps)[:, None] < result.length[None]
-        # The episodes of a solution one after the other.
-        join = lambda x: jnp.concatenate(jnp.split(x.reshape(max_steps, number, num_episodes, *x.shape[2:]), num_episodes, 2))  # noqa: E731
-        return Score(*means, experience=jax.tree.map(lambda x: jnp.squeeze(join(x), 2), (rows, there_is)))
+        is_step = jnp.arange(max_steps)[:, None] < result.length[None]
+        # [T, B E] as [E T, B]: the episodes of a solution one after the other.
+        apart = jax.tree.map(lambda x: x.reshape(max_steps, number, num_episodes, *x.shape[2:]), (rows, is_step))
+        joined = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart)
+        return Score(*means, experience=joined)
 
     return score
 

@@ -98,12 +98,12 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         cma_me.cma_me, cma_me.CMAMEConfig, "quality-diversity: evolution strategies that climb what improves the archive"
     ),
     "cma_mae": _archive_of(
-        cma_mae.cma_mae, cma_mae.CMAMAEConfig, "quality-diversity: CMA-ME with cells that ask for more slowly"
+        cma_mae.cma_mae, cma_mae.CMAMAEConfig, "quality-diversity: CMA-ME with acceptance thresholds that rise slowly"
     ),
     "dns": _archive_of(
         dns.dns,
         dns.DNSConfig,
-        "quality-diversity without cells: who is far from everyone fitter stays (dominated novelty search)",
+        "quality-diversity without cells: dominated novelty search, a population that competes locally",
     ),
     "omg_mega": _archive_of(
         omg_mega.omg_mega, omg_mega.OMGMEGAConfig, "quality-diversity with gradients: random steps along those of a closed form"
@@ -112,7 +112,9 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         cma_mega.cma_mega, cma_mega.CMAMEGAConfig, "quality-diversity with gradients: steps adapted by CMA-ES"
     ),
     "cma_maega": _archive_of(
-        cma_maega.cma_maega, cma_maega.CMAMAEGAConfig, "quality-diversity with gradients: CMA-MEGA with the cells of CMA-MAE"
+        cma_maega.cma_maega,
+        cma_maega.CMAMAEGAConfig,
+        "quality-diversity with gradients: CMA-MEGA with the thresholds of CMA-MAE",
     ),
     "pga_me": _archive_of(
         pga_me.pga_me, pga_me.PGAMEConfig, "quality-diversity: MAP-Elites with children by the gradient of TD3's critics"

@@ -1,4 +1,4 @@
-"""CMA-MAE: CMA-ME whose archive asks for more slowly, so that searches stay as long as there is something to be had.
+"""CMA-MAE: CMA-ME with an acceptance threshold for every cell that rises slowly, so that searches leave a region gradually.
 
 Fontaine and Nikolaidis 2023, arXiv:2205.10752, algorithm 1. A cell accepts what is above its threshold, which moves towards the
 fitness accepted by `archive_learning_rate`: with 0 the searches climb fitness, with 1 it is CMA-ME. Deviation: one archive
@@ -27,7 +27,7 @@ class CMAMAEConfig(CMAMEConfig):
     archive_learning_rate: float = number(0.01, 0, 1)
     """How far the threshold of a cell moves towards the fitness that it accepts."""
     threshold_start: float = number(0.0)
-    """Where thresholds begin: the least fitness that is worth keeping."""
+    """Threshold of every cell before it has accepted a solution: lower fitness never enters."""
     ranking: Ranking = static("improvement")
     """What is best, as for `cma_me`. (static)"""
     selection: Selection = static("mu")
@@ -38,8 +38,9 @@ class CMAMAEConfig(CMAMEConfig):
 
 def cma_mae(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
     """CMA-MAE of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+    return quality_diversity(environment, solution, cells_with_thresholds, searches)
 
-    def archive(config: CMAMAEConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-        return cells(config, low, high, Threshold(config.threshold_start, config.archive_learning_rate))
 
-    return quality_diversity(environment, solution, archive, searches)
+def cells_with_thresholds(config: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
+    """The archive of CMA-MAE and CMA-MAEGA."""
+    return cells(config, low, high, Threshold(config.threshold_start, config.archive_learning_rate))

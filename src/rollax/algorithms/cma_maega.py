@@ -1,7 +1,6 @@
-"""CMA-MAEGA: CMA-MEGA whose archive asks for more slowly.
+"""CMA-MAEGA: the searches of CMA-MEGA with the acceptance thresholds of CMA-MAE.
 
-Fontaine and Nikolaidis 2023, arXiv:2205.10752. The searches are those of CMA-MEGA, the cells those of CMA-MAE; deviations are
-theirs.
+Fontaine and Nikolaidis 2023, arXiv:2205.10752. Deviations: those of `cma_mega` and `cma_mae`.
 """
 
 from collections.abc import Callable
@@ -10,10 +9,8 @@ from typing import Any
 import jax
 
 from rollax.algorithm import Algorithm
+from rollax.algorithms.cma_mae import cells_with_thresholds
 from rollax.algorithms.cma_mega import CMAMEGAConfig, branching
-from rollax.algorithms.quality_diversity import cells
-from rollax.archives.cells import Threshold
-from rollax.archives.core import Archive
 from rollax.config import number, settings, static
 from rollax.emitters.ranking import Ranking, Restart, Selection
 from rollax.environments.core import Environment
@@ -26,7 +23,7 @@ class CMAMAEGAConfig(CMAMEGAConfig):
     archive_learning_rate: float = number(0.01, 0, 1)
     """How far the threshold of a cell moves towards the fitness that it accepts."""
     threshold_start: float = number(0.0)
-    """Where thresholds begin: the least fitness that is worth keeping."""
+    """Threshold of every cell before it has accepted a solution: lower fitness never enters."""
     ranking: Ranking = static("improvement")
     """What is best, as for `cma_me`. (static)"""
     selection: Selection = static("filter")
@@ -37,8 +34,4 @@ class CMAMAEGAConfig(CMAMEGAConfig):
 
 def cma_maega(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
     """CMA-MAEGA of the solutions that `solution(key)` begins with. Raises as `cma_mega`."""
-
-    def archive(config: CMAMAEGAConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-        return cells(config, low, high, Threshold(config.threshold_start, config.archive_learning_rate))
-
-    return branching(environment, solution, archive)
+    return branching(environment, solution, cells_with_thresholds)

@@ -41,7 +41,7 @@ class QDConfig:
     max_steps: int = static(1000)
     """Steps after which such an episode is given up, where the environment sets no limit. (static)"""
     qd_offset: float = number(0.0)
-    """What is added to every fitness in the QD score, so that no elite lowers it: minus the least fitness there is."""
+    """Added to the fitness of every elite in the QD score; minus the lowest possible fitness makes all terms positive."""
     total_updates: float = number(1.0)
     """Updates after which schedules end. A run sets it from its total steps."""
 

@@ -77,12 +77,12 @@ def cells_archive(
         fitness = jnp.where(finite, batch.fitness, -jnp.inf)
         old = state.elites.fitness[cell]
         is_empty = old == -jnp.inf
-        accepted, improvement = judge(state.threshold, cell, fitness, old, is_empty, threshold)
+        accepted, improvement = evaluate_batch(state.threshold, cell, fitness, old, is_empty, threshold)
         status = jnp.where(accepted, jnp.where(is_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
         wins, state = winners(state, cell, fitness, accepted & (fitness > old))
         state = write(state, cell, wins, wins & is_empty, batch)
         if threshold is not None:
-            state = raised(state, cell, fitness, accepted, threshold)
+            state = updated_thresholds(state, cell, fitness, accepted, threshold)
         outside = finite & jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
         counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (wins & is_empty, wins & ~is_empty, outside, ~finite)))
         return state, Added(status, improvement), counts
@@ -101,14 +101,14 @@ def check_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:
     """Raises UsageError for bounds of descriptors that are infinite, reversed, or of different numbers of dimensions."""
     if len(low) != len(high) or not low:
         raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
-    for dimension, (least, most) in enumerate(zip(low, high, strict=True)):
-        if not -float("inf") < least < most < float("inf"):
+    for dimension, (lower, upper) in enumerate(zip(low, high, strict=True)):
+        if not -float("inf") < lower < upper < float("inf"):
             raise UsageError(
-                f"the bounds of descriptor {dimension} ({least:g} to {most:g}) must be finite, the lower one first"
+                f"the bounds of descriptor {dimension} ({lower:g} to {upper:g}) must be finite, the lower one first"
             )
 
 
-def judge(
+def evaluate_batch(
     thresholds: jax.Array | None,
     cell: jax.Array,
     fitness: jax.Array,
@@ -159,7 +159,9 @@ def write(state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array
     return state._replace(elites=elites, order=order, filled=filled, best=best)
 
 
-def raised(state: CellsState, cell: jax.Array, fitness: jax.Array, accepted: jax.Array, threshold: Threshold) -> CellsState:
+def updated_thresholds(
+    state: CellsState, cell: jax.Array, fitness: jax.Array, accepted: jax.Array, threshold: Threshold
+) -> CellsState:
     """The thresholds after a batch: t' = (1 - a)^n t + (1 - (1 - a)^n) mean f, over the n accepted solutions of a cell.
 
     The rule for batches of Fontaine and Nikolaidis 2023, arXiv:2205.10752, appendix.

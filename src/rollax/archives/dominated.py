@@ -95,9 +95,9 @@ def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: 
         least = jnp.min(distance, axis=1)
         # One at a time, so that the same distance may count several times.
         place = jnp.min(jnp.where(distance == least[:, None], index[None, :], index.shape[0]), axis=1)
-        there_is = jnp.isfinite(least)
+        is_fitter_left = jnp.isfinite(least)
         distance = jnp.where(index[None, :] == place[:, None], jnp.inf, distance)
-        return (distance, total + jnp.where(there_is, least, 0.0), number + there_is), None
+        return (distance, total + jnp.where(is_fitter_left, least, 0.0), number + is_fitter_left), None
 
     start = distance, jnp.zeros(fitness.shape), jnp.zeros(fitness.shape)
     (_, total, number), _ = jax.lax.scan(take, start, None, length=num_neighbors)

@@ -41,7 +41,7 @@ def grid(
 
 def grid_cell(descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> jax.Array:
     """The cell of a finite descriptor `[K]`, int32 []."""
-    scale = jnp.asarray([n / (most - least) for n, least, most in zip(shape, low, high, strict=True)], jnp.float32)
+    scale = jnp.asarray([n / (upper - lower) for n, lower, upper in zip(shape, low, high, strict=True)], jnp.float32)
     # Clipped as floats: beyond the range of int32 the conversion is undefined.
     position = jnp.clip(jnp.floor((descriptor - jnp.asarray(low)) * scale), 0, jnp.asarray(shape) - 1).astype(jnp.int32)
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

@@ -153,9 +153,9 @@ class Render:
     member: int | None = None
     """Which member of a population; the best when not given."""
     descriptor: tuple[float, ...] | None = None
-    """Of an archive: the policy that lives nearest to this descriptor."""
+    """Of an archive: the elite whose descriptor is nearest to this."""
     cell: tuple[int, ...] | None = None
-    """Of an archive with a grid: the policy that lives in this cell, numbers from 0."""
+    """Of an archive with a grid: the elite of this cell, indices from 0."""
     text: bool = False
     """Show it in the terminal's characters and write no GIF (environments with a grid)."""
 

@@ -202,9 +202,9 @@ class Policy(NamedTuple):
         return self.algorithm.act(self.state, obs, carry, key, greedy)
 
     def elite(self, descriptor: Sequence[float] | None = None, cell: Sequence[int] | None = None) -> "Policy":
-        """The policy of an archive that lives nearest to a descriptor, or in a cell of the grid (row and column, from 0).
+        """The elite of the run's archive whose descriptor is nearest to the given one, or that of a grid cell (indices from 0).
 
-        Its `warnings` say which it is. Raises UsageError when the run has no archive, or nobody lives in the cell.
+        Its `warnings` say which it is. Raises UsageError when the run has no archive, or the cell is empty.
         """
         return elites.chosen(self, descriptor, cell)
 

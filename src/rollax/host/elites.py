@@ -41,8 +41,8 @@ def chosen(policy: Any, descriptor: Sequence[float] | None, cell: Sequence[int] 
         raise UsageError("an elite is chosen by its descriptor or by its cell: give one of the two")
     found = of_policy(policy)
     place = nearest(found, descriptor) if descriptor is not None else in_cell(policy, found, cell)
-    lives = ", ".join(f"{x:.3g}" for x in found.scored.descriptor[place])
-    note = f"the elite at descriptor ({lives}) has fitness {found.scored.fitness[place]:.4g}"
+    shown = ", ".join(f"{x:.3g}" for x in found.scored.descriptor[place])
+    note = f"the elite at descriptor ({shown}) has fitness {found.scored.fitness[place]:.4g}"
     state = policy.algorithm.with_elite(policy.state, place)
     return policy._replace(state=state, warnings=[*policy.warnings, note])
 
@@ -70,5 +70,5 @@ def in_cell(policy: Any, found: Elites, cell: Any) -> int:
     place = int(np.ravel_multi_index(wanted, shape))
     if not found.mask[place]:
         near = np.unravel_index(nearest(found, found.center[place]), shape)
-        raise UsageError(f"nobody lives in cell {' '.join(map(str, wanted))}: the nearest is {' '.join(map(str, near))}")
+        raise UsageError(f"cell {' '.join(map(str, wanted))} is empty: the nearest elite is in cell {' '.join(map(str, near))}")
     return place

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
@@ -80,11 +79,3 @@ def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> 
     dense = Dense(features, config.hidden, config.activation, False, key=dense_key)
     features = config.hidden[-1] if config.hidden else features
     return Actor(encoder, dense, head(Linear(features, outputs, head_key, scale)))
-
-
-def bounds(environment: Environment) -> tuple[np.ndarray, np.ndarray] | None:
-    """The bounds of the numbers of solutions, those of the action of a closed form; None where there are none."""
-    space: Any = environment.action_space
-    if not (has_closed_form(environment) and space.is_bounded):
-        return None
-    return np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
