@@ -22,18 +22,22 @@ from rollax.populations import population
 from rollax.spaces import Box
 
 NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
-CLOSED = [name for name in NAMES if name != "pga_me"]
+PLAYED = ("pga_me",)
+CLOSED = [name for name in NAMES if name not in PLAYED]
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
 SMALLEST = {
     "pga_me": {"critic_updates": 2, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,)},
     "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
     "dns": {"population_size": 20},
+    "mome": {"front_size": 4},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
 }
 
 
 def environment(name: str) -> Any:
-    return make("control/point-maze", time_limit=10) if name == "pga_me" else make("task/sphere", dimensions=6)
+    if name in PLAYED:
+        return make("control/point-maze", time_limit=10)
+    return make("task/rastrigin-multi" if name == "mome" else "task/sphere", dimensions=6)
 
 
 def config(name: str, **settings: Any) -> Any:

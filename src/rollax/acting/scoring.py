@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.acting.evaluate import episodes
+from rollax.acting.evaluate import episodes, info_shapes
 from rollax.acting.exploration import denormalize_action
 from rollax.acting.streams import Experience
 from rollax.environments.core import Environment, descriptor_space
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.solutions import Constant, has_closed_form
 from rollax.replay.ring import Step
+from rollax.spaces import Box
 
 
 class Score(NamedTuple):
@@ -27,12 +28,21 @@ class Score(NamedTuple):
 Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> what they are like
 
 
-def scorer(environment: Environment, num_episodes: int, max_steps: int, records: bool = False) -> Scorer:
+class Watched(NamedTuple):
+    """What a scorer says besides fitness and descriptor: one of these, or nothing."""
+
+    records: bool = False  # all that the policies experienced
+    objectives: tuple[str, ...] = ()  # as extras [B, M]: the sums over the episode of these numbers of the environment's `info`
+    num_frames: int = 0  # as extras [B, num_frames * D]: that many observations, from the first to the last of the episode
+
+
+NOTHING = Watched()
+
+
+def scorer(environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING) -> Scorer:
     """The scorer of an environment: its closed form if it has one, else the mean over `num_episodes` of each solution.
 
-    `records`: what the policies experience is kept.
-
-    Raises UsageError when the environment describes no behavior.
+    Raises UsageError when the environment describes no behavior, or has not what is to be watched.
     """
     if descriptor_space(environment) is None:
         raise UsageError(
@@ -40,23 +50,47 @@ def scorer(environment: Environment, num_episodes: int, max_steps: int, records:
             "descriptor_space and descriptor_extraction (docs/environments.md, Descriptors), or use another, such as "
             "control/point-maze or task/arm"
         )
+    check_watched(environment, watched)
     if has_closed_form(environment):
-        return closed_form(environment)
-    return played(environment, num_episodes, max_steps, records)
+        return closed_form(environment, watched.objectives)
+    return played(environment, num_episodes, max_steps, watched)
 
 
-def closed_form(environment: Any) -> Scorer:
-    """The scorer of a `ScoredEnvironment`, whose solutions are `Constant`."""
+def check_watched(environment: Environment, watched: Watched) -> None:
+    """Raises UsageError when the environment has not what is to be watched."""
+    if watched.objectives:
+        known = {name: "a" for name, shape in info_shapes(environment).items() if shape.shape == ()}
+        for name in watched.objectives:
+            if name not in known:
+                raise UnknownNameError(f"objective in the info of {environment.name}", name, known)
+    space = environment.observation_space
+    if watched.num_frames and (has_closed_form(environment) or not isinstance(space, Box)):
+        raise UsageError(
+            f"{environment.name} has no observations of numbers to learn descriptors from (it has {space}): use another, such "
+            "as control/point-maze"
+        )
+
+
+def closed_form(environment: Any, objectives: tuple[str, ...] = ()) -> Scorer:
+    """The scorer of a `ScoredEnvironment`, whose solutions are `Constant`. `objectives`: as for `Watched`."""
 
     def score(solutions: Constant, key: jax.Array) -> Score:
-        return Score(*jax.vmap(environment.score)(solutions.action))
+        values = jax.vmap(environment.score)(solutions.action)
+        if not objectives:
+            return Score(*values)
+        keys = jax.random.split(key)
+        step = lambda action: environment.step(keys[0], environment.reset(keys[1])[0], action).info  # noqa: E731
+        info = jax.vmap(step)(solutions.action)
+        extras = jnp.stack([info[name].astype(jnp.float32) for name in objectives], axis=-1)
+        return Score(values[0], values[1], extras)
 
     return score
 
 
-def played(environment: Environment, num_episodes: int, max_steps: int, records: bool = False) -> Scorer:
-    """The scorer that plays every solution for whole episodes, all of them side by side. `records`: as for `scorer`."""
-    play_all = episodes(environment, max_steps, record=experienced if records else None)
+def played(environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING) -> Scorer:
+    """The scorer that plays every solution for whole episodes, all of them side by side."""
+    record = experienced if watched.records else seen if watched.num_frames else None
+    play_all = episodes(environment, max_steps, record=record)
 
     def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
         action = solution(obs)
@@ -66,16 +100,35 @@ def played(environment: Environment, num_episodes: int, max_steps: int, records:
         number = jax.tree.leaves(solutions)[0].shape[0]
         each = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), solutions)
         result, rows = play_all(policy, each, number * num_episodes, key)
-        means = [x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1) for x in (result.returns, result.descriptor)]
-        if not records:
+        mean = lambda x: x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1)  # noqa: E731
+        extras: Any = ()
+        if watched.objectives:
+            extras = mean(jnp.stack([result.info[name] for name in watched.objectives], axis=-1))
+        elif watched.num_frames:
+            extras = mean(frames(rows, result.length, watched.num_frames))
+        means = mean(result.returns), mean(result.descriptor), extras
+        if not watched.records:
             return Score(*means)
         is_step = jnp.arange(max_steps)[:, None] < result.length[None]
         # [T, B E] as [E T, B]: the episodes of a solution one after the other.
         apart = jax.tree.map(lambda x: x.reshape(max_steps, number, num_episodes, *x.shape[2:]), (rows, is_step))
         joined = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart)
-        return Score(*means, experience=joined)
+        return Score(*means, joined)
 
     return score
+
+
+def seen(experience: Experience) -> jax.Array:
+    """Observations of numbers as rows `[N, D]`."""
+    return experience.obs.reshape(experience.obs.shape[0], -1).astype(jnp.float32)
+
+
+def frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
+    """Of rows `[T, N, D]`, `num_frames` of each episode at equal distances, from first to last, `[N, num_frames * D]`."""
+    share = jnp.linspace(0.0, 1.0, num_frames)
+    time = jnp.round(share[:, None] * jnp.maximum(length - 1, 0)[None]).astype(jnp.int32)
+    picked = jnp.take_along_axis(rows, time[:, :, None], axis=0)
+    return jnp.moveaxis(picked, 0, 1).reshape(length.shape[0], -1)
 
 
 def experienced(experience: Experience) -> Step:

@@ -11,6 +11,7 @@ from rollax.algorithms import (
     dqn,
     impala,
     map_elites,
+    mome,
     omg_mega,
     pga_me,
     ppo,
@@ -42,10 +43,11 @@ def _actor_critic_fits(config: Any, network: Any) -> None:
         )
 
 
-def _archive_of(make: Any, config: type, summary: str) -> AlgorithmEntry:
+def _archive_of(
+    make: Any, config: type, summary: str, shown: tuple[str, ...] = ("coverage", "qd_score", "fitness_best")
+) -> AlgorithmEntry:
     """A quality-diversity algorithm."""
-    parts = solutions.PolicyConfig, solutions.solution, fits
-    return AlgorithmEntry(make, config, *parts, summary, "evaluations", ("coverage", "qd_score", "fitness_best"))
+    return AlgorithmEntry(make, config, solutions.PolicyConfig, solutions.solution, fits, summary, "evaluations", shown)
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
@@ -104,6 +106,12 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         dns.dns,
         dns.DNSConfig,
         "quality-diversity without cells: dominated novelty search, a population that competes locally",
+    ),
+    "mome": _archive_of(
+        mome.mome,
+        mome.MOMEConfig,
+        "quality-diversity for several objectives: the Pareto front of every cell of behaviors",
+        ("coverage", "moqd_score", "hypervolume"),
     ),
     "omg_mega": _archive_of(
         omg_mega.omg_mega, omg_mega.OMGMEGAConfig, "quality-diversity with gradients: random steps along those of a closed form"

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.acting.exploration import example_action
+from rollax.acting.scoring import Watched
 from rollax.algorithm import Algorithm
 from rollax.algorithms import td3
 from rollax.algorithms.off_policy import AgentFns, learn_once
@@ -154,4 +155,4 @@ def pga_me(environment: Environment, solution: Callable[[jax.Array], Any]) -> Al
     def emitter(config: PGAMEConfig, archive: Archive, score: Any) -> Emitter:
         return gradient_emitter(environment, config, archive)
 
-    return quality_diversity(environment, solution, cells, emitter, records=True)
+    return quality_diversity(environment, solution, cells, emitter, lambda config: Watched(records=True))

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.acting.scoring import Score, Scorer, choose, scorer
+from rollax.acting.scoring import Score, Scorer, Watched, choose, scorer
 from rollax.algorithm import Algorithm, Finite, Metrics
-from rollax.archives.cells import Threshold
+from rollax.archives.cells import Cells, Threshold, cells_archive
 from rollax.archives.core import Archive, Counts, Elites, Scored
-from rollax.archives.grid import grid
-from rollax.archives.voronoi import voronoi
+from rollax.archives.grid import grid_cells
+from rollax.archives.voronoi import voronoi_cells
 from rollax.config import number, settings, static
 from rollax.emitters.core import Emitter, Told
 from rollax.environments.core import Environment, descriptor_space
@@ -66,16 +66,16 @@ def quality_diversity(
     solution: Callable[[jax.Array], Any],
     make_archive: Callable[[Any, tuple[float, ...], tuple[float, ...]], Archive],
     make_emitter: Callable[[Any, Archive, Any], Emitter],
-    records: bool = False,
+    watch: Callable[[Any], Watched] = lambda config: Watched(),
 ) -> Algorithm:
     """The algorithm of an archive and an emitter.
 
     `solution(key)` is one to begin with; `make_archive(config, low, high)` an archive for descriptors within these bounds;
-    `make_emitter(config, archive, scorer)` an emitter, which is told what policies experienced if `records`. `init` raises
-    UsageError when they do not go together.
+    `make_emitter(config, archive, scorer)` an emitter; `watch(config)` says what scores hold besides fitness and descriptor.
+    `init` raises UsageError when they do not go together.
     """
 
-    parts = functools.partial(assemble, environment, make_archive, make_emitter, records)
+    parts = functools.partial(assemble, environment, make_archive, make_emitter, watch)
 
     def init(key: jax.Array, config: Any) -> QDState:
         config = tree.as_leaves(config)
@@ -136,11 +136,11 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
 
 
 def assemble(
-    environment: Environment, make_archive: Any, make_emitter: Any, records: bool, config: Any
+    environment: Environment, make_archive: Any, make_emitter: Any, watch: Callable[[Any], Watched], config: Any
 ) -> tuple[Scorer, Archive, Emitter]:
     """The parts that the settings ask for. Raises UsageError when they do not go together."""
     max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-    score = scorer(environment, config.num_episodes, max_steps, records)
+    score = scorer(environment, config.num_episodes, max_steps, watch(config))
     archive = make_archive(config, *descriptor_bounds(environment))
     return score, archive, make_emitter(config, archive, score)
 
@@ -170,9 +170,12 @@ def take(
 
 def cells(config: Any, low: tuple[float, ...], high: tuple[float, ...], threshold: Threshold | None = None) -> Archive:
     """The archive of one solution a cell that the settings ask for."""
-    if config.cvt_cells:
-        return voronoi(config.cvt_cells, low, high, threshold=threshold)
-    return grid(config.grid, low, high, threshold)
+    return cells_archive(division(config, low, high), threshold)
+
+
+def division(config: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Cells:
+    """The cells that the settings ask for."""
+    return voronoi_cells(config.cvt_cells, low, high) if config.cvt_cells else grid_cells(config.grid, low, high)
 
 
 def scored(solutions: Any, score: Score) -> Scored:

@@ -17,6 +17,18 @@ from rollax.errors import UsageError
 CellFn = Callable[[Any, jax.Array], jax.Array]
 
 
+class Cells(NamedTuple):
+    """What divides descriptors into cells."""
+
+    size: int
+    low: tuple[float, ...]  # bounds of descriptors, K numbers each
+    high: tuple[float, ...]
+    make: Callable[[jax.Array], Any]  # key -> what the functions below need, such as centroids
+    cell_of: CellFn
+    center_of: Callable[[Any], jax.Array]  # -> float32 [C, K]
+    is_grid: bool  # cells are those of a grid, in row-major order
+
+
 class Threshold(NamedTuple):
     """A threshold of acceptance for every cell that rises slowly (CMA-MAE, Fontaine and Nikolaidis 2023, arXiv:2205.10752).
 
@@ -43,24 +55,10 @@ class CellsState(NamedTuple):
 UNCLAIMED = 2**31 - 1
 
 
-def cells_archive(
-    size: int,
-    low: tuple[float, ...],
-    high: tuple[float, ...],
-    make_cells: Callable[[jax.Array], Any],
-    cell_of: CellFn,
-    center_of: Callable[[Any], jax.Array],
-    is_grid: bool,
-    threshold: Threshold | None = None,
-) -> Archive:
-    """An archive of `size` cells. `make_cells(key)` is what `cell_of` and `center_of` need, such as centroids. `is_grid`:
-    whether cells are those of a grid, in row-major order.
-
-    Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted.
-    """
-    check_bounds(low, high)
-    if not 1 <= size < 2**31:
-        raise UsageError(f"an archive of {size:,} cells must have between 1 and 2,147,483,647: take fewer cells a dimension")
+def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
+    """An archive of these cells. Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted."""
+    size, low, high, make_cells, cell_of, center_of, is_grid = cells
+    check_cells(cells)
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> CellsState:
@@ -95,6 +93,15 @@ def cells_archive(
 
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
     return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high)
+
+
+def check_cells(cells: Cells) -> None:
+    """Raises UsageError for bounds that are no bounds, and for more cells than can be counted."""
+    check_bounds(cells.low, cells.high)
+    if not 1 <= cells.size < 2**31:
+        raise UsageError(
+            f"an archive of {cells.size:,} cells must have between 1 and 2,147,483,647: take fewer cells a dimension"
+        )
 
 
 def check_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:

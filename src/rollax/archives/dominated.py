@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rollax.archives.cells import check_bounds
 from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics
-from rollax.archives.grid import grid_cell
+from rollax.archives.grid import cell_number
 from rollax.errors import UsageError
 
 
@@ -65,7 +65,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return jax.tree.map(lambda x: x[rows], state.elites)
 
     def metrics(state: PopulationState, offset: Any) -> dict[str, jax.Array]:
-        cell = jax.vmap(lambda d: grid_cell(d, grid, low, high))(state.elites.descriptor)
+        cell = jax.vmap(lambda d: cell_number(d, grid, low, high))(state.elites.descriptor)
         best = jax.ops.segment_max(state.elites.fitness, cell, math.prod(grid))
         return qd_metrics(best, best > -jnp.inf, offset)
 

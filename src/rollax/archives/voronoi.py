@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.archives.cells import Threshold, cells_archive, check_bounds
+from rollax.archives.cells import Cells, Threshold, cells_archive, check_bounds
 from rollax.archives.core import Archive
 from rollax.errors import UsageError
 
@@ -37,7 +37,12 @@ def voronoi(
     centroids: Any = None,
     threshold: Threshold | None = None,
 ) -> Archive:
-    """An archive of `size` cells, by k-means or around given `centroids` `[C, K]` (in units of the descriptor).
+    """An archive of `size` cells, as `voronoi_cells` divides them. Raises UsageError as it does."""
+    return cells_archive(voronoi_cells(size, low, high, centroids), threshold)
+
+
+def voronoi_cells(size: int, low: tuple[float, ...], high: tuple[float, ...], centroids: Any = None) -> Cells:
+    """`size` cells, by k-means or around given `centroids` `[C, K]` (in units of the descriptor).
 
     Raises UsageError when these are not `[size, K]`, or not finite.
     """
@@ -57,7 +62,7 @@ def voronoi(
         return nearest(cells, (descriptor - low_row) / span)
 
     center_of = lambda cells: low_row + cells.centroids * span  # noqa: E731
-    return cells_archive(size, low, high, make_cells, cell_of, center_of, False, threshold)
+    return Cells(size, low, high, make_cells, cell_of, center_of, False)
 
 
 def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:

@@ -33,6 +33,8 @@ class Task(eqx.Module):
     action_space: Box = eqx.field(static=True)
     descriptor_space: Box = eqx.field(static=True)
     is_outside: bool = eqx.field(static=True, default=False)  # scores come from elsewhere: there are no gradients of them
+    # Numbers of a solution that `info` has as objective_0, objective_1, ...: float32 [M]; None without.
+    objectives: Callable[[jax.Array], jax.Array] | None = eqx.field(static=True, default=None)
 
     observation_space = Box(0.0, 0.0, (1,))
     descriptor_extraction = "final"
@@ -49,7 +51,9 @@ class Task(eqx.Module):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         fitness, descriptor = self.score(action)
         yes = jnp.ones((), bool)
-        return Transition(TaskState(descriptor), jnp.zeros(1), fitness, yes, ~yes, {})
+        each = () if self.objectives is None else self.objectives(action)
+        info = {f"objective_{index}": value for index, value in enumerate(each)}
+        return Transition(TaskState(descriptor), jnp.zeros(1), fitness, yes, ~yes, info)
 
     def descriptor(self, state: TaskState) -> jax.Array:
         return state.descriptor
@@ -72,14 +76,39 @@ def sphere(dimensions: int = 100) -> Task:
 def rastrigin(dimensions: int = 100) -> Task:
     """Rastrigin's function about 2.048 with its sign turned, scaled and described as the sphere."""
 
-    def total(offset: Any) -> Any:
-        return jnp.sum(10 + offset**2 - 10 * jnp.cos(2 * jnp.pi * offset))
-
     def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        worst = total(jnp.full(dimensions, -LIMIT - OPTIMUM))
-        return 100 * (1 - total(x - OPTIMUM) / worst), linear_projection(x)
+        worst = _waves(jnp.full(dimensions, -LIMIT - OPTIMUM))
+        return 100 * (1 - _waves(x - OPTIMUM) / worst), linear_projection(x)
 
     return _projected("task/rastrigin", score, dimensions)
+
+
+def rastrigin_multi(dimensions: int = 100, lag: float = 2.2) -> Task:
+    """Two Rastrigin functions with their signs turned, about 0 and `lag`: `info` has them as objective_0 and objective_1.
+
+    Each is scaled so that 0 is the worst of the values at corners of [-2, 4]^D and 100 its optimum; the reward is their mean. The
+    descriptor is the first two numbers. Pierrot et al. 2022, arXiv:2202.03057, section 5.1.
+    """
+    if dimensions < 2:
+        raise UsageError(f"task/rastrigin-multi: dimensions ({dimensions}) must be at least 2, as these are the descriptor")
+    low, high = -2.0, 4.0
+
+    def objectives(x: jax.Array) -> jax.Array:
+        x = jnp.clip(x, low, high)
+        centers = jnp.asarray([0.0, lag])
+        worst = dimensions * jnp.maximum(jax.vmap(_waves)(low - centers), jax.vmap(_waves)(high - centers))
+        return 100 * (1 - jax.vmap(lambda center: _waves(x - center))(centers) / worst)
+
+    def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.mean(objectives(x)), jnp.clip(x[:2], low, high)
+
+    space = Box(low, high, (dimensions,))
+    return Task("task/rastrigin-multi", score, space, Box(low, high, (2,)), objectives=objectives)
+
+
+def _waves(offset: jax.Array) -> jax.Array:
+    """Rastrigin's function of the distances from its optimum along each dimension."""
+    return jnp.sum(10 + offset**2 - 10 * jnp.cos(2 * jnp.pi * offset))
 
 
 def _projected(name: str, score: Callable[[jax.Array], tuple[jax.Array, jax.Array]], dimensions: int) -> Task:
@@ -130,4 +159,9 @@ def arguments(name: str) -> dict[str, Any]:
     return signature_defaults(_ENVIRONMENTS[name])
 
 
-_ENVIRONMENTS: dict[str, Callable[..., Environment]] = {"sphere": sphere, "rastrigin": rastrigin, "arm": arm}
+_ENVIRONMENTS: dict[str, Callable[..., Environment]] = {
+    "sphere": sphere,
+    "rastrigin": rastrigin,
+    "rastrigin-multi": rastrigin_multi,
+    "arm": arm,
+}

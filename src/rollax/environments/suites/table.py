@@ -78,7 +78,7 @@ _HUNTING = (
 
 _CONTROL = ("point-maze",)
 
-_TASKS = ("sphere", "rastrigin", "arm")
+_TASKS = ("sphere", "rastrigin", "rastrigin-multi", "arm")
 
 _GRANULAR = (
     "single-navigator",
