@@ -22,7 +22,7 @@ from rollax.populations import population
 from rollax.spaces import Box
 
 NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
-PLAYED = ("pga_me",)
+PLAYED = ("pga_me", "aurora")
 CLOSED = [name for name in NAMES if name not in PLAYED]
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
 SMALLEST = {
@@ -30,6 +30,7 @@ SMALLEST = {
     "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
     "dns": {"population_size": 20},
     "mome": {"front_size": 4},
+    "aurora": {"num_elites": 20, "num_frames": 3, "encoder_hidden": (8,), "encoder_updates": 5, "samples": 8},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
 }
 

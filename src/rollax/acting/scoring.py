@@ -33,7 +33,7 @@ class Watched(NamedTuple):
 
     records: bool = False  # all that the policies experienced
     objectives: tuple[str, ...] = ()  # as extras [B, M]: the sums over the episode of these numbers of the environment's `info`
-    num_frames: int = 0  # as extras [B, num_frames * D]: that many observations, from the first to the last of the episode
+    num_frames: int = 0  # as extras [B, num_frames * D]: that many observations at equal distances, up to the last
 
 
 NOTHING = Watched()
@@ -124,8 +124,8 @@ def seen(experience: Experience) -> jax.Array:
 
 
 def frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
-    """Of rows `[T, N, D]`, `num_frames` of each episode at equal distances, from first to last, `[N, num_frames * D]`."""
-    share = jnp.linspace(0.0, 1.0, num_frames)
+    """Of rows `[T, N, D]`, `num_frames` of each episode at equal distances, up to the last, `[N, num_frames * D]`."""
+    share = jnp.arange(1, num_frames + 1) / num_frames
     time = jnp.round(share[:, None] * jnp.maximum(length - 1, 0)[None]).astype(jnp.int32)
     picked = jnp.take_along_axis(rows, time[:, :, None], axis=0)
     return jnp.moveaxis(picked, 0, 1).reshape(length.shape[0], -1)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rollax.algorithms import (
+    aurora,
     cma_mae,
     cma_maega,
     cma_me,
@@ -106,6 +107,12 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         dns.dns,
         dns.DNSConfig,
         "quality-diversity without cells: dominated novelty search, a population that competes locally",
+    ),
+    "aurora": _archive_of(
+        aurora.aurora,
+        aurora.AURORAConfig,
+        "quality-diversity with learnt descriptors: an autoencoder tells apart what policies see",
+        ("coverage", "qd_score", "num_elites"),
     ),
     "mome": _archive_of(
         mome.mome,

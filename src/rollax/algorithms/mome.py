@@ -1,8 +1,8 @@
 """MOME: quality-diversity for several objectives at once, with the Pareto front of every cell in place of its best solution.
 
-Pierrot et al. 2022, arXiv:2202.03057, algorithm 1. Objectives are numbers of the environment's `info`, summed over the
-episode, such as the terms of its reward; fitness stays the return. Parents are drawn by cell first, then within its front. Which
-solution leaves a full front is in `archives/fronts.py`.
+Pierrot et al. 2022, arXiv:2202.03057, algorithm 1. Objectives are numbers of the environment's `info`, summed over the episode,
+such as the terms of its reward; fitness stays the return. Parents are drawn by cell first, then within its front. Which of a
+full front leaves is said in `archives/fronts.py`.
 """
 
 from collections.abc import Callable

@@ -91,9 +91,9 @@ def quality_diversity(
 
     def step(state: QDState) -> tuple[QDState, Metrics]:
         score, archive, emitter = parts(state.config)
-        key, run_key = jax.random.split(state.key)
+        key, run_key, archive_key = jax.random.split(state.key, 3)
         body = functools.partial(iterate, score, archive, emitter, state.config.batch_size, run_key)
-        loop = state.archive, emitter.refresh(state.emitter)
+        loop = archive.refresh(state.archive, archive_key), emitter.refresh(state.emitter)
         loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
         state = QDState(key, state.config, *loop, state.updates + 1)
         values = of_archive["state_metrics"](state) | emitter.metrics(state.emitter)
@@ -121,10 +121,11 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
         return state._replace(archive=parts(state.config)[1].with_best(state.archive, place))
 
     def ask(state: QDState) -> tuple[QDState, Any]:
-        _, _, emitter = parts(state.config)
-        key, ask_key = jax.random.split(state.key)
-        emitter_state, solutions = emitter.ask(emitter.refresh(state.emitter), state.archive, ask_key, state.config.batch_size)
-        return state._replace(key=key, emitter=emitter_state), solutions
+        _, archive, emitter = parts(state.config)
+        key, ask_key, archive_key = jax.random.split(state.key, 3)
+        archive_state = archive.refresh(state.archive, archive_key)
+        emitter_state, solutions = emitter.ask(emitter.refresh(state.emitter), archive_state, ask_key, state.config.batch_size)
+        return state._replace(key=key, archive=archive_state, emitter=emitter_state), solutions
 
     def tell(state: QDState, solutions: Any, score: Score) -> tuple[QDState, Counts]:
         _, archive, emitter = parts(state.config)

@@ -62,6 +62,7 @@ class Archive(NamedTuple):
     size: int
     low: tuple[float, ...]  # bounds of descriptors, K numbers each
     high: tuple[float, ...]
+    refresh: Callable[[Any, jax.Array], Any] = lambda state, key: state  # what is done once an update, before its iterations
 
 
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:

@@ -5,15 +5,14 @@ among those that are fitter; who has none is kept. Deviation: of equally fit one
 other, so that of copies one stays.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rollax.archives.cells import check_bounds
-from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics
-from rollax.archives.grid import cell_number
+from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored
+from rollax.archives.grid import laid_on_grid
 from rollax.errors import UsageError
 
 
@@ -33,8 +32,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
     check_bounds(low, high)
     if not 1 <= num_neighbors < size:
         raise UsageError(f"num_neighbors ({num_neighbors}) must be between 1 and population_size - 1 ({size - 1})")
-    if len(grid) != len(low):
-        raise UsageError(f"grid ({' '.join(map(str, grid))}) has {len(grid)} dimensions, but descriptors have {len(low)}")
+    measure = laid_on_grid(grid, low, high)
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> PopulationState:
@@ -65,9 +63,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return jax.tree.map(lambda x: x[rows], state.elites)
 
     def metrics(state: PopulationState, offset: Any) -> dict[str, jax.Array]:
-        cell = jax.vmap(lambda d: cell_number(d, grid, low, high))(state.elites.descriptor)
-        best = jax.ops.segment_max(state.elites.fitness, cell, math.prod(grid))
-        return qd_metrics(best, best > -jnp.inf, offset)
+        return measure(state.elites, offset)
 
     def at_best(state: PopulationState) -> Scored:
         return jax.tree.map(lambda x: x[state.best], state.elites)

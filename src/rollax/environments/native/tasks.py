@@ -86,7 +86,7 @@ def rastrigin(dimensions: int = 100) -> Task:
 def rastrigin_multi(dimensions: int = 100, lag: float = 2.2) -> Task:
     """Two Rastrigin functions with their signs turned, about 0 and `lag`: `info` has them as objective_0 and objective_1.
 
-    Each is scaled so that 0 is the worst of the values at corners of [-2, 4]^D and 100 its optimum; the reward is their mean. The
+    Each is scaled so that 0 is the worst of its values at corners of [-2, 4]^D, 100 its optimum; the reward is their mean. The
     descriptor is the first two numbers. Pierrot et al. 2022, arXiv:2202.03057, section 5.1.
     """
     if dimensions < 2:
