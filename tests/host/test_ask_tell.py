@@ -57,6 +57,20 @@ def test_a_saved_search_goes_on(tmp_path: Path, asked: bool) -> None:
         assert second.tell(*score(x)) == whole.tell(*score(x))
 
 
+def test_several_objectives_are_told_of() -> None:
+    config = {"batch_size": 30, "grid": (4, 4), "iso_sigma": 0.2, "reference": (-9.0, -9.0)}
+    it = AskTell("mome", 4, (-2, -2), (2, 2), config=config)
+    for _ in range(40):
+        fitness, descriptor = score(it.ask())
+        with pytest.raises(UsageError, match=r"objectives must be \[30, 2\], a number for each that the settings name"):
+            it.tell(fitness, descriptor)
+        values = it.tell(fitness, descriptor, np.stack([fitness, -np.sum(it.ask() ** 2, axis=1)], axis=1))
+    assert 70 < values["hypervolume"] < 78.34 and values["front_mean"] > 1  # 78.33 of the true front
+    with pytest.raises(UsageError, match=r"objectives must be \[30, 0\]"):
+        other = search("map_elites")
+        other.tell(*score(other.ask()), np.zeros((30, 2)))
+
+
 def test_what_was_not_scored_does_not_enter() -> None:
     it = search("map_elites", start=[0.5, 0.5, 0.5, 0.5])
     x = it.ask()

@@ -41,10 +41,9 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
     size = cells.size * front_size
 
     def init(key: jax.Array, example: Scored) -> FrontsState:
-        if jnp.shape(example.extras) != (len(reference),):
-            raise UsageError(
-                f"reference ({reference}) must have a number for each of {jnp.shape(example.extras)[0]} objectives"
-            )
+        shape = getattr(example.extras, "shape", ())
+        if shape != (len(reference),):
+            raise UsageError(f"reference {reference} must have a number for each objective, but solutions come with {shape}")
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
         elites, zero = rows._replace(fitness=jnp.full(size, -jnp.inf)), jnp.zeros((), jnp.int32)
         return FrontsState(cells.make(key), elites, jnp.zeros(cells.size, jnp.int32), zero, zero)

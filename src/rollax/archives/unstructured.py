@@ -58,7 +58,7 @@ def unstructured(
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> UnstructuredState:
-        if jnp.ndim(example.extras) != 1:
+        if getattr(example.extras, "ndim", 0) != 1:
             raise UsageError("an archive that learns descriptors needs what was seen of solutions, as rows of numbers")
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
         coder = autoencoder.begin(example.extras.shape[0], learning.code_size, learning.hidden, learning.learning_rate, key)

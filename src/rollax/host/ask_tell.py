@@ -50,7 +50,8 @@ class AskTell:
             raise UsageError(f"start must be {size} (dimensions) finite numbers, not an array {first.shape}")
         bounds = tuple(tuple(map(float, side)) for side in (low, high))
         settings: Any = checked(settings_of("config", entry.config, {}, config))
-        task = _outside(name, size, *bounds)
+        self._objectives = len(getattr(settings, "objectives", ()))
+        task = _outside(name, size, bounds[0], bounds[1], self._objectives)
         made = entry.make(task, lambda key: Constant(jnp.asarray(first)))
         if made.ask is None or made.tell is None:
             raise UsageError(f"{name} does not ask for solutions: use map_elites, cma_me or cma_mae")
@@ -74,8 +75,10 @@ class AskTell:
             self._state, self._pending = self._ask(self._state)
         return np.asarray(self._pending.action)
 
-    def tell(self, fitness: Any, descriptor: Any) -> dict[str, float]:
+    def tell(self, fitness: Any, descriptor: Any, objectives: Any = None) -> dict[str, float]:
         """The scores of what `ask` gave, `[B]` and `[B, K]`, NaN where there is none; returns the numbers of the archive.
+
+        `objectives`: `[B, M]`, for an algorithm that has several (mome).
 
         Raises UsageError before `ask`, or for arrays of other shapes.
         """
@@ -88,7 +91,14 @@ class AskTell:
                 f"fitness must be [{number}] and descriptor [{number}, {size}], a row for each solution that was asked for, "
                 f"not {list(scores[0].shape)} and {list(scores[1].shape)}"
             )
-        score = Score(*map(jnp.asarray, scores))
+        given = np.zeros((number, 0), np.float32) if objectives is None else np.asarray(objectives, np.float32)
+        if given.shape != (number, self._objectives):
+            raise UsageError(
+                f"objectives must be [{number}, {self._objectives}], a number for each that the settings name, "
+                f"not {list(given.shape)}"
+            )
+        extras = jnp.asarray(given) if self._objectives else ()
+        score = Score(jnp.asarray(scores[0]), jnp.asarray(scores[1]), extras)
         self._state, counts = self._tell(self._state, self._pending, score)
         self._pending = None
         values = self._metrics(self._state) | counts._asdict()
@@ -120,7 +130,7 @@ class AskTell:
         return self._state.archive.elites.descriptor.shape[1]
 
 
-def _outside(name: str, size: int, low: Any, high: Any) -> Task:
+def _outside(name: str, size: int, low: Any, high: Any, num_objectives: int) -> Task:
     """A task whose scores come from elsewhere; none is asked of it."""
     if len(low) != len(high):
         raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
@@ -129,4 +139,5 @@ def _outside(name: str, size: int, low: Any, high: Any) -> Task:
         return jnp.full((), jnp.nan), jnp.zeros(len(low))
 
     spaces = Box(-float("inf"), float("inf"), (size,)), Box(low, high, (len(low),))
-    return Task(f"{name}, scored elsewhere,", score, *spaces, is_outside=True)
+    objectives = (lambda x: jnp.full(num_objectives, jnp.nan)) if num_objectives else None
+    return Task(f"{name}, scored elsewhere,", score, *spaces, is_outside=True, objectives=objectives)
