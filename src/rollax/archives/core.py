@@ -62,6 +62,10 @@ class Archive(NamedTuple):
     size: int
     low: tuple[float, ...]  # bounds of descriptors, K numbers each
     high: tuple[float, ...]
+    # Optional, for looking at archives: the state without elites, whose cells are the same; and (state, descriptor [B, K]) ->
+    # the cell that each belongs to, int32 [B], of the grid that metrics are of where there are no cells.
+    empty: Callable[[Any], Any] | None = None
+    cell_of: Callable[[Any, jax.Array], jax.Array] | None = None
 
 
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:

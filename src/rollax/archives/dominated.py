@@ -38,9 +38,10 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> PopulationState:
-        rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        zero = jnp.zeros((), jnp.int32)
-        return PopulationState(rows._replace(fitness=jnp.full(size, -jnp.inf)), zero, zero)
+        return without_elites(jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example))
+
+    def cell_of(_: Any, descriptor: jax.Array) -> jax.Array:
+        return jax.vmap(lambda d: grid_cell(d, grid, low, high))(descriptor)
 
     def add(state: PopulationState, batch: Scored) -> tuple[PopulationState, Added, Counts]:
         finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
@@ -65,7 +66,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return jax.tree.map(lambda x: x[rows], state.elites)
 
     def metrics(state: PopulationState, offset: Any) -> dict[str, jax.Array]:
-        cell = jax.vmap(lambda d: grid_cell(d, grid, low, high))(state.elites.descriptor)
+        cell = cell_of(state, state.elites.descriptor)
         best = jax.ops.segment_max(state.elites.fitness, cell, math.prod(grid))
         return qd_metrics(best, best > -jnp.inf, offset)
 
@@ -76,7 +77,14 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return Elites(state.elites, state.elites.fitness > -jnp.inf, state.elites.descriptor, jnp.zeros((), bool))
 
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high)
+    looks = {"empty": lambda state: without_elites(jax.tree.map(jnp.zeros_like, state.elites)), "cell_of": cell_of}
+    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)
+
+
+def without_elites(rows: Scored) -> PopulationState:
+    """A state without elites. `rows`: zeros `[C, ...]` like those that elites will be in."""
+    zero = jnp.zeros((), jnp.int32)
+    return PopulationState(rows._replace(fitness=jnp.full(rows.fitness.shape, -jnp.inf)), zero, zero)
 
 
 def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: int) -> jax.Array:
