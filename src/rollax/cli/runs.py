@@ -141,7 +141,11 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draws the learning curves of one run, or of several together."""
+    """Draws the learning curves of one run, or of several together.
+
+    Of a run with an archive also this, as a picture and as a table (archive.csv); of two such runs with the same descriptors
+    both side by side and their difference.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs."""
@@ -155,13 +159,20 @@ def plot(arguments: list[str], shared: Shared) -> int:
     given = parse(Plot, arguments, "rollax plot")
     if not given.runs:
         raise UsageError("plot takes one or more run folders: rollax plot RUN")
-    print(draw(list(given.runs), given.out))
-    if len(given.runs) == 1 and given.out is None:
-        from rollax.view.archive import draw_if_any
-
-        for path in draw_if_any(given.runs[0]):
-            print(path)
+    curves = draw(list(given.runs), given.out)
+    print(curves)
+    for path in of_archives(list(given.runs), curves) if given.out is None else ():
+        print(path)
     return 0
+
+
+def of_archives(runs: list[Path], curves: Path) -> list[Path]:
+    """Pictures of the archives of one run or of two. `curves`: the file that is beside the latter."""
+    from rollax.view import archive, compared
+
+    if len(runs) == 2:
+        return compared.draw_if_both(*runs, curves.with_name(f"{curves.stem}-archives.png"))
+    return archive.draw_if_any(runs[0]) if len(runs) == 1 else []
 
 
 @dataclasses.dataclass(frozen=True)
