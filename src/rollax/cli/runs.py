@@ -171,7 +171,7 @@ def of_archives(runs: list[Path], curves: Path) -> list[Path]:
     from rollax.view import archive, compared
 
     if len(runs) == 2:
-        return compared.draw_if_both(*runs, curves.with_name(f"{curves.stem}-archives.png"))
+        return compared.draw_if_both(runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"))
     return archive.draw_if_any(runs[0]) if len(runs) == 1 else []
 
 

@@ -94,7 +94,7 @@ def picture(found: Elites, shape: tuple[int, ...] | None, title: str, bounds: tu
 
 def draw_elites(axis: Any, found: Elites, layout: cells.Layout, **colors: Any) -> Any:
     """Draws the fitness of elites, and returns what a color bar is made of."""
-    fitness, descriptor = found.scored.fitness[found.mask], np.asarray(found.scored.descriptor)[found.mask]
+    fitness, descriptor = (np.asarray(x)[found.mask] for x in (found.scored.fitness, found.scored.descriptor))
     if len(layout.low) > 2 and layout.shape is None:
         return cells.lines(axis, layout, descriptor, fitness, **colors)
     if not cells.is_population(found):
