@@ -23,6 +23,7 @@ from rollax.environments import Environment, Transition, list_environments, make
 from rollax.errors import UsageError
 from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.ask_tell import AskTell
+from rollax.host.merging import Comparison, compare_archives, merge_archives
 from rollax.host.options import RunOptions
 from rollax.host.segments import segment
 from rollax.networks import NetworkConfig, actor_critic
@@ -49,6 +50,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmEntry",
     "AskTell",
+    "Comparison",
     "DNSConfig",
     "DQNConfig",
     "Environment",
@@ -67,6 +69,7 @@ __all__ = [
     "actor_critic",
     "check_algorithm",
     "check_environment",
+    "compare_archives",
     "dns",
     "dqn",
     "evolve",
@@ -76,6 +79,7 @@ __all__ = [
     "list_environments",
     "load",
     "make",
+    "merge_archives",
     "population",
     "ppo",
     "pqn",

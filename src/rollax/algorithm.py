@@ -111,6 +111,9 @@ class Algorithm(NamedTuple):
     # With an archive: all its places (`rollax.archives.core.Elites`), and the state whose policy is the elite at one of them.
     elites: Callable[[State], Any] | None = None
     with_elite: Callable[[State, Any], State] | None = None
+    # The archive itself: its functions (`rollax.archives.core.Archive`) and its state; and the state with another one in it.
+    archive: Callable[[State], tuple[Any, Any]] | None = None
+    with_archive: Callable[[State, Any], State] | None = None
     # Where solutions may be scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
     ask: Callable[[State], tuple[State, Any]] | None = None
     tell: Callable[[State, Any, Any], tuple[State, Any]] | None = None

@@ -120,6 +120,12 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
     def with_elite(state: QDState, place: Any) -> QDState:
         return state._replace(archive=parts(state.config)[1].with_best(state.archive, place))
 
+    def archive(state: QDState) -> tuple[Archive, Any]:
+        return parts(state.config)[1], state.archive
+
+    def with_archive(state: QDState, archive: Any) -> QDState:
+        return state._replace(archive=archive)
+
     def ask(state: QDState) -> tuple[QDState, Any]:
         _, archive, emitter = parts(state.config)
         key, ask_key, archive_key = jax.random.split(state.key, 3)
@@ -133,7 +139,8 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
         loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
         return QDState(key, state.config, *loop, state.updates + 1), counts
 
-    return {"state_metrics": state_metrics, "elites": elites, "with_elite": with_elite, "ask": ask, "tell": tell}
+    looks = {"elites": elites, "with_elite": with_elite, "archive": archive, "with_archive": with_archive}
+    return {"state_metrics": state_metrics, **looks, "ask": ask, "tell": tell}
 
 
 def assemble(

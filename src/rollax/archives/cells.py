@@ -63,10 +63,7 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
 
     def init(key: jax.Array, example: Scored) -> CellsState:
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
-        start = None if threshold is None else jnp.full(size, threshold.start, jnp.float32)
-        zero, places = jnp.zeros((), jnp.int32), jnp.zeros(size, jnp.int32)
-        return CellsState(make_cells(key), elites, start, places, zero, zero, jnp.full(size, UNCLAIMED, jnp.int32))
+        return without_elites(make_cells(key), rows, threshold)
 
     def add(state: CellsState, batch: Scored) -> tuple[CellsState, Added, Counts]:
         finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
@@ -92,7 +89,26 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
         return Elites(state.elites, state.elites.fitness > -jnp.inf, center_of(state.cells), jnp.asarray(is_grid))
 
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high)
+    looks = {
+        "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites), threshold),
+        "cell_of": lambda state, descriptor: cell_of(state.cells, descriptor),
+    }
+    return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high, **looks)
+
+
+def without_elites(cells: Any, rows: Scored, threshold: Threshold | None) -> CellsState:
+    """A state without elites. `rows`: zeros `[C, ...]` like those that elites will be in."""
+    size = rows.fitness.shape[0]
+    start = None if threshold is None else jnp.full(size, threshold.start, jnp.float32)
+    zero, places = jnp.zeros((), jnp.int32), jnp.zeros(size, jnp.int32)
+    elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
+    return CellsState(cells, elites, start, places, zero, zero, jnp.full(size, UNCLAIMED, jnp.int32))
+
+
+def metrics_within(cells: Cells, elites: Scored, offset: Any) -> dict[str, jax.Array]:
+    """The metrics that elites `[N]` of an archive without cells have when the best of them in each of these cells counts."""
+    best = jax.ops.segment_max(elites.fitness, cells.cell_of((), elites.descriptor), cells.size)
+    return qd_metrics(best, best > -jnp.inf, offset)
 
 
 def check_cells(cells: Cells) -> None:

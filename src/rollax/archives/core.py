@@ -63,6 +63,10 @@ class Archive(NamedTuple):
     low: tuple[float, ...]  # bounds of descriptors, K numbers each
     high: tuple[float, ...]
     refresh: Callable[[Any, jax.Array], Any] = lambda state, key: state  # what is done once an update, before its iterations
+    # Optional, for looking at archives: the state without elites, whose cells are the same; and (state, descriptor [B, K]) ->
+    # the cell that each belongs to, int32 [B], of the grid that metrics are of where there are no cells.
+    empty: Callable[[Any], Any] | None = None
+    cell_of: Callable[[Any, jax.Array], jax.Array] | None = None
 
 
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:

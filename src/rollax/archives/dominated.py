@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.cells import check_bounds
+from rollax.archives.cells import check_bounds, metrics_within
 from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored
-from rollax.archives.grid import laid_on_grid
+from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
 
 
@@ -32,13 +32,11 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
     check_bounds(low, high)
     if not 1 <= num_neighbors < size:
         raise UsageError(f"num_neighbors ({num_neighbors}) must be between 1 and population_size - 1 ({size - 1})")
-    measure = laid_on_grid(grid, low, high)
+    cells = grid_cells(grid, low, high)
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> PopulationState:
-        rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        zero = jnp.zeros((), jnp.int32)
-        return PopulationState(rows._replace(fitness=jnp.full(size, -jnp.inf)), zero, zero)
+        return without_elites(jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example))
 
     def add(state: PopulationState, batch: Scored) -> tuple[PopulationState, Added, Counts]:
         finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
@@ -63,7 +61,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return jax.tree.map(lambda x: x[rows], state.elites)
 
     def metrics(state: PopulationState, offset: Any) -> dict[str, jax.Array]:
-        return measure(state.elites, offset)
+        return metrics_within(cells, state.elites, offset)
 
     def at_best(state: PopulationState) -> Scored:
         return jax.tree.map(lambda x: x[state.best], state.elites)
@@ -72,7 +70,17 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         return Elites(state.elites, state.elites.fitness > -jnp.inf, state.elites.descriptor, jnp.zeros((), bool))
 
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high)
+    looks = {
+        "empty": lambda state: without_elites(jax.tree.map(jnp.zeros_like, state.elites)),
+        "cell_of": lambda state, descriptor: cells.cell_of((), descriptor),
+    }
+    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)
+
+
+def without_elites(rows: Scored) -> PopulationState:
+    """A state without elites. `rows`: zeros `[C, ...]` like those that elites will be in."""
+    zero = jnp.zeros((), jnp.int32)
+    return PopulationState(rows._replace(fitness=jnp.full(rows.fitness.shape, -jnp.inf)), zero, zero)
 
 
 def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: int) -> jax.Array:

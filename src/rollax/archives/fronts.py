@@ -45,8 +45,11 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
         if shape != (len(reference),):
             raise UsageError(f"reference {reference} must have a number for each objective, but solutions come with {shape}")
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
+        return without_elites(cells.make(key), rows)
+
+    def without_elites(made: Any, rows: Scored) -> FrontsState:
         elites, zero = rows._replace(fitness=jnp.full(size, -jnp.inf)), jnp.zeros((), jnp.int32)
-        return FrontsState(cells.make(key), elites, jnp.zeros(cells.size, jnp.int32), zero, zero)
+        return FrontsState(made, elites, jnp.zeros(cells.size, jnp.int32), zero, zero)
 
     def add(state: FrontsState, batch: Scored) -> tuple[FrontsState, Added, Counts]:
         finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
@@ -92,8 +95,13 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
     def num_elites(state: FrontsState) -> jax.Array:
         return jnp.sum(state.elites.fitness > -jnp.inf, dtype=jnp.int32)
 
+    looks = {
+        "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites)),
+        "cell_of": lambda state, descriptor: cells.cell_of(state.cells, descriptor),
+    }
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, num_elites, best, with_best, metrics, size, cells.low, cells.high)
+    bounds_of = cells.low, cells.high
+    return Archive(init, add, sample, elites, num_elites, best, with_best, metrics, size, *bounds_of, **looks)
 
 
 def add_one(front_size: int, state: FrontsState, row: Any) -> tuple[FrontsState, tuple[jax.Array, jax.Array]]:

@@ -1,14 +1,13 @@
 """Grid archives (MAP-Elites, Mouret and Clune 2015, arXiv:1504.04909): equal cells along every dimension of the descriptor."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rollax.archives.cells import Cells, Threshold, cells_archive, check_bounds
-from rollax.archives.core import Archive, Scored, qd_metrics
+from rollax.archives.core import Archive
 from rollax.errors import UsageError
 
 
@@ -52,19 +51,3 @@ def cell_number(descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float,
     position = jnp.clip(jnp.floor((descriptor - jnp.asarray(low)) * scale), 0, jnp.asarray(shape) - 1).astype(jnp.int32)
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return jnp.sum(position * jnp.asarray(strides, jnp.int32))
-
-
-def laid_on_grid(
-    shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]
-) -> Callable[[Scored, Any], dict[str, jax.Array]]:
-    """`(elites, offset) -> numbers`: the metrics that elites without cells `[N]` have when they are laid on a grid.
-
-    Raises UsageError as `grid_cells`.
-    """
-    cells = grid_cells(shape, low, high)
-
-    def metrics(elites: Scored, offset: Any) -> dict[str, jax.Array]:
-        best = jax.ops.segment_max(elites.fitness, cells.cell_of((), elites.descriptor), cells.size)
-        return qd_metrics(best, best > -jnp.inf, offset)
-
-    return metrics

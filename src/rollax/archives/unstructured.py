@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.archives.cells import check_bounds
+from rollax.archives.cells import check_bounds, metrics_within
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored
-from rollax.archives.grid import laid_on_grid
+from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
 from rollax.networks import autoencoder
 
@@ -54,7 +54,7 @@ def unstructured(
     Raises UsageError for bounds that are no bounds, or a grid that does not fit them.
     """
     check_bounds(low, high)
-    measure, size = laid_on_grid(grid, low, high), ROOM * target_size
+    cells, size = grid_cells(grid, low, high), ROOM * target_size
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> UnstructuredState:
@@ -93,7 +93,7 @@ def unstructured(
 
     def metrics(state: UnstructuredState, offset: Any) -> dict[str, jax.Array]:
         own = {"num_elites": state.filled, "distance": state.distance, "reconstruction_loss": state.coder.loss}
-        return measure(state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}
+        return metrics_within(cells, state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}
 
     def sample(state: UnstructuredState, key: jax.Array, number: int) -> Scored:
         rows = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
@@ -102,9 +102,15 @@ def unstructured(
     def elites(state: UnstructuredState) -> Elites:
         return Elites(state.elites, state.elites.fitness > -jnp.inf, state.elites.descriptor, jnp.zeros((), bool))
 
+    def empty(state: UnstructuredState) -> UnstructuredState:
+        rows, zero = jax.tree.map(jnp.zeros_like, state.elites), jnp.zeros((), jnp.int32)
+        elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
+        return state._replace(elites=elites, code=jnp.zeros_like(state.code), filled=zero, best=zero)
+
+    looks = {"empty": empty, "cell_of": lambda state, descriptor: cells.cell_of((), descriptor), "refresh": refresh}
     at_best = lambda state: jax.tree.map(lambda x: x[state.best], state.elites)  # noqa: E731
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, refresh)
+    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)
 
 
 def add_one(state: UnstructuredState, row: Any) -> tuple[UnstructuredState, Added]:

@@ -19,7 +19,9 @@ LONGEST_STEP = 18  # digits
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Plays whole episodes with the policy of a run.
+    """Plays whole episodes with the policy of a run, and with every elite of its archive if it has one.
+
+    The corrected archive is what remains when these are added to an empty one with their mean fitness and mean descriptor.
 
     After RUN, --eval-env.NAME VALUE gives an argument of the environment another value than the run's own evaluations have:
     rollax eval RUN --eval-env.episodes 10
@@ -29,8 +31,10 @@ class Evaluate:
     """Folder of the run."""
     checkpoint: str = "last"
     """last, best, or the step of a checkpoint."""
-    episodes: int = 128
-    """How many episodes."""
+    episodes: int | None = None
+    """How many episodes; default: 128, and 16 with each elite of an archive."""
+    archive: bool = True
+    """Of an archive: play every elite anew; --no-archive: only the best."""
     stochastic: bool = False
     """Sample actions instead of taking the likeliest."""
     seed: int = 0
@@ -52,30 +56,52 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
 
     rest, eval_env = take(arguments, "--eval-env.")
     given = parse(Evaluate, rest, "rollax eval")
-    if given.episodes < 1:
-        raise UsageError(f"episodes ({given.episodes}) must be at least 1")
+    episodes = 128 if given.episodes is None else given.episodes
+    if episodes < 1:
+        raise UsageError(f"episodes ({episodes}) must be at least 1")
     _check(given)
     policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member, eval_arguments=single(eval_env))
     for warning in policy.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     started = time.monotonic()
-    numbers, episodes = policy.evaluate(given.episodes, jax.random.key(given.seed), not given.stochastic, given.descriptor)
+    key = jax.random.key(given.seed)
+    numbers, played = policy.evaluate(episodes, key, not given.stochastic, given.descriptor)
     wall_time = time.monotonic() - started
-    frames = int(episodes.length.sum())
+    frames = int(played.length.sum())
     if not given.json:
-        print(of_evaluation(given, policy, numbers, episodes))
+        print(of_evaluation(given, policy, numbers, played), flush=True)
+    corrected = of_elites(given, policy, key)
     summary = {
         "run": str(given.run),
         "steps": policy.step,
         **({} if policy.member is None else {"member": policy.member}),
-        "episodes": given.episodes,
+        "episodes": episodes,
         **{name: value for name, value in numbers.items() if name != "return_any_nan"},
+        **corrected,
         "any_nan": bool(numbers["return_any_nan"]),
         "wall_time": round(wall_time, 3),
         "steps_per_second": round(frames / wall_time, 1),
     }
     close(summary, given.json)
     return 0
+
+
+def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
+    """The numbers of the corrected archive, which it prints for a person; none where there is no archive."""
+    from rollax.host.corrected import EPISODES, can_be_corrected
+
+    if not given.archive or not can_be_corrected(policy):
+        return {}
+    numbers, _ = policy.corrected(EPISODES if given.episodes is None else given.episodes, key)
+    if not given.json:
+        each, best = numbers["episodes_per_elite"], numbers["corrected_fitness_best"]
+        print(
+            f"  corrected archive ({numbers['elites']:,} elites, {each} episode{'s' * (each > 1)} each)\n"
+            f"           coverage {numbers['corrected_coverage']:.4g}  QD score {numbers['corrected_qd_score']:,.6g}  "
+            f"fitness best {best:.4g}, mean {numbers['corrected_fitness_mean']:.4g}\n"
+            f"           fitness fell by {numbers['fitness_loss']:.4g} in the mean; {numbers['kept_cell']:.1%} kept their cell"
+        )
+    return numbers
 
 
 def _check(given: "Evaluate | Render") -> None:
@@ -98,12 +124,16 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
     figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "p20", "median", "max"))
     ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
     lines = [
-        f"{given.run} at step {policy.step:,}{member}: {given.episodes} episodes{f' (with {elsewhere})' if elsewhere else ''}",
+        f"{given.run} at step {policy.step:,}{member}: {len(episodes.length)} episodes"
+        f"{f' (with {elsewhere})' if elsewhere else ''}",
         f"  return   {figures}",
         f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
         f"  length   mean {numbers['length_mean']:.1f}; {ends}",
         *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
     ]
+    if "qd_score" in numbers:
+        archive = f"coverage {numbers['coverage']:.4g}  QD score {numbers['qd_score']:,.6g}"
+        lines.append(f"  archive  {archive}  fitness best {numbers['fitness_best']:.4g}, mean {numbers['fitness_mean']:.4g}")
     if "descriptor_mean" in numbers:
         lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
     return "\n".join(lines)
@@ -111,7 +141,11 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draws the learning curves of one run, or of several together."""
+    """Draws the learning curves of one run, or of several together.
+
+    Of a run with an archive also this, as a picture and as a table (archive.csv); of two such runs with the same descriptors
+    both side by side and their difference.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs."""
@@ -125,13 +159,20 @@ def plot(arguments: list[str], shared: Shared) -> int:
     given = parse(Plot, arguments, "rollax plot")
     if not given.runs:
         raise UsageError("plot takes one or more run folders: rollax plot RUN")
-    print(draw(list(given.runs), given.out))
-    if len(given.runs) == 1 and given.out is None:
-        from rollax.view.archive import draw_if_any
-
-        for path in draw_if_any(given.runs[0]):
-            print(path)
+    curves = draw(list(given.runs), given.out)
+    print(curves)
+    for path in of_archives(list(given.runs), curves) if given.out is None else ():
+        print(path)
     return 0
+
+
+def of_archives(runs: list[Path], curves: Path) -> list[Path]:
+    """Pictures of the archives of one run or of two. `curves`: the file that is beside the latter."""
+    from rollax.view import archive, compared
+
+    if len(runs) == 2:
+        return compared.draw_if_both(runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"))
+    return archive.draw_if_any(runs[0]) if len(runs) == 1 else []
 
 
 @dataclasses.dataclass(frozen=True)

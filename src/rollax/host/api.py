@@ -19,6 +19,7 @@ from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
 from rollax.environments.views import AgentId, FixedOpponents, with_agent_id
 from rollax.errors import UsageError
+from rollax.host import corrected as correcting
 from rollax.host import elites, given, keys, loop, members, resuming, run_folder, sizes, words
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
@@ -214,6 +215,15 @@ class Policy(NamedTuple):
         `pandas.DataFrame(policy.elites())` makes a frame of it. Raises UsageError when the run has no archive.
         """
         return elites.table(self)
+
+    def corrected(self, episodes: int, key: jax.Array) -> tuple[dict[str, Any], "Policy"]:
+        """Plays every elite of the run's archive anew, for so many episodes each: the numbers of the corrected archive, and the
+        policy with that archive in place of its own.
+
+        Corrected QD score, coverage, best and mean fitness; by how much fitness fell in the mean (`fitness_loss`); the share of
+        elites that are still in their cell (`kept_cell`). Raises UsageError when the run has no archive, or it is empty.
+        """
+        return correcting.corrected(self, given.count("episodes", episodes), given.random_key(key))
 
     def evaluate(
         self,

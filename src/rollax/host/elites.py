@@ -11,10 +11,15 @@ from rollax.errors import UsageError
 from rollax.typed import typed
 
 
-def of_policy(policy: Any) -> Elites:
-    """All places of the archive of a policy's run, as NumPy arrays. Raises UsageError when it has none, or it is empty."""
+def check_archive(policy: Any) -> None:
+    """Raises UsageError when a policy's run has no archive."""
     if policy.algorithm.elites is None:
         raise UsageError(f"{policy.spec.algorithm} keeps no archive: train map_elites or another quality-diversity algorithm")
+
+
+def of_policy(policy: Any) -> Elites:
+    """All places of the archive of a policy's run, as NumPy arrays. Raises UsageError when it has none, or it is empty."""
+    check_archive(policy)
     found = jax.device_get(jax.jit(policy.algorithm.elites)(policy.state))
     if not found.mask.any():
         raise UsageError(f"the archive is empty at step {policy.step:,}: take a later checkpoint")

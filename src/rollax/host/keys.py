@@ -10,6 +10,7 @@ import jax
 ROLLBACK = int.from_bytes(b"back")
 EVALUATE = int.from_bytes(b"eval")
 RENDER = int.from_bytes(b"view")
+ELITES = int.from_bytes(b"elit")
 
 
 def training(seed: int) -> jax.Array:
@@ -40,3 +41,8 @@ def of_evaluate(key: jax.Array) -> jax.Array:
 def of_render(key: jax.Array) -> jax.Array:
     """Of episodes that are drawn: `rollax render`."""
     return jax.random.fold_in(key, RENDER)
+
+
+def of_elites(key: jax.Array) -> jax.Array:
+    """Of episodes by which the elites of an archive are scored anew: `Policy.corrected`, `rollax eval`."""
+    return jax.random.fold_in(key, ELITES)

@@ -1,4 +1,4 @@
-"""The archive of a run as a picture: a heat map of fitness over descriptors."""
+"""The archive of a run as a picture of fitness over descriptors, and as a table."""
 
 import io
 from pathlib import Path
@@ -13,82 +13,92 @@ from rollax.host.api import Policy, load
 from rollax.host.files import write_atomically
 from rollax.host.run_folder import read_spec
 from rollax.host.settings import entry
+from rollax.view import cells
 from rollax.view.plot import STYLE
 
-COLORS = "viridis"
+
+def has_archive(folder: Path) -> bool:
+    """Whether a run has an archive that its folder alone tells of."""
+    spec = read_spec(folder)
+    return entry(spec.algorithm).unit == "evaluations" and not spec.own_environment
 
 
 def draw_if_any(folder: Path) -> list[Path]:
-    """Draws the archive at the last checkpoint of a run into its figures/; no file for a run without one."""
-    spec = read_spec(folder)
-    if entry(spec.algorithm).unit != "evaluations" or spec.own_environment:
+    """Draws the archive at the last checkpoint of a run into its figures/, and writes its table there; no file for a run
+    without one."""
+    if not has_archive(folder):
         return []
-    return [draw(load(folder), Path(folder) / "figures" / "archive.png")]
+    policy, figures = load(folder), Path(folder) / "figures"
+    return [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
 
 
 def draw(policy: Policy, target: Path) -> Path:
     """Writes the picture of a policy's archive. Raises UsageError when there is none, or when it cannot be written."""
-    found, config = elites.of_policy(policy), policy.spec.config
-    shape = config.grid if found.is_grid else None
-    image = picture(found, shape, f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations")
+    found = elites.of_policy(policy)
+    title = f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations"
+    return write(target, picture(found, shape_of(policy, found), title, bounds_of(policy)))
+
+
+def write_table(policy: Policy, target: Path) -> Path:
+    """Writes the elites of a policy's archive as CSV, the best first: the columns of `Policy.elites`.
+
+    Raises UsageError when there is no archive, or when it cannot be written.
+    """
+    table = policy.elites()
+    rows = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
+    return write(target, "\n".join([",".join(table), *rows, ""]).encode())
+
+
+def write(target: Path, content: bytes) -> Path:
+    """Raises UsageError when the file cannot be written."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, image)
+        write_atomically(target, content)
     except OSError as error:
         raise UsageError(f"{target} cannot be written ({error})") from error
     return target
 
 
-def picture(found: Elites, shape: tuple[int, ...] | None, title: str) -> bytes:
-    """A PNG: cells of a grid `shape`, more than two dimensions as grids within grids; without a shape the elites as dots."""
+def shape_of(policy: Policy, found: Elites) -> tuple[int, ...] | None:
+    """The shape of the archive's grid, if it has one."""
+    return policy.spec.config.grid if found.is_grid else None
+
+
+def bounds_of(policy: Policy) -> tuple[Any, Any] | None:
+    """The bounds of the archive's descriptors, as far as it tells."""
+    if policy.algorithm.archive is None:
+        return None
+    archive, _ = policy.algorithm.archive(policy.state)
+    return archive.low, archive.high
+
+
+def picture(found: Elites, shape: tuple[int, ...] | None, title: str, bounds: tuple[Any, Any] | None = None) -> bytes:
+    """A PNG: cells of a grid `shape`, more than two dimensions as grids within grids; without a shape Voronoi cells, and the
+    elites of a population as dots; more than two dimensions of these as lines across parallel axes.
+
+    `bounds`: of descriptors, `[K]` each.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    buffer = io.BytesIO()
+    buffer, layout = io.BytesIO(), cells.of_elites(found, shape, bounds)
     with matplotlib.rc_context({**STYLE, "axes.grid": False}):
         figure = Figure(figsize=(7, 5.6), layout="constrained")
         axis = figure.subplots()
-        drawn = _grid(axis, found, shape) if shape is not None else _dots(axis, found)
-        figure.colorbar(drawn, ax=axis, label="fitness")
+        figure.colorbar(draw_elites(axis, found, layout, cmap=cells.COLORS), ax=axis, label="fitness")
         share = f"{found.mask.mean():.1%} of {found.mask.size:,} places"
-        axis.set_title(f"{title}\n{share}, best fitness {found.scored.fitness[found.mask].max():.4g}")
+        axis.set_title(f"{title}\n{share}, best fitness {found.scored.fitness[found.mask].max() + 0.0:.4g}")
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
 
-def _grid(axis: Any, found: Elites, shape: tuple[int, ...]) -> Any:
-    """The first dimension to the right, the second upwards; each further pair within every cell of the pair before."""
-    fitness = np.where(found.mask, found.scored.fitness, np.nan).reshape(shape)
-    fitness = fitness.reshape(*shape, *(1,) * (len(shape) % 2))
-    order = [*range(1, fitness.ndim, 2), *range(0, fitness.ndim, 2)]
-    height, width = (int(np.prod(fitness.shape[start::2])) for start in (1, 0))
-    image = fitness.transpose(order).reshape(height, width)
-    low, high = found.center.min(axis=0), found.center.max(axis=0)
-    half = (high - low) / np.maximum(np.asarray(shape) - 1, 1) / 2
-    is_plane = len(shape) <= 2
-    edges = np.stack([low - half, high + half], axis=1)
-    extent = (*edges[0], *(edges[1] if len(shape) == 2 else (0, 1))) if is_plane else None
-    drawn = axis.imshow(image, origin="lower", aspect="auto", extent=extent, cmap=COLORS, interpolation="nearest")
-    if is_plane:
-        axis.set_xlabel("descriptor 0")
-        axis.set_ylabel("descriptor 1" if len(shape) == 2 else "")
-        return drawn
-    for dimension in (0, 1):
-        inner = image.shape[1 - dimension] // shape[dimension]
-        lines = axis.axvline if dimension == 0 else axis.axhline
-        for k in range(1, shape[dimension]):
-            lines(k * inner - 0.5, color="white", linewidth=0.8)
-    axis.set_xlabel("descriptors " + ", ".join(map(str, range(0, len(shape), 2))) + ", each within the one before")
-    axis.set_ylabel("descriptors " + ", ".join(map(str, range(1, len(shape), 2))))
-    axis.set_xticks([])
-    axis.set_yticks([])
-    return drawn
-
-
-def _dots(axis: Any, found: Elites) -> Any:
-    """Elites at the first two of their descriptors."""
-    places = found.center[found.mask]
-    second = places[:, 1] if places.shape[1] > 1 else np.zeros(len(places))
-    axis.set_xlabel("descriptor 0")
-    axis.set_ylabel("descriptor 1" if places.shape[1] > 1 else "")
-    return axis.scatter(places[:, 0], second, c=found.scored.fitness[found.mask], cmap=COLORS, s=9)
+def draw_elites(axis: Any, found: Elites, layout: cells.Layout, **colors: Any) -> Any:
+    """Draws the fitness of elites, and returns what a color bar is made of."""
+    fitness, descriptor = (np.asarray(x)[found.mask] for x in (found.scored.fitness, found.scored.descriptor))
+    if len(layout.low) > 2 and layout.shape is None:
+        return cells.lines(axis, layout, descriptor, fitness, **colors)
+    if not cells.is_population(found):
+        return cells.draw(axis, layout, np.where(found.mask, found.scored.fitness, np.nan), **colors)
+    second = descriptor[:, 1] if descriptor.shape[1] > 1 else np.zeros(len(descriptor))
+    cells.name_axes(axis, layout)
+    return axis.scatter(descriptor[:, 0], second, c=fitness, s=9, **colors)

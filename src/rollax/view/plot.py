@@ -95,7 +95,8 @@ def _image(curves: list[Curve], suffix: str) -> bytes:
 
 def _one_environment(figure: Any, curves: list[Curve]) -> None:
     """Returns above, the small panels of metrics beneath, and of a single run that evolves its settings under those."""
-    panels = [name for name in PANELS if any(_has(curve.run, name) for curve in curves)]
+    large = _below(curves)[0]
+    panels = [name for name in PANELS if name != large and any(_has(curve.run, name) for curve in curves)]
     rows = -(-len(panels) // 4)
     has_trials = _have_trials(curves)
     run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
@@ -144,13 +145,19 @@ def _algorithms(curves: list[Curve]) -> str:
     return ", ".join(dict.fromkeys(curve.run.spec.algorithm for curve in curves))
 
 
+def _below(curves: list[Curve]) -> tuple[str, str]:
+    """The metric beneath the return in evaluation, and what it is called."""
+    return ("qd_score", "QD score") if all(_has(curve.run, "qd_score") for curve in curves) else TRAINING
+
+
 def _returns(axes: Sequence[Any], curves: list[Curve], is_wide: bool) -> None:
     """Return in evaluation and, beneath it, in training, or the QD score where there is an archive."""
     above, below = axes
-    name, label = ("qd_score", "QD score") if all(_has(curve.run, "qd_score") for curve in curves) else TRAINING
+    name, label = _below(curves)
     for curve in curves:
         _draw(above, curve, curve.run.eval_step, curve.run.returns[:, curve.members], _interval, "o")
-        _draw(below, curve, curve.run.step, _metric(curve, name)[:, :, None], _middle_half, "")
+        band = _middle_half if name in TRAINING else _interval
+        _draw(below, curve, curve.run.step, _metric(curve, name)[:, :, None], band, "")
     above.set_title(textwrap.fill(_what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left")
     above.set_ylabel("evaluation return")
     below.set_ylabel(label)
@@ -170,7 +177,11 @@ def _what_lines_are(curves: list[Curve]) -> str:
     if counts[-1] > 1:
         what = "members" if any(curve.run.spec.evolve for curve in curves) else "seeds"
         words.append(f"interquartile mean of {' or '.join(str(n) for n in counts if n > 1)} {what}")
-    return f"{', '.join(words)}, with its 95 % bootstrap interval" if words else ""
+    if not words:
+        return ""
+    others = "training return and small panels" if _below(curves) == TRAINING else "small panels"
+    quartiles = f"; {others}: with the middle half" if counts[-1] > 1 else ""
+    return f"{', '.join(words)}, with its 95 % bootstrap interval{quartiles}"
 
 
 def _have_trials(curves: list[Curve]) -> bool:
