@@ -271,6 +271,24 @@ def test_what_no_policy_is_for(id: str, message: str) -> None:
         solution(make(id), PolicyConfig(), jax.random.key(0))
 
 
+def test_actions_within_a_ball() -> None:
+    """Policies of a world of forces: directions stay, lengths never exceed the radius, and an archive of them fills."""
+    world = make("granular/single-navigator", max_steps=10)
+    policy = solution(world, PolicyConfig(hidden=(8,)), jax.random.key(0))
+    far = jax.tree.map(lambda x: 30 * x, policy)
+    for each in (policy, far):
+        actions = np.asarray(jax.vmap(each)(jax.random.normal(jax.random.key(1), (50, 6))))
+        assert actions.shape == (50, 2) and np.all(np.linalg.norm(actions, axis=1) <= 1 + 1e-6)
+    assert np.linalg.norm(actions, axis=1).max() > 0.99
+    made = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+    state = jax.jit(made.init)(jax.random.key(0), config("map_elites"))
+    _, metrics = jax.jit(made.step)(state)
+    assert metrics.values["new"] >= 3 and metrics.values["outside"] == 0
+    with pytest.raises(UsageError, match="continuous actions need a Box"):
+        learner = ALGORITHMS["pga_me"].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+        jax.eval_shape(learner.init, jax.random.key(0), config("pga_me"))
+
+
 def test_floats_are_what_varies() -> None:
     """A solution of whole numbers is refused before anything runs."""
     world = make("task/arm")
