@@ -213,6 +213,46 @@ def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) ->
         jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name, **settings))
 
 
+def no_bounds(dimensions: int = 2) -> Task:
+    """A task whose descriptor, its solution, may be anywhere."""
+    space = Box(-np.inf, np.inf, (dimensions,))
+    return Task("test/no-bounds", lambda x: (-jnp.sum(x**2), x), space, space)
+
+
+def archive_within(world: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Any:
+    """The state of MAP-Elites before any update, and its elites."""
+    made = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(), key))
+    state = jax.jit(made.init)(jax.random.key(0), config("map_elites", descriptor_low=low, descriptor_high=high))
+    return made, state
+
+
+def test_bounds_can_be_set() -> None:
+    """Cells reach from the lower to the upper bounds of the settings, also where the environment has narrower or none."""
+    for world in (no_bounds(), make("task/sphere", dimensions=4)):
+        made, state = archive_within(world, (-1.0, 2.0), (4.0, 7.0))
+        center = np.asarray(made.elites(state).center)
+        np.testing.assert_allclose(np.unique(center[:, 0]), np.arange(5) - 0.5)
+        np.testing.assert_allclose(np.unique(center[:, 1]), np.arange(5) + 2.5)
+    # One of the two sides alone: the other is the environment's own.
+    made, state = archive_within(make("task/arm"), (), (2.0, 2.0))
+    np.testing.assert_allclose(np.ptp(np.asarray(made.elites(state).center), axis=0), 2 * 4 / 5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "message"),
+    [
+        ((), (), r"test/no-bounds have no bounds.*set config.descriptor_low, 2 numbers \(--config.descriptor-low\)"),
+        ((-1.0, -1.0), (), "set config.descriptor_high"),
+        ((-1.0,), (1.0, 1.0), r"descriptor_low \(-1\) must have 2 numbers"),
+        ((-1.0, -1.0), (1.0, 1.0, 1.0), r"descriptor_high \(1 1 1\) must have 2 numbers"),
+        ((-1.0, 1.0), (1.0, 1.0), r"descriptor_low \(-1 1\) must be below descriptor_high \(1 1\)"),
+    ],
+)
+def test_bounds_that_are_none(low: tuple[float, ...], high: tuple[float, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        archive_within(no_bounds(), low, high)
+
+
 @pytest.mark.parametrize(
     ("name", "id", "message"),
     [
@@ -234,6 +274,24 @@ def test_where_it_cannot_learn(name: str, id: str, message: str) -> None:
 def test_what_no_policy_is_for(id: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         solution(make(id), PolicyConfig(), jax.random.key(0))
+
+
+def test_actions_within_a_ball() -> None:
+    """Policies of a world of forces: directions stay, lengths never exceed the radius, and an archive of them fills."""
+    world = make("granular/single-navigator", max_steps=10)
+    policy = solution(world, PolicyConfig(hidden=(8,)), jax.random.key(0))
+    far = jax.tree.map(lambda x: 30 * x, policy)
+    for each in (policy, far):
+        actions = np.asarray(jax.vmap(each)(jax.random.normal(jax.random.key(1), (50, 6))))
+        assert actions.shape == (50, 2) and np.all(np.linalg.norm(actions, axis=1) <= 1 + 1e-6)
+    assert np.linalg.norm(actions, axis=1).max() > 0.99
+    made = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+    state = jax.jit(made.init)(jax.random.key(0), config("map_elites"))
+    _, metrics = jax.jit(made.step)(state)
+    assert metrics.values["new"] >= 3 and metrics.values["outside"] == 0
+    with pytest.raises(UsageError, match="continuous actions need a Box"):
+        learner = ALGORITHMS["pga_me"].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+        jax.eval_shape(learner.init, jax.random.key(0), config("pga_me"))
 
 
 def test_floats_are_what_varies() -> None:

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollax.acting.evaluate import evaluator
 from rollax.acting.streams import begin_streams
+from rollax.algorithm import Algorithm
 from rollax.environments import arguments, make
 from rollax.environments.core import Transition
 from rollax.environments.native.hunting import Hunting, HuntingState
@@ -202,6 +204,20 @@ def test_starts_are_apart(distance: float) -> None:
     # All of the square is used, by everyone.
     np.testing.assert_allclose(states.positions.mean(axis=0), 0.5, atol=0.03)
     np.testing.assert_allclose(states.positions.var(axis=0), 1 / 12, atol=0.01)
+
+
+def test_the_descriptor_is_where_the_prey_ended() -> None:
+    """Caught where it stands, or at the wall that it fled to: 0.01 a step up from 0.5, clipped at 1."""
+    env = make("hunting/2-players", prey_speed=1.0, predator_speed=0.1)
+    told = play(env, state_at((0.2, 0.5), (0.9, 0.1)), [(0.0, 1.0), STILL], 60)
+    described = jax.vmap(env.descriptor)(told.state)  # pyright: ignore[reportAttributeAccessIssue]
+    assert described.dtype == jnp.float32
+    expected = np.stack([np.full(60, 0.2), np.minimum(0.5 + 0.01 * np.arange(1, 61), 1.0)], axis=1)
+    np.testing.assert_allclose(described, expected, atol=1e-5)
+    still = Algorithm(None, None, lambda *_: (jnp.zeros((2, 2)), ()), lambda state: ())  # pyright: ignore[reportArgumentType]
+    episodes = jax.jit(evaluator(env, still, 20, 200, True))((), jax.random.key(0))
+    starts = jax.vmap(lambda key: env.reset(key)[0].positions[0])(jax.random.split(jax.random.split(jax.random.key(0))[0], 20))
+    np.testing.assert_array_equal(episodes.descriptor, starts)
 
 
 def test_numbers_are_leaves() -> None:

@@ -19,9 +19,10 @@ from rollax.archives.cells import Cells, Threshold, cells_archive
 from rollax.archives.core import Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid_cells
 from rollax.archives.voronoi import voronoi_cells
-from rollax.config import number, settings, static
+from rollax.config import LARGEST_FLOAT, number, settings, static
 from rollax.emitters.core import Emitter, Told
 from rollax.environments.core import Environment, descriptor_space
+from rollax.errors import UsageError
 
 
 @settings
@@ -36,6 +37,10 @@ class QDConfig:
     """Cells along each dimension of the descriptor. (static)"""
     cvt_cells: int = static(0, low=0)
     """Cells around centroids by k-means, a centroidal Voronoi tessellation, in place of the grid; 0: the grid. (static)"""
+    descriptor_low: tuple[float, ...] = static((), low=-LARGEST_FLOAT)
+    """Lower bounds of the descriptor, one for each dimension; none: those of the environment. (static)"""
+    descriptor_high: tuple[float, ...] = static((), low=-LARGEST_FLOAT)
+    """Upper bounds of the descriptor, likewise. (static)"""
     num_episodes: int = static(1)
     """Episodes that each solution is scored by; its fitness and descriptor are their means. (static)"""
     max_steps: int = static(1000)
@@ -149,7 +154,7 @@ def assemble(
     """The parts that the settings ask for. Raises UsageError when they do not go together."""
     max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
     score = scorer(environment, config.num_episodes, max_steps, watch(config))
-    archive = make_archive(config, *descriptor_bounds(environment))
+    archive = make_archive(config, *descriptor_bounds(environment, config))
     return score, archive, make_emitter(config, archive, score)
 
 
@@ -191,8 +196,32 @@ def scored(solutions: Any, score: Score) -> Scored:
     return Scored(solutions, score.fitness, score.descriptor, score.extras)
 
 
-def descriptor_bounds(environment: Environment) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The bounds of the descriptors of an environment, K numbers each."""
+def descriptor_bounds(environment: Environment, config: QDConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The bounds that descriptors are arranged within, K numbers each: those of the settings, else the environment's own.
+
+    Raises UsageError when there are not K, a lower one is not below its upper one, or the environment has none.
+    """
     space: Any = descriptor_space(environment)
-    low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
-    return tuple(map(float, low)), tuple(map(float, high))
+    size, name = space.shape[0], environment.name
+
+    def side(which: str, given: tuple[float, ...], own: Any) -> tuple[float, ...]:
+        if given and len(given) != size:
+            raise UsageError(
+                f"descriptor_{which} ({shown(given)}) must have {size} numbers: descriptors of {name} have as many"
+            )
+        if not given and not np.all(np.abs(own) < 1e30):  # as in `Box.is_bounded`
+            raise UsageError(
+                f"descriptors of {name} have no bounds, which an archive needs: set config.descriptor_{which}, {size} numbers "
+                f"(--config.descriptor-{which})"
+            )
+        return tuple(map(float, given or np.broadcast_to(own, space.shape)))
+
+    low, high = side("low", config.descriptor_low, space.low), side("high", config.descriptor_high, space.high)
+    if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
+        raise UsageError(f"descriptor_low ({shown(low)}) must be below descriptor_high ({shown(high)}) in every dimension")
+    return low, high
+
+
+def shown(bounds: tuple[float, ...]) -> str:
+    """Bounds in a message."""
+    return " ".join(f"{bound:g}" for bound in bounds)

@@ -13,8 +13,9 @@ from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.critics import Actor, TanhHead, make_encoder
 from rollax.networks.dense import Dense, Linear
+from rollax.networks.distributions import RadialSquash
 from rollax.networks.q_networks import mask_actions
-from rollax.spaces import Box, Discrete
+from rollax.spaces import Ball, Box, Discrete
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,17 @@ class GreedyHead(eqx.Module):
         return jnp.argmax(mask_actions(self.layer(features), obs))
 
 
+class BallHead(eqx.Module):
+    """Features to the action within a ball that has the direction of the outputs u, R tanh(|u|) u / |u|."""
+
+    layer: Linear
+    space: Ball = eqx.field(static=True)
+
+    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
+        raw_action = self.layer(features)
+        return RadialSquash(raw_action, jnp.zeros(()), self.space).action(raw_action)
+
+
 def has_closed_form(environment: Environment) -> bool:
     """Whether the environment is a `ScoredEnvironment`: one action is a solution, and is scored without playing."""
     return callable(getattr(environment, "score", None))
@@ -60,7 +72,7 @@ def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> 
 
     Of a closed form it is a `Constant`: uniform within bounds, 0 where there are none. Else it is a network.
 
-    Raises UsageError for actions that are neither a bounded box nor discrete, and for agents.
+    Raises UsageError for actions that are neither a bounded box, a ball nor discrete, and for agents.
     """
     space: Any = environment.action_space
     if environment.num_agents is not None:
@@ -72,8 +84,12 @@ def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> 
         head, outputs, scale = GreedyHead, space.n, 1.0
     elif isinstance(space, Box) and space.is_bounded and space.dtype.startswith("float"):
         head, outputs, scale = (lambda layer: TanhHead(layer, space.shape)), math.prod(space.shape), 1.0
+    elif isinstance(space, Ball):
+        head, outputs, scale = (lambda layer: BallHead(layer, space)), space.size, 1.0
     else:
-        raise UsageError(f"policies in archives need discrete actions or a Box of floats with finite bounds, not {space}")
+        raise UsageError(
+            f"policies in archives need discrete actions, a Ball or a Box of floats with finite bounds, not {space}"
+        )
     encoder_key, dense_key, head_key = jax.random.split(key, 3)
     encoder, features = make_encoder(environment, config, encoder_key)
     dense = Dense(features, config.hidden, config.activation, False, key=dense_key)

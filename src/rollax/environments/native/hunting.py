@@ -73,6 +73,9 @@ class Hunting(eqx.Module):
     time_limit: int = eqx.field(static=True)
     headings: str = eqx.field(static=True)
 
+    descriptor_space = Box(0.0, 1.0, (2,))
+    descriptor_extraction = "final"
+
     def __init__(
         self,
         speeds: Sequence[float] | jax.Array,
@@ -174,6 +177,10 @@ class Hunting(eqx.Module):
         types = jnp.where(jnp.arange(agents) == 0, 1.0, -1.0)
         parts = [2 * state.positions - 1, offsets.reshape(agents, -1), jnp.full((agents, 1), left), types[:, None]]
         return jnp.concatenate(parts, axis=1)
+
+    def descriptor(self, state: HuntingState) -> jax.Array:
+        """Where the prey is, float32 [2]: at the end of an episode, where it was caught or survived."""
+        return state.positions[0]
 
     def _rewards(self, within: jax.Array) -> jax.Array:
         """Of all agents, [A], by which predators are within reach, [A - 1]."""

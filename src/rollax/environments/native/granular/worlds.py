@@ -45,6 +45,11 @@ def _apart(state: SingleState) -> jax.Array:
     return state.goal - state.spheres.position[0, : state.goal.shape[0]]
 
 
+def _place(environment: Any, state: SingleState) -> jax.Array:
+    """Where the center is, in shares of the box, in the goal's dimensions."""
+    return state.spheres.position[0, : state.goal.shape[0]] / environment.side
+
+
 def _outcome(environment: Any, bodies: Bodies, before: SingleState, after: SingleState) -> Transition:
     """Reward, ends and info of one decision."""
     near, nearer = (jnp.exp(-length(_apart(state)) / environment.attraction) for state in (before, after))
@@ -93,6 +98,7 @@ class SingleNavigator(eqx.Module):
 
     name = "granular/single-navigator"
     num_agents = None
+    descriptor_extraction = "final"
 
     def __check_init__(self) -> None:
         if self.dimension not in (2, 3):
@@ -106,6 +112,10 @@ class SingleNavigator(eqx.Module):
     @property
     def action_space(self) -> Ball:
         return Ball(self.dimension)
+
+    @property
+    def descriptor_space(self) -> Box:
+        return Box(0.0, 1.0, (self.dimension,))
 
     @property
     def time_limit(self) -> int:
@@ -135,6 +145,10 @@ class SingleNavigator(eqx.Module):
 
     def observe(self, state: SingleState) -> jax.Array:
         return jnp.concatenate([towards(_apart(state)), state.spheres.velocity[0]])
+
+    def descriptor(self, state: SingleState) -> jax.Array:
+        """Where the sphere is, float32 [D], in shares of the box."""
+        return _place(self, state)
 
 
 class SingleRoller(eqx.Module):
@@ -173,6 +187,8 @@ class SingleRoller(eqx.Module):
     num_agents = None
     observation_space = Box(-np.inf, np.inf, (10,))
     action_space = Ball(3)
+    descriptor_space = Box(0.0, 1.0, (2,))
+    descriptor_extraction = "final"
 
     def __check_init__(self) -> None:
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))
@@ -211,3 +227,7 @@ class SingleRoller(eqx.Module):
     def observe(self, state: SingleState) -> jax.Array:
         surface = self.radius * state.spheres.spin[0]
         return jnp.concatenate([towards(_apart(state)), state.spheres.velocity[0], surface])
+
+    def descriptor(self, state: SingleState) -> jax.Array:
+        """Where the sphere is on the floor, float32 [2], in shares of the box."""
+        return _place(self, state)
