@@ -22,10 +22,12 @@ from rollax.populations import population
 from rollax.spaces import Box
 
 NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
-CLOSED = [name for name in NAMES if name != "pga_me"]
+PLAYED = ("pga_me", "dcrl_me")  # they need policies to play
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
+# With noise that reaches its bound, and descriptors near enough to one another for rewards to count.
+LEARNS = {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,), "target_noise": 1.0}
 SMALLEST = {
-    "pga_me": {"critic_updates": 2, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,)},
+    **dict.fromkeys(PLAYED, LEARNS),
     "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
     "dns": {"population_size": 20},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
@@ -33,7 +35,7 @@ SMALLEST = {
 
 
 def environment(name: str) -> Any:
-    return make("control/point-maze", time_limit=10) if name == "pga_me" else make("task/sphere", dimensions=6)
+    return make("control/point-maze", time_limit=10) if name in PLAYED else make("task/sphere", dimensions=6)
 
 
 def config(name: str, **settings: Any) -> Any:
@@ -83,9 +85,13 @@ def test_a_member_is_the_run_alone(name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_setting_counts(name: str) -> None:
-    """Each number that is data changes what is found, or only the score where it is the score's."""
+    """Each number that is data changes what is found or learnt, or only the score where it is the score's."""
+
+    def outcome(state: Any) -> list[Any]:
+        return [state.archive.elites.fitness, *(jax.tree.leaves(state.emitter) if name in PLAYED else [])]
+
     before, metrics = run(name)(begun(name), jnp.int32(4))
     for field in dataclasses.fields(ALGORITHMS[name].config):
         value = getattr(config(name), field.name)
@@ -97,7 +103,7 @@ def test_every_setting_counts(name: str) -> None:
             expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
             np.testing.assert_allclose(other.values["qd_score"][:4], expected[:4], rtol=1e-5)
         else:
-            assert not jnp.array_equal(before.archive.elites.fitness, after.archive.elites.fitness), field.name
+            assert not all(map(jnp.array_equal, outcome(before), outcome(after))), field.name
 
 
 @pytest.mark.parametrize("id", ["task/sphere", "task/rastrigin", "task/arm"])
@@ -201,6 +207,7 @@ def test_scores_are_means_over_episodes() -> None:
         ("map_elites", {"grid": (4,)}, "has 1 dimensions, but descriptors have 2"),
         ("omg_mega", {"batch_size": 13}, "must be even"),
         ("pga_me", {"gradient_fraction": 2.0}, "gradient_fraction"),
+        ("dcrl_me", {"gradient_fraction": 0.5, "injected_fraction": 0.6}, "their sum must be at most 1"),
     ],
 )
 def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) -> None:
@@ -214,6 +221,8 @@ def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) ->
         ("map_elites", "gymnax/CartPole-v1", "does not describe behavior"),
         ("cma_mega", "control/point-maze", "has no closed form to take gradients of"),
         ("pga_me", "task/arm", "needs policies to play"),
+        ("dcrl_me", "task/arm", "dcrl_me needs policies to play"),
+        ("dcrl_me", "gymnax/MountainCar-v0", "descri|continuous actions need"),
     ],
 )
 def test_where_it_cannot_learn(name: str, id: str, message: str) -> None:

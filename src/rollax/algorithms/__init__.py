@@ -7,6 +7,7 @@ from rollax.algorithms import (
     cma_maega,
     cma_me,
     cma_mega,
+    dcrl_me,
     dns,
     dqn,
     impala,
@@ -118,6 +119,11 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
     "pga_me": _archive_of(
         pga_me.pga_me, pga_me.PGAMEConfig, "quality-diversity: MAP-Elites with children by the gradient of TD3's critics"
+    ),
+    "dcrl_me": _archive_of(
+        dcrl_me.dcrl_me,
+        dcrl_me.DCRLMEConfig,
+        "quality-diversity: PGA-ME with critics and an actor that depend on the descriptor, and actors injected",
     ),
     "td3": AlgorithmEntry(
         td3.td3,
