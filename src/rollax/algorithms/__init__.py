@@ -12,6 +12,7 @@ from rollax.algorithms import (
     dqn,
     impala,
     map_elites,
+    me_es,
     omg_mega,
     pga_me,
     ppo,
@@ -124,6 +125,9 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         dcrl_me.dcrl_me,
         dcrl_me.DCRLMEConfig,
         "quality-diversity: PGA-ME with critics and an actor that depend on the descriptor, and actors injected",
+    ),
+    "me_es": _archive_of(
+        me_es.me_es, me_es.MEESConfig, "quality-diversity: an evolution strategy that climbs fitness and novelty by turns"
     ),
     "td3": AlgorithmEntry(
         td3.td3,
