@@ -11,7 +11,7 @@ import pytest
 
 from laws.programs import assert_equal, fresh, plain
 from rollax import make, tree
-from rollax.acting.scoring import gradients, played, scorer
+from rollax.acting.scoring import Watched, gradients, played, scorer
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ALGORITHMS
 from rollax.environments.native.tasks import Task, linear_projection
@@ -22,15 +22,19 @@ from rollax.populations import population
 from rollax.spaces import Box
 
 NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
-PLAYED = ("pga_me", "aurora")
+LEARNERS = ("pga_me", "dcrl_me")
+PLAYED = (*LEARNERS, "aurora")  # they need policies to play
 CLOSED = [name for name in NAMES if name not in PLAYED]
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
+# With noise that reaches its bound, and descriptors near enough to one another for rewards to count.
+LEARNS = {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,), "target_noise": 1.0}
 SMALLEST = {
-    "pga_me": {"critic_updates": 2, "policy_updates": 2, "samples": 4, "capacity": 240, "critic_hidden": (8,)},
+    **dict.fromkeys(LEARNERS, LEARNS),
     "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
     "dns": {"population_size": 20},
     "mome": {"front_size": 4},
     "aurora": {"num_elites": 20, "num_frames": 3, "encoder_hidden": (8,), "encoder_updates": 5, "samples": 8},
+    "me_es": {"num_neighbors": 3, "memory": 5, "num_optim_gens": 3.0, "sigma": 0.3, "learning_rate": 0.5},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
 }
 
@@ -43,6 +47,11 @@ def environment(name: str) -> Any:
 
 def config(name: str, **settings: Any) -> Any:
     return ALGORITHMS[name].config(**(SMALL | SMALLEST.get(name, {}) | settings))
+
+
+# The settings with which others matter.
+POLYNOMIAL = {"variation": "polynomial", "crossover": "simulated_binary", "mutation_fraction": 0.5}
+NEEDED = dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL)
 
 
 @cache
@@ -88,21 +97,26 @@ def test_a_member_is_the_run_alone(name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_setting_counts(name: str) -> None:
-    """Each number that is data changes what is found, or only the score where it is the score's."""
-    before, metrics = run(name)(begun(name), jnp.int32(4))
+    """Each number that is data changes what is found or learnt, or only the score where it is the score's."""
+
+    def outcome(state: Any) -> list[Any]:
+        return [state.archive.elites.fitness, *(jax.tree.leaves(state.emitter) if name in PLAYED else [])]
+
     for field in dataclasses.fields(ALGORITHMS[name].config):
-        value = getattr(config(name), field.name)
+        needed = NEEDED.get(field.name, {})
+        value = getattr(config(name, **needed), field.name)
         if field.metadata.get("static") or field.name == "total_updates":
             continue
         changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.2)
-        after, other = run(name)(begun(name, **{field.name: changed}), jnp.int32(4))
+        before, metrics = run(name)(begun(name, **needed), jnp.int32(4))
+        after, other = run(name)(begun(name, **(needed | {field.name: changed})), jnp.int32(4))
         if field.name == "qd_offset":
             expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
             np.testing.assert_allclose(other.values["qd_score"][:4], expected[:4], rtol=1e-5)
         else:
-            assert not jnp.array_equal(before.archive.elites.fitness, after.archive.elites.fitness), field.name
+            assert not all(map(jnp.array_equal, outcome(before), outcome(after))), field.name
 
 
 @pytest.mark.parametrize("id", ["task/sphere", "task/rastrigin", "task/arm"])
@@ -186,7 +200,7 @@ def test_scores_are_means_over_episodes() -> None:
     """With several episodes a solution, fitness and descriptor are their means, and experience has all their steps."""
     world = make("control/point-maze", time_limit=5)
     solutions = jax.lax.map(lambda key: solution(world, PolicyConfig(hidden=(8,)), key), jax.random.split(jax.random.key(0), 3))
-    score = jax.jit(played(world, 4, 5, records=True))(solutions, jax.random.key(1))
+    score = jax.jit(played(world, 4, 5, Watched(records=True)))(solutions, jax.random.key(1))
     steps, there_is = score.experience
     assert score.fitness.shape == (3,) and score.descriptor.shape == (3, 2)
     assert steps.obs.shape == (20, 3, 4) and there_is.shape == (20, 3)
@@ -205,7 +219,10 @@ def test_scores_are_means_over_episodes() -> None:
         ("cma_mega", {"batch_size": 6}, "3 solutions or more for each: try 9 or 12"),
         ("map_elites", {"grid": (4,)}, "has 1 dimensions, but descriptors have 2"),
         ("omg_mega", {"batch_size": 13}, "must be even"),
+        ("me_es", {"batch_size": 13}, r"batch_size \(13\) less mean_evaluations \(2\) must be an even.*try batch_size 14"),
+        ("map_elites", {"variation": "polynomial", "solution_bounds": (2, 1)}, r"solution_bounds \(2 1\) must be two numbers"),
         ("pga_me", {"gradient_fraction": 2.0}, "gradient_fraction"),
+        ("dcrl_me", {"gradient_fraction": 0.5, "injected_fraction": 0.6}, "their sum must be at most 1"),
     ],
 )
 def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) -> None:
@@ -259,6 +276,8 @@ def test_bounds_that_are_none(low: tuple[float, ...], high: tuple[float, ...], m
         ("map_elites", "gymnax/CartPole-v1", "does not describe behavior"),
         ("cma_mega", "control/point-maze", "has no closed form to take gradients of"),
         ("pga_me", "task/arm", "needs policies to play"),
+        ("dcrl_me", "task/arm", "dcrl_me needs policies to play"),
+        ("dcrl_me", "gymnax/MountainCar-v0", "descri|continuous actions need"),
     ],
 )
 def test_where_it_cannot_learn(name: str, id: str, message: str) -> None:

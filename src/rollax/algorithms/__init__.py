@@ -8,10 +8,12 @@ from rollax.algorithms import (
     cma_maega,
     cma_me,
     cma_mega,
+    dcrl_me,
     dns,
     dqn,
     impala,
     map_elites,
+    me_es,
     mome,
     omg_mega,
     pga_me,
@@ -133,6 +135,14 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
     "pga_me": _archive_of(
         pga_me.pga_me, pga_me.PGAMEConfig, "quality-diversity: MAP-Elites with children by the gradient of TD3's critics"
+    ),
+    "dcrl_me": _archive_of(
+        dcrl_me.dcrl_me,
+        dcrl_me.DCRLMEConfig,
+        "quality-diversity: PGA-ME with critics and an actor that depend on the descriptor, and actors injected",
+    ),
+    "me_es": _archive_of(
+        me_es.me_es, me_es.MEESConfig, "quality-diversity: an evolution strategy that climbs fitness and novelty by turns"
     ),
     "td3": AlgorithmEntry(
         td3.td3,

@@ -4,13 +4,14 @@ Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Children are those of `map_
 those that are fitter (`archives/dominated.py`). QD score and coverage are those of the population laid on the grid.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.map_elites import MAPElitesConfig, varied
+from rollax.algorithms.map_elites import MAPElitesConfig, bounds_of, varied
 from rollax.algorithms.quality_diversity import quality_diversity
 from rollax.archives.core import Archive
 from rollax.archives.dominated import dominated
@@ -35,4 +36,4 @@ def dns(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algor
     def archive(config: DNSConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
         return dominated(config.population_size, low, high, config.num_neighbors, config.grid)
 
-    return quality_diversity(environment, solution, archive, varied)
+    return quality_diversity(environment, solution, archive, functools.partial(varied, bounds=bounds_of(environment)))

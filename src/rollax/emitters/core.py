@@ -53,9 +53,14 @@ def check_shares(solutions: Any, num_emitters: int, least: int) -> int:
 
 def parents(archive: Archive, archive_state: Any, initial: Any, key: jax.Array, number: int) -> Any:
     """Solutions `[n]` of elites of the archive; while it is empty, of those to begin with, in turn."""
-    found = archive.sample(archive_state, key, number).solution
+    return or_initial(archive, archive_state, initial, archive.sample(archive_state, key, number).solution)
+
+
+def or_initial(archive: Archive, archive_state: Any, initial: Any, solutions: Any) -> Any:
+    """These solutions `[n]`; while the archive is empty, those to begin with, in turn."""
+    number = jax.tree.leaves(solutions)[0].shape[0]
     first = jax.tree.map(lambda x: jnp.resize(x, (number, *x.shape[1:])), initial)
-    return tree.where(jnp.broadcast_to(archive.num_elites(archive_state) == 0, (number,)), first, found)
+    return tree.where(jnp.broadcast_to(archive.num_elites(archive_state) == 0, (number,)), first, solutions)
 
 
 def together(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitter:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,13 @@ from rollax.spaces import Box, Dict, Space, check_bounded
 # Bounds of the logarithm of a policy's standard deviation, those of pytorch_sac (Yarats and Kostrikov 2020) and CleanRL; the
 # code of Haarnoja et al. 2018 has -20 ... 2.
 LOW_LOG_STD, HIGH_LOG_STD = -5.0, 2.0
+
+
+class Conditioned(NamedTuple):
+    """What a network is given that depends on a descriptor of behavior besides the observation."""
+
+    observation: Any
+    descriptor: jax.Array  # float32 [K]
 
 
 class ContinuousCritic(eqx.Module):
@@ -65,7 +72,7 @@ class TanhGaussianHead(eqx.Module):
         mean, log_std = jnp.split(self.layer(features), 2)
         log_std = jnp.clip(log_std, LOW_LOG_STD, HIGH_LOG_STD)
         mean, log_std = mean.reshape(self.shape), log_std.reshape(self.shape)
-        legal = obs["action_mask"].astype(bool) if _is_masked(obs) else None
+        legal = action_mask(obs)
         return distributions.SquashedGaussian(distributions.Gaussian(mean, log_std, Box(-1.0, 1.0, self.shape), legal))
 
 
@@ -121,6 +128,12 @@ def _actor_critics(
     features = config.hidden[-1] if config.hidden else features
     actor = Actor(encoder, dense, head(Linear(features, outputs * size, head_key, 0.01), space.shape))
 
+    return ActorCritics(actor, make_critics(environment, config, size, critics_key))
+
+
+def make_critics(environment: Environment, config: Any, size: int, key: jax.Array) -> tuple[ContinuousCritic, ...]:
+    """Critics of observations and `size` further numbers: those of an action, and whatever else they are asked about."""
+
     def critic(key: jax.Array) -> ContinuousCritic:
         encoder_key, dense_key, head_key = jax.random.split(key, 3)
         encoder, features = make_encoder(environment, config, encoder_key)
@@ -128,7 +141,7 @@ def _actor_critics(
         features = config.hidden[-1] if config.hidden else features + size
         return ContinuousCritic(encoder, dense, Linear(features, 1, head_key, 1.0))
 
-    return ActorCritics(actor, tuple(critic(k) for k in jax.random.split(critics_key, config.critics)))
+    return tuple(critic(k) for k in jax.random.split(key, config.critics))
 
 
 def make_encoder(environment: Environment, config: Any, key: jax.Array) -> tuple[layers.Encoder, int]:
@@ -167,7 +180,8 @@ def sample_actions(actor: Any, obs: Any, noise: jax.Array) -> tuple[jax.Array, j
 
 def masked_action(action: jax.Array, obs: Any) -> jax.Array:
     """A normalized action, 0 in the dimensions that the observation's "action_mask" rules out."""
-    return jnp.where(obs["action_mask"].astype(bool), action, 0.0) if _is_masked(obs) else action
+    mask = action_mask(obs)
+    return action if mask is None else jnp.where(mask, action, 0.0)
 
 
 def num_dimensions(action: jax.Array, obs: Any) -> jax.Array:
@@ -175,8 +189,10 @@ def num_dimensions(action: jax.Array, obs: Any) -> jax.Array:
     return jnp.sum(masked_action(jnp.ones_like(action), obs))
 
 
-def _is_masked(obs: Any) -> bool:
-    return isinstance(obs, dict) and "action_mask" in obs
+def action_mask(obs: Any) -> jax.Array | None:
+    """The observation's "action_mask", bool; None where it has none."""
+    obs = obs.observation if isinstance(obs, Conditioned) else obs
+    return obs["action_mask"].astype(bool) if isinstance(obs, dict) and "action_mask" in obs else None
 
 
 def raw_action(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:

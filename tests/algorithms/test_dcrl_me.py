@@ -1,0 +1,203 @@
+"""DCRL-ME: a policy and critics that depend on a descriptor, and what is remembered for them."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import make
+from rollax.acting.scoring import Watched, scorer
+from rollax.algorithms import ALGORITHMS, td3
+from rollax.algorithms.dcrl_me import DCRLMEConfig, Descriptors, dcrl_emitter, similarity, targeted
+from rollax.algorithms.off_policy import AgentFns, learn_once
+from rollax.algorithms.quality_diversity import scored
+from rollax.archives.core import Added, Scored
+from rollax.archives.grid import grid
+from rollax.emitters.core import Emitter, Told, together
+from rollax.environments.view_base import View
+from rollax.errors import UsageError
+from rollax.networks.conditioned import at_descriptor, conditioned, first_layer
+from rollax.networks.critics import Actor, ActorCriticsConfig, Conditioned, masked_action
+from rollax.networks.solutions import PolicyConfig, solution
+from rollax.replay.ring import Step
+from rollax.spaces import Discrete
+
+WORLD: Any = make("control/point-maze", time_limit=10)
+SMALL = {
+    "batch_size": 12,
+    "critic_updates": 2,
+    "policy_updates": 2,
+    "samples": 4,
+    "capacity": 240,
+    "critic_hidden": (8,),
+    "grid": (5, 5),
+}
+
+
+def policy(hidden: tuple[int, ...] = (8,)) -> Any:
+    return solution(WORLD, PolicyConfig(hidden=hidden), jax.random.key(7))
+
+
+def network(hidden: tuple[int, ...] = (8,)) -> Any:
+    return conditioned(WORLD, policy(hidden), ActorCriticsConfig(hidden=(8,)), 2, jax.random.key(3))
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6), ()])
+def test_the_actor_at_a_descriptor_is_a_policy(hidden: tuple[int, ...]) -> None:
+    """pi(. | d) as an ordinary policy acts as pi(s | d) does, to the bit, and as one layer over [features, d] would."""
+    actor = network(hidden).actor
+    obs, descriptor = jax.random.normal(jax.random.key(0), (4,)), jnp.asarray([0.3, -0.7])
+    at = actor.at(descriptor)
+    assert isinstance(at, Actor) and jax.tree.structure(at) == jax.tree.structure(policy(hidden))
+    np.testing.assert_array_equal(at(obs), actor(Conditioned(obs, descriptor)))
+    layer = first_layer(actor.policy)
+    weight = np.concatenate([layer.weight, actor.weight])
+    x = np.concatenate([actor.policy.encoder(obs), descriptor]) @ weight + np.asarray(layer.bias)
+    if not hidden:
+        np.testing.assert_allclose(at(obs), np.tanh(x), rtol=1e-5)
+    for next_layer in (*at.dense.layers[1:], at.head.layer) if hidden else ():
+        x = np.tanh(x) @ np.asarray(next_layer.weight) + np.asarray(next_layer.bias)
+    np.testing.assert_allclose(at(obs), np.tanh(x), rtol=1e-5)
+    assert not np.allclose(at(obs), actor.at(-descriptor)(obs))
+
+
+def test_critics_depend_on_the_descriptor() -> None:
+    critic = network().critic
+    obs, action = jax.random.normal(jax.random.key(0), (4,)), jnp.asarray([0.5, -0.5])
+    here, there = jnp.asarray([0.1, 0.2]), jnp.asarray([-0.9, 0.4])
+    assert critic[0](Conditioned(obs, here), action) == at_descriptor(critic, here)[0](obs, action)
+    assert critic[1](Conditioned(obs, here), action) == at_descriptor(critic, here)[1](obs, action)
+    assert critic[0](Conditioned(obs, here), action) != critic[0](Conditioned(obs, there), action)
+
+
+def test_similarity() -> None:
+    """1 where target and behavior are the same, 1 / e at the length scale, in any number of dimensions."""
+    here = jnp.asarray([[0.3, 0.4], [0.0, 0.0]])
+    np.testing.assert_array_equal(similarity(here, here, 0.1), [1.0, 1.0])
+    np.testing.assert_allclose(similarity(here, jnp.zeros((2, 2)), 0.5), [np.exp(-1), 1.0], rtol=1e-6)
+
+
+def test_masks_are_found_behind_descriptors() -> None:
+    obs = {"action_mask": jnp.asarray([1, 0])}
+    np.testing.assert_array_equal(masked_action(jnp.ones(2), Conditioned(obs, jnp.zeros(2))), [1, 0])
+
+
+@functools.cache
+def after_some() -> tuple[Any, Any, Any]:
+    """Algorithm, its state after two updates, and the emitter."""
+    made = ALGORITHMS["dcrl_me"].make(WORLD, lambda key: solution(WORLD, PolicyConfig(hidden=(8,)), key))
+    config = DCRLMEConfig(**SMALL)
+    state, step = jax.jit(made.init)(jax.random.key(0), config), jax.jit(made.step)
+    for _ in range(2):
+        state, _ = step(state)
+    return made, state, dcrl_emitter(WORLD, config, grid((5, 5), (0.0, 0.0), (1.0, 1.0)))
+
+
+def test_injected_policies_are_the_actor() -> None:
+    """A fourth of the batch is pi(. | d) at descriptors of elites."""
+    _, state, emitter = after_some()
+    asked, solutions = jax.jit(emitter.ask, static_argnums=3)(state.emitter, state.archive, jax.random.key(5), 12)
+    elites = np.asarray(state.archive.elites.descriptor[state.archive.elites.fitness > -np.inf]) * 2 - 1
+    obs = jax.random.normal(jax.random.key(1), (4,))
+    for i in range(3, 6):
+        target = asked.target[i]
+        mine = jax.tree.map(lambda x, i=i: x[i], solutions)
+        np.testing.assert_allclose(mine(obs), asked.learner.agent.network.actor(Conditioned(obs, target)), rtol=1e-6)
+        assert np.min(np.max(np.abs(elites - target[None]), axis=1)) < 1e-6
+    assert len({float(x) for x in asked.target[3:6, 0]}) > 1 and bool(asked.is_targeted)
+
+
+def test_what_is_remembered() -> None:
+    """Children with a target are remembered with it, those by variation with what they did; then rewards count in full."""
+    _, state, emitter = after_some()
+    asked, solutions = jax.jit(emitter.ask, static_argnums=3)(state.emitter, state.archive, jax.random.key(5), 12)
+    score = jax.jit(scorer(WORLD, 1, 10, Watched(records=True)))(solutions, jax.random.key(6))
+    told = Told(scored(solutions, score), Added(jnp.zeros(12, jnp.int32), jnp.zeros(12)), score.experience)
+    replay = jax.jit(emitter.tell)(asked, state.archive, told, jax.random.key(8)).learner.replay
+    newest = jax.tree.map(lambda x: x[jnp.arange(12), replay.cursor - 1], replay.data.carry)
+    np.testing.assert_allclose(newest.observed, 2 * score.descriptor - 1, rtol=1e-6)
+    np.testing.assert_array_equal(newest.target[:6], asked.target)
+    np.testing.assert_array_equal(newest.target[6:], newest.observed[6:])
+
+
+def test_what_is_not_finite_is_not_remembered() -> None:
+    _, state, emitter = after_some()
+    _, solutions = jax.jit(emitter.ask, static_argnums=3)(state.emitter, state.archive, jax.random.key(5), 12)
+    score = jax.jit(scorer(WORLD, 1, 10, Watched(records=True)))(solutions, jax.random.key(6))
+    score = score._replace(fitness=score.fitness.at[0].set(jnp.nan), descriptor=score.descriptor.at[1].set(jnp.inf))
+    told = Told(scored(solutions, score), Added(jnp.zeros(12, jnp.int32), jnp.zeros(12)), score.experience)
+    before = state.emitter.learner.replay
+    after = jax.jit(emitter.tell)(state.emitter, state.archive, told, jax.random.key(8)).learner
+    moved = np.asarray(after.replay.cursor != before.cursor) | np.asarray(after.replay.size != before.size)
+    assert not moved[:2].any() and moved[2:].all() and np.isfinite(after.loss)
+
+
+def test_before_there_are_elites() -> None:
+    """The solutions to begin with, and no target."""
+    _, state, emitter = after_some()
+    archive = grid((5, 5), (0.0, 0.0), (1.0, 1.0))
+    empty = archive.init(jax.random.key(0), jax.tree.map(lambda x: x[0], state.archive.elites))
+    asked, solutions = jax.jit(emitter.ask, static_argnums=3)(state.emitter, empty, jax.random.key(5), 12)
+    assert not asked.is_targeted
+    initial = state.emitter.learner.initial
+    injected = jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[3:6], y[3:6]), solutions, initial)
+    assert jax.tree.leaves(injected) == []
+
+
+def test_it_learns_of_its_own_only() -> None:
+    """Side by side with another emitter, what that one's solutions experience is not remembered."""
+    archive = grid((5, 5), (0.0, 0.0), (1.0, 1.0))
+    mine = dcrl_emitter(WORLD, DCRLMEConfig(**SMALL), archive)
+    rest = Emitter(lambda key, x: x, lambda s, a, k, n: (s, s), lambda s, a, told, k: s)
+    both = together({"other": rest, "mine": mine}, {"other": 4, "mine": 12})
+    solutions = jax.lax.map(
+        lambda key: solution(WORLD, PolicyConfig(hidden=(8,)), key), jax.random.split(jax.random.key(0), 16)
+    )
+    state = both.init(jax.random.key(1), solutions)
+    no, obs = jnp.zeros((1, 16), bool), jnp.zeros((1, 16, 4)) + jnp.arange(16.0)[None, :, None]
+    steps = Step(obs, jnp.zeros((1, 16, 2)), jnp.zeros((1, 16)), no, no, obs, no, ())
+    batch = Scored(solutions, jnp.zeros(16), jnp.zeros((16, 2)))
+    told = Told(batch, Added(jnp.zeros(16, jnp.int32), jnp.zeros(16)), (steps, ~no))
+    replay = jax.jit(both.tell)(state, None, told, jax.random.key(2))["mine"].learner.replay
+    np.testing.assert_array_equal(replay.data.obs[:, 0, 0], jnp.arange(4.0, 16.0))
+
+
+def test_critics_learn_rewards_by_similarity() -> None:
+    """Of one step with reward 1, Q(s, a | d') becomes S(d, d') everywhere, without a future."""
+    settings = td3.TD3Config(batch_size=64, capacity=512, gamma=0.0, learning_rate=3e-3)
+    buffer = targeted(1.0)
+    agent = td3.init(conditioned(WORLD, policy(), ActorCriticsConfig(hidden=(32,)), 2, jax.random.key(3)), settings)
+    no, zeros = jnp.zeros((), bool), jnp.zeros(2)
+    row = Step(jnp.zeros(4), zeros, jnp.ones(()), no, no, jnp.zeros(4), no, Descriptors(zeros, zeros))
+    replay = buffer.init(row, 1, settings)
+    targets = jax.random.uniform(jax.random.key(1), (512, 2), minval=-1.0, maxval=1.0)
+
+    def add(replay: Any, target: jax.Array) -> tuple[Any, None]:
+        one = jax.tree.map(lambda x: x[None], row._replace(carry=Descriptors(zeros, target)))
+        return buffer.add(replay, one, jnp.ones(1, bool)), None
+
+    replay = jax.jit(lambda replay: jax.lax.scan(add, replay, targets)[0])(replay)
+    fns = AgentFns(lambda key, config: None, td3.explore, td3.act, td3.update)
+    yes = jnp.ones((), bool)
+    learn = functools.partial(learn_once, fns, buffer, settings, jnp.zeros(()), yes, jax.random.key(2))
+    (agent, _), _ = jax.jit(lambda loop: jax.lax.scan(learn, loop, jnp.arange(1500)))((agent, replay))
+    values = jax.vmap(lambda d: agent.network.critic[0](Conditioned(jnp.zeros(4), d), zeros))(targets)
+    np.testing.assert_allclose(values, np.exp(-np.linalg.norm(targets, axis=1)), atol=0.08)
+
+
+def test_discrete_actions_are_refused() -> None:
+    """Policy gradients need continuous ones."""
+
+    class Choices(View):
+        action_space = Discrete(3)
+
+        def step(self, key: jax.Array, state: Any, action: Any) -> Any:
+            return self.env.step(key, state, jnp.full(2, action - 1.0))
+
+    world: Any = Choices(WORLD)
+    made = ALGORITHMS["dcrl_me"].make(world, lambda key: solution(world, PolicyConfig(hidden=(8,)), key))
+    with pytest.raises(UsageError, match="continuous actions need"):
+        jax.eval_shape(made.init, jax.random.key(0), DCRLMEConfig(**SMALL))
