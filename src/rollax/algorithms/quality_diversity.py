@@ -96,7 +96,8 @@ def quality_diversity(
 
     def step(state: QDState) -> tuple[QDState, Metrics]:
         score, archive, emitter = parts(state.config)
-        key, run_key, archive_key = jax.random.split(state.key, 3)
+        key, run_key = jax.random.split(state.key)
+        archive_key = jax.random.fold_in(run_key, state.config.num_iterations)  # after those of the iterations
         body = functools.partial(iterate, score, archive, emitter, state.config.batch_size, run_key)
         loop = archive.refresh(state.archive, archive_key), emitter.refresh(state.emitter)
         loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
