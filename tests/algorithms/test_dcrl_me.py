@@ -166,12 +166,12 @@ def test_it_learns_of_its_own_only() -> None:
 
 
 def test_critics_learn_rewards_by_similarity() -> None:
-    """Of one step with reward 1, Q(s, a | d') becomes S(d, d') everywhere, without a future."""
+    """Of one step with reward -2 and an offset of 3, Q(s, a | d') becomes S(d, d') everywhere, without a future."""
     settings = td3.TD3Config(batch_size=64, capacity=512, gamma=0.0, learning_rate=3e-3)
-    buffer = targeted(1.0)
+    buffer = targeted(1.0, 3.0)
     agent = td3.init(conditioned(WORLD, policy(), ActorCriticsConfig(hidden=(32,)), 2, jax.random.key(3)), settings)
     no, zeros = jnp.zeros((), bool), jnp.zeros(2)
-    row = Step(jnp.zeros(4), zeros, jnp.ones(()), no, no, jnp.zeros(4), no, Descriptors(zeros, zeros))
+    row = Step(jnp.zeros(4), zeros, -2 * jnp.ones(()), no, no, jnp.zeros(4), no, Descriptors(zeros, zeros))
     replay = buffer.init(row, 1, settings)
     targets = jax.random.uniform(jax.random.key(1), (512, 2), minval=-1.0, maxval=1.0)
 

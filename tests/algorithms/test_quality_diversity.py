@@ -35,6 +35,7 @@ SMALLEST = {
     "mome": {"front_size": 4},
     "aurora": {"num_elites": 20, "num_frames": 3, "encoder_hidden": (8,), "encoder_updates": 5, "samples": 8},
     "me_es": {"num_neighbors": 3, "memory": 5, "num_optim_gens": 3.0, "sigma": 0.3, "learning_rate": 0.5},
+    "me_map_elites": {"num_emitters": 6, "num_iterations": 8, "window": 3, "iso_sigma": 2.0, "zeta": 0.3},
     **dict.fromkeys(("cma_me", "cma_mae", "cma_mega", "cma_maega"), {"num_emitters": 3}),
 }
 
@@ -219,6 +220,8 @@ def test_scores_are_means_over_episodes() -> None:
         ("cma_mega", {"batch_size": 6}, "3 solutions or more for each: try 9 or 12"),
         ("map_elites", {"grid": (4,)}, "has 1 dimensions, but descriptors have 2"),
         ("omg_mega", {"batch_size": 13}, "must be even"),
+        ("me_map_elites", {"kinds": ("gaussian", "gaussian")}, "must be one or more different ones"),
+        ("me_map_elites", {"batch_size": 14}, "must be a multiple of num_emitters"),
         ("me_es", {"batch_size": 13}, r"batch_size \(13\) less mean_evaluations \(2\) must be an even.*try batch_size 14"),
         ("map_elites", {"variation": "polynomial", "solution_bounds": (2, 1)}, r"solution_bounds \(2 1\) must be two numbers"),
         ("pga_me", {"gradient_fraction": 2.0}, "gradient_fraction"),

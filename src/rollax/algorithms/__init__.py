@@ -14,6 +14,7 @@ from rollax.algorithms import (
     impala,
     map_elites,
     me_es,
+    me_map_elites,
     mome,
     omg_mega,
     pga_me,
@@ -143,6 +144,11 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
     "me_es": _archive_of(
         me_es.me_es, me_es.MEESConfig, "quality-diversity: an evolution strategy that climbs fitness and novelty by turns"
+    ),
+    "me_map_elites": _archive_of(
+        me_map_elites.me_map_elites,
+        me_map_elites.MEMAPElitesConfig,
+        "quality-diversity: MAP-Elites and evolution strategies side by side, shared out by a bandit",
     ),
     "td3": AlgorithmEntry(
         td3.td3,

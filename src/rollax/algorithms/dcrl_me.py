@@ -1,11 +1,14 @@
 """DCRL-MAP-Elites: PGA-ME whose critics and actor depend on the descriptor that a policy is after.
 
-Faldor, Chalumeau, Flageolat and Cully 2024, arXiv:2401.08632, algorithms 1 to 5; without injected actors it is DCG-MAP-Elites
-(Faldor et al. 2023, arXiv:2303.03832). Every policy plays for a target descriptor d': that of its parent, that at which the
+Faldor, Chalumeau, Flageolat and Cully 2024, arXiv:2401.08632; without injected actors it is DCG-MAP-Elites (Faldor et
+al. 2023, arXiv:2303.03832). Every policy plays for a target descriptor d': that of its parent, that at which the
 actor was injected, or, of a child by variation, its own. Steps are remembered with the descriptor d that the episode then had
 and with d', and TD3 learns Q(s, a | d') and pi(s | d') of the rewards S(d, d') r by `td3.update` itself, with
 
     S(d, d') = exp(-|d - d'| / lengthscale), descriptors in units where the bounds are -1 and 1.
+
+That leads to the target where rewards are positive, as those of the paper mostly are; where they are negative, S favors what
+misses it, and `reward_offset` makes them positive (a task that ends early is then worth less).
 
 A third kind of child beside those of PGA-ME is pi(. | d) at the descriptors d of random elites, as an ordinary policy.
 Deviations: while there is no elite yet, policies have no target but what they do; with several episodes d is their mean.
@@ -42,6 +45,8 @@ class DCRLMEConfig(PolicyGradientConfig):
     """Share of the solutions that are the actor at some descriptor; all others are by Iso+LineDD. (static)"""
     lengthscale: float = number(0.1, low=1e-6)
     """Distance of descriptors, whose bounds are -1 and 1, at which a reward counts 1 / e."""
+    reward_offset: float = number(0.0)
+    """Added to every reward before it counts by similarity: where rewards are negative, minus the lowest one."""
 
 
 class DCRLState(NamedTuple):
@@ -60,18 +65,18 @@ class Descriptors(NamedTuple):
 
 
 def similarity(observed: jax.Array, target: jax.Array, lengthscale: Any) -> jax.Array:
-    """S(d, d') = exp(-|d - d'| / lengthscale) of descriptors `[..., K]`, equation 2 of the paper."""
+    """S(d, d') = exp(-|d - d'| / lengthscale) of descriptors `[..., K]`: 1 where they are the same."""
     return jnp.exp(-jnp.linalg.norm(observed - target, axis=-1) / lengthscale)
 
 
-def targeted(lengthscale: Any) -> ReplayBuffer:
+def targeted(lengthscale: Any, reward_offset: Any) -> ReplayBuffer:
     """A uniform replay whose samples are as a learner that depends on the target descriptor sees them."""
     buffer = uniform()
 
     def sample(replay: Any, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
         batch, index = buffer.sample(replay, config, key, progress)
         target = batch.carry.target
-        reward = similarity(batch.carry.observed, target, lengthscale) * batch.reward
+        reward = similarity(batch.carry.observed, target, lengthscale) * (batch.reward + reward_offset)
         obs, next_obs = Conditioned(batch.obs, target), Conditioned(batch.next_obs, target)
         return batch._replace(obs=obs, next_obs=next_obs, reward=reward, carry=()), index
 
@@ -91,7 +96,7 @@ def numbers(config: DCRLMEConfig) -> tuple[int, int]:
 
 def dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: Archive) -> Emitter:
     """All solutions of a batch: children by gradients, injected actors, children by variation; it learns from all of them."""
-    buffer, (by_gradient, injected) = targeted(config.lengthscale), numbers(config)
+    buffer, (by_gradient, injected) = targeted(config.lengthscale, config.reward_offset), numbers(config)
     variation = iso_line(archive, config.iso_sigma, config.line_sigma)
     low, span = jnp.asarray([archive.low]), jnp.asarray([archive.high]) - jnp.asarray([archive.low])
     in_units = lambda descriptor: 2 * (descriptor - low) / span - 1  # noqa: E731

@@ -1,9 +1,10 @@
 """ME-ES: MAP-Elites by an evolution strategy, which climbs fitness and novelty by turns from elites of the archive.
 
-Colas, Madhavan, Huizinga and Clune 2020, arXiv:2003.01825, algorithm 1, for policies of very many numbers: a generation is many
+Colas, Madhavan, Huizinga and Clune 2020, arXiv:2003.01825, for policies of very many numbers: a generation is many
 solutions in pairs around a parent, of which one step is learnt (`emitters/strategies.py`). Deviations: the offspring of one
-generation is scored together with the pairs of the next, so that a new parent is chosen before the last offspring is; equal
-values have equal ranks; novelty is measured by the last `memory` offspring, not by all.
+generation is scored together with the pairs of the next, so that a new parent is chosen before the last offspring is known;
+equal values have equal ranks; novelty is measured by the last `memory` offspring, not by all; parents are uniform among the
+best, as QDax 0.5 has it, where the authors' code draws them in proportion to novelty or fitness.
 """
 
 from collections.abc import Callable
