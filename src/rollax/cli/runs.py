@@ -92,7 +92,10 @@ def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
 
     if not given.archive or not can_be_corrected(policy):
         return {}
-    numbers, _ = policy.corrected(EPISODES if given.episodes is None else given.episodes, key)
+    episodes = EPISODES if given.episodes is None else given.episodes
+    if not given.json and sys.stderr.isatty():
+        print(f"playing every elite anew, {episodes} episodes each (--no-archive leaves this out)", file=sys.stderr)
+    numbers, _ = policy.corrected(episodes, key)
     if not given.json:
         each, best = numbers["episodes_per_elite"], numbers["corrected_fitness_best"]
         print(
