@@ -43,6 +43,16 @@ def test_update_of_td3() -> None:
             exec(program, {})
 
 
+def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do the examples with archives."""
+    monkeypatch.chdir(tmp_path)
+    with jax.debug_key_reuse(False):  # as above
+        programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "quality-diversity.md").read_text(), re.DOTALL)
+        for program in programs:
+            exec(program, {})
+    assert len(programs) >= 3
+
+
 def test_imports() -> None:
     """Whatever a page imports from rollax is there."""
     shown = [pair for page in PAGES for pair in re.findall(r"from (rollax[\w.]*) import ([\w, ]+)", (ROOT / page).read_text())]

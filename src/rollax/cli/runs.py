@@ -92,7 +92,10 @@ def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
 
     if not given.archive or not can_be_corrected(policy):
         return {}
-    numbers, _ = policy.corrected(EPISODES if given.episodes is None else given.episodes, key)
+    episodes = EPISODES if given.episodes is None else given.episodes
+    if not given.json and sys.stderr.isatty():
+        print(f"playing every elite anew, {episodes} episodes each (--no-archive leaves this out)", file=sys.stderr)
+    numbers, _ = policy.corrected(episodes, key)
     if not given.json:
         each, best = numbers["episodes_per_elite"], numbers["corrected_fitness_best"]
         print(
@@ -177,12 +180,15 @@ def of_archives(runs: list[Path], curves: Path) -> list[Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Render:
-    """Plays an episode with the policy of a run and writes it as a GIF, or shows it in the terminal."""
+    """Plays an episode with the policy of a run and writes it as a GIF, or shows it in the terminal.
+
+    With --sheet a contact sheet of many elites of its archive.
+    """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     out: Path | None = None
-    """GIF to write; default: in the run's figures/."""
+    """GIF to write, or PNG of a sheet; default: in the run's figures/."""
     checkpoint: str = "last"
     """last, best, or the step of a checkpoint."""
     seed: int = 0
@@ -197,6 +203,8 @@ class Render:
     """Of an archive: the elite whose descriptor is nearest to this."""
     cell: tuple[int, ...] | None = None
     """Of an archive with a grid: the elite of this cell, indices from 0."""
+    sheet: int | None = None
+    """Of an archive: a picture of so many of its elites, spread over their descriptors, in place of an episode (PNG)."""
     text: bool = False
     """Show it in the terminal's characters and write no GIF (environments with a grid)."""
 
@@ -211,9 +219,23 @@ def render(arguments: list[str], shared: Shared) -> int:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")
     if given.text and given.out is not None:
         raise UsageError(f"--text writes nothing to --out ({given.out}): leave one of them out")
+    if given.sheet is not None:
+        return of_sheet(given, given.sheet)
     which = {name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes")}
     if given.text:
         show(given.run, greedy=not given.stochastic, **which)
         return 0
     print(draw(given.run, given.out, greedy=not given.stochastic, descriptor=given.descriptor, cell=given.cell, **which))
+    return 0
+
+
+def of_sheet(given: Render, number: int) -> int:
+    """Writes a contact sheet. Raises UsageError for options of a single episode."""
+    from rollax.view.sheet import sheet
+
+    others = {"text": given.text, "descriptor": given.descriptor, "cell": given.cell, "episodes": given.episodes > 1}
+    for name in (name for name, is_given in others.items() if is_given):
+        raise UsageError(f"--sheet shows an episode of each of many elites: leave --{name} out")
+    greedy = not given.stochastic
+    print(sheet(given.run, number, given.out, given.checkpoint, given.seed, greedy, member=given.member))
     return 0

@@ -26,6 +26,11 @@ def of_policy(policy: Any) -> Elites:
     return found
 
 
+def is_population(found: Elites) -> bool:
+    """Whether there are no cells: every place is where its elite is."""
+    return not found.is_grid and np.array_equal(found.center, found.scored.descriptor)
+
+
 def table(policy: Any) -> dict[str, np.ndarray]:
     """Place, fitness and descriptors of all elites, the best first."""
     return columns(of_policy(policy))

@@ -14,6 +14,7 @@ from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import lineage, members, record, run_folder
 from rollax.host import program as programs
+from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
 from rollax.host.evaluation import Metric, default_metrics, further, measured
@@ -182,10 +183,17 @@ def _evaluate_if_due(session: Session) -> bool:
         f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
         f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in shown)}"
     )
+    session.show.picture(lambda: _map_of(session))
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
         session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
     return True
+
+
+def _map_of(session: Session) -> Any:
+    """The archive of a single run as a map, if it has one."""
+    program = session.program
+    return None if program.num_members else map_of(program.algorithm, session.state, session.spec.config, session.frames)
 
 
 def _evolve_if_due(session: Session) -> None:

@@ -4,12 +4,15 @@ import contextlib
 import errno
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+from rich.text import Text
+
+PICTURE_WIDTH, PICTURE_HEIGHT = 60, 24  # characters that a terminal must have for a picture beside all else
 
 
 class Display(Protocol):
@@ -18,6 +21,7 @@ class Display(Protocol):
     def message(self, text: str) -> None: ...
     def status(self, text: str) -> None: ...
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def picture(self, make: Callable[[], Text | None]) -> None: ...  # where there is room for one, `make` is called
     def close(self) -> None: ...
 
 
@@ -54,12 +58,26 @@ class Lines:
         self._last = now
         self.message("  ".join([f"{done:,}/{total:,} steps", *(f"{name} {value}" for name, value in figures.items())]))
 
+    def picture(self, make: Callable[[], Text | None]) -> None:
+        pass
+
     def close(self) -> None:
         sys.stdout.flush()
 
 
+class Bar(Progress):
+    """A bar below a picture, if there is one."""
+
+    above: Text | None = None
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        if self.above is not None:
+            yield self.above
+        yield from super().get_renderables()
+
+
 class Live:
-    """A bar with return, speed and time left, below the messages."""
+    """A bar with return, speed and time left, below the messages and a picture."""
 
     def __init__(self, console: Console) -> None:
         columns: tuple[ProgressColumn, ...] = (
@@ -69,7 +87,7 @@ class Live:
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[figures]}"),
         )
-        self._bar = Progress(*columns, console=console, refresh_per_second=8)
+        self._bar = Bar(*columns, console=console, refresh_per_second=8)
         self._task: Any = self._bar.add_task("starting", total=None, figures="")
         self._bar.start()
 
@@ -82,6 +100,12 @@ class Live:
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
         text = "  ".join(f"[dim]{name}[/] {value}" for name, value in figures.items())
         self._bar.update(self._task, description="training", completed=done, total=total, figures=text)
+
+    def picture(self, make: Callable[[], Text | None]) -> None:
+        width, height = self._bar.console.size
+        above = make() if width >= PICTURE_WIDTH and height >= PICTURE_HEIGHT else None
+        if above is not None:
+            self._bar.above = above
 
     def close(self) -> None:
         self._bar.stop()
@@ -104,6 +128,12 @@ class Enduring:
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
         with _without_terminal():
             self._show.progress(done, total, figures)
+
+    def picture(self, make: Callable[[], Text | None]) -> None:
+        show = getattr(self._show, "picture", None)  # which a display of a user's own need not have
+        if show is not None:
+            with _without_terminal():
+                show(make)
 
     def close(self) -> None:
         with _without_terminal():

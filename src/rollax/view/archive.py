@@ -97,7 +97,7 @@ def draw_elites(axis: Any, found: Elites, layout: cells.Layout, **colors: Any) -
     fitness, descriptor = (np.asarray(x)[found.mask] for x in (found.scored.fitness, found.scored.descriptor))
     if len(layout.low) > 2 and layout.shape is None:
         return cells.lines(axis, layout, descriptor, fitness, **colors)
-    if not cells.is_population(found):
+    if not elites.is_population(found):
         return cells.draw(axis, layout, np.where(found.mask, found.scored.fitness, np.nan), **colors)
     second = descriptor[:, 1] if descriptor.shape[1] > 1 else np.zeros(len(descriptor))
     cells.name_axes(axis, layout)

@@ -34,11 +34,6 @@ def of_elites(found: Elites, shape: tuple[int, ...] | None, bounds: tuple[Any, A
     return Layout(np.asarray(low, float), np.asarray(high, float), shape, None if shape is not None else center)
 
 
-def is_population(found: Elites) -> bool:
-    """Whether there are no cells: every place is where its elite is."""
-    return not found.is_grid and np.array_equal(found.center, found.scored.descriptor)
-
-
 def draw(axis: Any, layout: Layout, values: np.ndarray, empty: str | None = EMPTY, **colors: Any) -> Any:
     """Draws values by cell `[C]`, nothing where they are NaN, and returns what a color bar is made of.
 

@@ -52,7 +52,7 @@ def shown(policy: Policy, name: str) -> Shown:
 def layout_of_cells(policy: Policy) -> cells.Layout:
     """The cells that a comparison with this policy's archive counts: of a population, those of the grid it is laid on."""
     found = elites.of_policy(policy)
-    shape = policy.spec.config.grid if cells.is_population(found) else shape_of(policy, found)
+    shape = policy.spec.config.grid if elites.is_population(found) else shape_of(policy, found)
     return cells.of_elites(found, shape, bounds_of(policy))
 
 

@@ -156,9 +156,13 @@ def start(policy: Policy, key: jax.Array) -> Playing:
 
 def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: int) -> Play:
     """One episode to its end, or to the most steps that an evaluation would take."""
-    limit = eval_steps(policy.environment, policy.spec)
     reset_key, run_key = jax.random.split(key)
-    playing = start(policy, reset_key)
+    return play_from(policy, run, start(policy, reset_key), run_key, max_frames)
+
+
+def play_from(policy: Policy, run: Callable[..., Any], playing: Playing, run_key: jax.Array, max_frames: int) -> Play:
+    """One episode from its beginning, as for `play`."""
+    limit = eval_steps(policy.environment, policy.spec)
     zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
     env_state, obs = jax.tree.map(lambda x: x[0], jax.device_get((playing.actor.env_state, playing.actor.obs)))
     last = Frame(0, env_state, obs, None, zero, zero, "")
@@ -222,22 +226,16 @@ def picture(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> 
     whole.paste(scene, ((width - scene.width) // 2, header))
     pen, name = ImageDraw.Draw(whole), policy.environment.name
     room = width - 24 - scenes.font(12).getlength(words.when)
-    pen.text((8, 6), name, scenes.INK, _fitting(name, 13, room))
+    pen.text((8, 6), name, scenes.INK, scenes.fitting(name, 13, room))
     pen.text((width - 8, 6), words.when, scenes.RED if frame.end else scenes.GREY, scenes.font(12), anchor="ra")
     pen.text((8, 26), words.action, scenes.BLUE, scenes.font(12))
     pen.text((width - 8, 26), words.gained, scenes.INK, scenes.font(12), anchor="ra")
     pen.text((8, 46), words.trial, scenes.INK, scenes.font(12))
     pen.text((width - 8, 46), words.thinned, scenes.GREY, scenes.font(12), anchor="ra")
-    note_font = _fitting(max(words.notes, key=len, default=""), 11, width - 16)
+    note_font = scenes.fitting(max(words.notes, key=len, default=""), 11, width - 16)
     for line, note in enumerate(words.notes):
         pen.text((8, header + scene.height + 6 + 16 * line), note, scenes.INK, note_font)
     return whole
-
-
-def _fitting(words: str, size: int, room: float) -> Any:
-    """The font of that size, or the largest in which the words fit."""
-    sizes = [each for each in range(size, 7, -1) if scenes.font(each).getlength(words) <= room]
-    return scenes.font(sizes[0] if sizes else 7)
 
 
 def same_size(pictures: list[Image.Image]) -> list[Image.Image]:

@@ -24,6 +24,12 @@ def font(size: float) -> Any:
     return ImageFont.load_default(size)
 
 
+def fitting(words: str, size: int, room: float) -> Any:
+    """The font of that size, or the largest in which the words fit."""
+    sizes = [each for each in range(size, 7, -1) if font(each).getlength(words) <= room]
+    return font(sizes[0] if sizes else 7)
+
+
 class Scene:
     """A picture in the coordinates of a world: `unit` pixels to a length of 1, `center` in the middle of the picture."""
 

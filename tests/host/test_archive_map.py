@@ -1,0 +1,142 @@
+"""The map of an archive on the terminal: the best of every block, and only where a person looks."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+import rollax
+from rollax.archives.core import Elites, Scored
+from rollax.host import archive_map
+from rollax.host.archive_map import COLUMNS, ROWS, SHADES, blocks, drawn, map_of
+from rollax.host.progress import Enduring, Lines, Live
+
+LOW, HIGH = np.array([-1.0, 0.0]), np.array([1.0, 10.0])
+
+
+def elites_of(number: int, is_grid: bool, seed: int = 0) -> Elites:
+    numbers = np.random.default_rng(seed)
+    center, descriptor = (LOW + numbers.random((number, 2)) * (HIGH - LOW) for _ in range(2))
+    mask = numbers.random(number) < 0.6
+    fitness = np.where(mask, numbers.normal(size=number), -np.inf)
+    return Elites(Scored((), fitness, descriptor), mask, center, np.bool_(is_grid))
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (32, 16), (40, 20), (100, 100), (33, 5)])
+def test_blocks_are_of_whole_cells(shape: tuple[int, int]) -> None:
+    """Every cell counts in one block, next to those it is next to; none has less than a block of its own."""
+    found = elites_of(shape[0] * shape[1], True)
+    values = blocks(found, shape, LOW, HIGH)
+    rows, columns = values.shape
+    assert rows <= ROWS and columns <= COLUMNS
+    assert rows == shape[1] or shape[1] > ROWS and columns == shape[0] or shape[0] > COLUMNS
+    across, up = -(-shape[0] // columns), -(-shape[1] // rows)
+    fitness = np.where(found.mask, found.scored.fitness, -np.inf).reshape(shape)
+    for row in range(rows):
+        for column in range(columns):
+            block = fitness[column * across : (column + 1) * across, row * up : (row + 1) * up]
+            expected = block.max(initial=-np.inf)
+            assert values[row, column] == expected or (np.isnan(values[row, column]) and expected == -np.inf)
+
+
+def test_blocks_without_a_grid() -> None:
+    """The best whose descriptor is in it; of Voronoi cells also where none is, the cell that the middle is in."""
+    found = elites_of(300, False)
+    population = found._replace(center=found.scored.descriptor)
+    best = np.full((ROWS, COLUMNS), np.nan)
+    share = (found.scored.descriptor - LOW) / (HIGH - LOW)
+    for (x, y), fitness, is_there in zip(share, found.scored.fitness, found.mask, strict=True):
+        place = int(y * ROWS), int(x * COLUMNS)
+        if is_there and not best[place] >= fitness:
+            best[place] = fitness
+    np.testing.assert_array_equal(blocks(population, None, LOW, HIGH), best)
+    values = blocks(found, None, LOW, HIGH)
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            middle = LOW + (np.array([column, row]) + 0.5) / (COLUMNS, ROWS) * (HIGH - LOW)
+            cell = np.argmin(np.sum(((found.center - middle) / (HIGH - LOW)) ** 2, axis=1))
+            expected = found.scored.fitness[cell] if np.isnan(best[row, column]) else best[row, column]
+            assert values[row, column] == expected or np.isnan(values[row, column]) and expected == -np.inf
+
+
+def test_what_is_drawn() -> None:
+    """The second descriptor upwards, shades by quarters, blank where there is nothing."""
+    text = drawn(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]]), "title")
+    title, upper, lower, legend = text.plain.splitlines()
+    assert title == "title" and legend.startswith("  fitness ░ 1 to 2")
+    assert upper == "  ▒▓█" and lower == "  ░░ "
+
+
+class NoPicture:
+    """A display of a user's own, of before there were pictures."""
+
+    def message(self, text: str) -> None: ...
+    def status(self, text: str) -> None: ...
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def close(self) -> None: ...
+
+
+def live(width: int = 100, height: int = 40) -> tuple[Live, io.StringIO]:
+    file = io.StringIO()
+    return Live(Console(file=file, force_terminal=True, width=width, height=height)), file
+
+
+def refuse() -> Text:
+    raise AssertionError("nobody sees it")
+
+
+def test_only_where_there_is_room() -> None:
+    """A pipe, a small terminal and a display without pictures never ask for one."""
+    Enduring(Lines(silent=True)).picture(refuse)
+    Enduring(NoPicture()).picture(refuse)  # pyright: ignore[reportArgumentType]
+    for size in ((40, 40), (100, 12)):
+        show, _ = live(*size)
+        Enduring(show).picture(refuse)
+        show.close()
+    show, file = live()
+    Enduring(show).picture(lambda: Text("a map"))
+    show.picture(lambda: None)  # which leaves the one before
+    show.close()
+    assert "a map" in file.getvalue()
+
+
+def trained(folder: Path, algorithm: str = "map_elites", environment: str = "task/arm", **more: Any) -> str:
+    show, file = live()
+    config = {"batch_size": 32, "num_iterations": 2, "grid": (8, 8)}
+    options = {"eval_episodes": 4, "eval_count": 2, "tensorboard": False, "run_dir": folder}
+    more = {"config": config, "total_steps": 320} | more
+    rollax.train(algorithm, environment, options=options, show=show, **more)
+    return file.getvalue()
+
+
+def test_a_run_shows_its_archive_at_evaluations(tmp_path: Path) -> None:
+    out = trained(tmp_path / "run")
+    assert "archive at 320 evaluations" in out and "archive at 0 evaluations" not in out
+    policy = rollax.load(tmp_path / "run")
+    found = map_of(policy.algorithm, policy.state, policy.spec.config, 320)
+    assert found is not None
+    number = sum(found.plain.split("fitness")[0].count(shade) for shade in SHADES)
+    assert number == len(policy.elites()["place"])  # a block for each cell of so small a grid
+
+
+def test_other_runs_show_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an archive, with several members, and with descriptors of another number of dimensions."""
+    assert "archive at" not in trained(tmp_path / "seeds", seeds=2)
+    assert "archive at" not in trained(tmp_path / "ppo", "ppo", "probe/one-action", config={}, total_steps=64)
+    policy = rollax.load(trained_folder(tmp_path / "run"))
+    assert map_of(policy.algorithm, policy.state, policy.spec.config, 1) is not None
+    found = policy.algorithm.elites(policy.state)
+    flat = policy.algorithm._replace(elites=lambda state: found._replace(center=found.center[:, :1]))
+    assert map_of(flat, policy.state, policy.spec.config, 1) is None
+    monkeypatch.setattr(archive_map, "blocks", refuse)
+    empty = policy.algorithm._replace(elites=lambda state: found._replace(mask=np.zeros(64, bool)))
+    assert map_of(empty, policy.state, policy.spec.config, 1) is None
+
+
+def trained_folder(folder: Path) -> Path:
+    trained(folder)
+    return folder
