@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.acting.scoring import Score
 from rollax.algorithms import find
+from rollax.archives.cells import check_bounds
 from rollax.config import checked
 from rollax.environments.native.tasks import Task
 from rollax.errors import UsageError
@@ -132,8 +133,7 @@ class AskTell:
 
 def _outside(name: str, size: int, low: Any, high: Any, num_objectives: int) -> Task:
     """A task whose scores come from elsewhere; none is asked of it."""
-    if len(low) != len(high):
-        raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
+    check_bounds(low, high)
 
     def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.full((), jnp.nan), jnp.zeros(len(low))
