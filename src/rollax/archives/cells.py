@@ -92,6 +92,7 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
     looks = {
         "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites), threshold),
         "cell_of": lambda state, descriptor: cell_of(state.cells, descriptor),
+        "num_cells": size,
     }
     return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high, **looks)
 

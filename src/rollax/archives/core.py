@@ -45,7 +45,8 @@ class Elites(NamedTuple):
     scored: Scored
     mask: jax.Array  # bool [C]: where there is an elite
     center: jax.Array  # float32 [C, K]: descriptor in the middle of each place
-    is_grid: jax.Array  # bool []: places are the cells of a grid, in row-major order
+    is_grid: jax.Array  # bool []: cells are those of a grid, in row-major order
+    per_cell: Any = 1  # int32 []: places of each cell, one after the other
 
 
 class Archive(NamedTuple):
@@ -67,6 +68,7 @@ class Archive(NamedTuple):
     # the cell that each belongs to, int32 [B], of the grid that metrics are of where there are no cells.
     empty: Callable[[Any], Any] | None = None
     cell_of: Callable[[Any, jax.Array], jax.Array] | None = None
+    num_cells: int = 0  # how many of these there are
 
 
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:

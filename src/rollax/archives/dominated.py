@@ -73,6 +73,7 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
     looks = {
         "empty": lambda state: without_elites(jax.tree.map(jnp.zeros_like, state.elites)),
         "cell_of": lambda state, descriptor: cells.cell_of((), descriptor),
+        "num_cells": cells.size,
     }
     return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)
 

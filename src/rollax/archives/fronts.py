@@ -87,7 +87,8 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
 
     def elites(state: FrontsState) -> Elites:
         center = jnp.repeat(cells.center_of(state.cells), front_size, axis=0)
-        return Elites(state.elites, state.elites.fitness > -jnp.inf, center, jnp.asarray(cells.is_grid))
+        mask = state.elites.fitness > -jnp.inf
+        return Elites(state.elites, mask, center, jnp.asarray(cells.is_grid), jnp.asarray(front_size))
 
     def best(state: FrontsState) -> Scored:
         return jax.tree.map(lambda rows: rows[state.best], state.elites)
@@ -98,6 +99,7 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
     looks = {
         "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites)),
         "cell_of": lambda state, descriptor: cells.cell_of(state.cells, descriptor),
+        "num_cells": cells.size,
     }
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
     bounds_of = cells.low, cells.high

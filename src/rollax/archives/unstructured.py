@@ -107,7 +107,8 @@ def unstructured(
         elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
         return state._replace(elites=elites, code=jnp.zeros_like(state.code), filled=zero, best=zero)
 
-    looks = {"empty": empty, "cell_of": lambda state, descriptor: cells.cell_of((), descriptor), "refresh": refresh}
+    cell_of = lambda state, descriptor: cells.cell_of((), descriptor)  # noqa: E731
+    looks = {"empty": empty, "cell_of": cell_of, "num_cells": cells.size, "refresh": refresh}
     at_best = lambda state: jax.tree.map(lambda x: x[state.best], state.elites)  # noqa: E731
     with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
     return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)

@@ -31,9 +31,22 @@ def is_population(found: Elites) -> bool:
     return not found.is_grid and np.array_equal(found.center, found.scored.descriptor)
 
 
+def best_of_cells(found: Elites) -> Elites:
+    """The archive with the best elite of every cell alone, where cells hold several."""
+    each = int(found.per_cell)
+    if each == 1:
+        return found
+    best = np.argmax(np.where(found.mask, found.scored.fitness, -np.inf).reshape(-1, each), axis=1)
+    places = np.arange(len(best)) * each + best
+    scored, mask, center = jax.tree.map(lambda x: np.asarray(x)[places], (found.scored, found.mask, found.center))
+    return Elites(scored, mask, center, found.is_grid)
+
+
 def table(policy: Any) -> dict[str, np.ndarray]:
-    """Place, fitness and descriptors of all elites, the best first."""
-    return columns(of_policy(policy))
+    """Place, fitness and descriptors of all elites, the best first; and objectives where there are several."""
+    found = of_policy(policy)
+    table, names = columns(found), getattr(policy.spec.config, "objectives", ())
+    return table | {name: np.asarray(found.scored.extras)[table["place"], k] for k, name in enumerate(names)}
 
 
 def columns(found: Elites) -> dict[str, np.ndarray]:
@@ -69,7 +82,7 @@ def nearest(found: Elites, descriptor: Any) -> int:
 
 
 def in_cell(policy: Any, found: Elites, cell: Any) -> int:
-    """The place of the elite in a cell of the grid."""
+    """The place of the elite in a cell of the grid; of several there the fittest."""
     shape = policy.spec.config.grid
     if not found.is_grid:
         raise UsageError("the archive has no grid: choose by --descriptor")
@@ -77,8 +90,11 @@ def in_cell(policy: Any, found: Elites, cell: Any) -> int:
     if len(wanted) != len(shape) or not all(0 <= i < n for i, n in zip(wanted, shape, strict=True)):
         reach = " x ".join(f"0 ... {n - 1}" for n in shape)
         raise UsageError(f"cell ({' '.join(map(str, wanted))}) must be within {reach}")
-    place = int(np.ravel_multi_index(wanted, shape))
+    each = int(found.per_cell)
+    first = int(np.ravel_multi_index(wanted, shape)) * each
+    fitness = np.where(found.mask, found.scored.fitness, -np.inf)
+    place = first + int(np.argmax(fitness[first : first + each]))
     if not found.mask[place]:
-        near = np.unravel_index(nearest(found, found.center[place]), shape)
+        near = np.unravel_index(nearest(found, found.center[place]) // each, shape)
         raise UsageError(f"cell {' '.join(map(str, wanted))} is empty: the nearest elite is in cell {' '.join(map(str, near))}")
     return place

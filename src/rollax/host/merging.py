@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.archives.core import Scored
+from rollax.archives.core import Scored, qd_metrics
 from rollax.errors import UsageError
 from rollax.host import elites, keys, logging, run_folder
 from rollax.host.api import Policy, load
@@ -26,7 +26,7 @@ class Comparison(NamedTuple):
     fitness_a: np.ndarray  # float32 [N]
     fitness_b: np.ndarray  # float32 [N]
     metrics_a: dict[str, float]  # qd_score, coverage, fitness_best, fitness_mean
-    metrics_b: dict[str, float]  # of the second when it is added to an empty archive of the first one's kind
+    metrics_b: dict[str, float]  # of the second in the cells of the first
 
     def numbers(self) -> dict[str, float]:
         """How many cells only one has, or both and which is fitter there; how much fitter the second is there in the mean;
@@ -132,19 +132,16 @@ def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparis
     parts = filled(first), filled(second)
     check_alike(first, second, *(part._replace(solution=(), extras=()) for part in parts))
     archive, state = archive_of(first)
-    offset = first.state.config.qd_offset
-    rows = jax.tree.map(lambda x: np.zeros((len(parts[1].fitness), *x.shape[1:]), x.dtype), parts[0])
-    other = added(archive, state, rows._replace(fitness=parts[1].fitness, descriptor=parts[1].descriptor))
-    best = [_best_by_cell(archive, each, jax.device_get(archive.elites(each))) for each in (state, other)]
-    cells = np.array(sorted({*best[0], *best[1]}), np.int64)
-    in_a, in_b = (np.array([found.get(int(cell), np.nan) for cell in cells], np.float32) for found in best)
-    metrics = [{name: float(x) for name, x in archive.metrics(each, offset).items()} for each in (state, other)]
+    best = [_best_by_cell(archive, state, part) for part in parts]
+    cells = np.flatnonzero(np.isfinite(best[0]) | np.isfinite(best[1]))
+    measure = lambda x: qd_metrics(jnp.asarray(x), jnp.isfinite(x), first.state.config.qd_offset)  # noqa: E731
+    metrics = [{name: float(value) for name, value in measure(x).items()} for x in best]
+    in_a, in_b = (np.where(np.isfinite(x), x, np.nan)[cells] for x in best)
     return Comparison(cells, in_a, in_b, metrics[0], metrics[1])
 
 
-def _best_by_cell(archive: Any, state: Any, found: Any) -> dict[int, float]:
-    """The best fitness by cell: a population may have several in one."""
-    fitness, descriptor = found.scored.fitness[found.mask], found.scored.descriptor[found.mask]
-    order = np.argsort(fitness, kind="stable")
-    cells = cells_of(archive, state, jnp.asarray(descriptor))
-    return dict(zip(cells[order].tolist(), fitness[order].tolist(), strict=True))
+def _best_by_cell(archive: Any, state: Any, part: Scored) -> np.ndarray:
+    """The best fitness in every cell, -inf where there is none, float32 [C]."""
+    best = np.full(archive.num_cells, -np.inf, np.float32)
+    np.maximum.at(best, cells_of(archive, state, part.descriptor), part.fitness)
+    return best

@@ -13,7 +13,7 @@ from rollax.host.api import Policy, load
 from rollax.host.files import write_atomically
 from rollax.host.run_folder import read_spec
 from rollax.host.settings import entry
-from rollax.view import cells
+from rollax.view import cells, fronts
 from rollax.view.plot import STYLE
 
 
@@ -29,12 +29,15 @@ def draw_if_any(folder: Path) -> list[Path]:
     if not has_archive(folder):
         return []
     policy, figures = load(folder), Path(folder) / "figures"
-    return [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
+    drawn = [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
+    if getattr(policy.spec.config, "objectives", ()):
+        drawn.insert(1, write(figures / "fronts.png", fronts.picture(policy)))
+    return drawn
 
 
 def draw(policy: Policy, target: Path) -> Path:
     """Writes the picture of a policy's archive. Raises UsageError when there is none, or when it cannot be written."""
-    found = elites.of_policy(policy)
+    found = elites.best_of_cells(elites.of_policy(policy))
     title = f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations"
     return write(target, picture(found, shape_of(policy, found), title, bounds_of(policy)))
 

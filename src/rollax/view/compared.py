@@ -44,14 +44,14 @@ def draw_if_both(first: Path, second: Path, target: Path) -> list[Path]:
 
 def shown(policy: Policy, name: str) -> Shown:
     """A policy's archive with what is said above its picture."""
-    found = elites.of_policy(policy)
+    found = elites.best_of_cells(elites.of_policy(policy))
     layout = cells.of_elites(found, shape_of(policy, found), bounds_of(policy))
     return Shown(f"{name}\n{policy.spec.algorithm}, {policy.step:,} evaluations", found, layout)
 
 
 def layout_of_cells(policy: Policy) -> cells.Layout:
     """The cells that a comparison with this policy's archive counts: of a population, those of the grid it is laid on."""
-    found = elites.of_policy(policy)
+    found = elites.best_of_cells(elites.of_policy(policy))
     shape = policy.spec.config.grid if elites.is_population(found) else shape_of(policy, found)
     return cells.of_elites(found, shape, bounds_of(policy))
 
