@@ -136,3 +136,19 @@ def test_members_are_sampled_alike() -> None:
 def test_what_is_no_grid(shape: Any, low: Any, high: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         grid(shape, low, high)
+
+
+@settings(deadline=None, max_examples=50)
+@given(BATCHES, THRESHOLDS)
+def test_emptied_it_is_as_it_began(batches: list[Any], threshold: tuple[float, float] | None) -> None:
+    """And the cell of a descriptor is where an elite with it is."""
+    archive, add = compiled(threshold)
+    start = state = archive.init(jax.random.key(0), EXAMPLE)
+    for number, batch in enumerate(batches):
+        state, *_ = add(state, scored(members_of(batch, 1 + number * SIZE)))
+    found = archive.elites(state)
+    cells = archive.cell_of(state, found.scored.descriptor)
+    assert np.flatnonzero(found.mask).tolist() == np.asarray(cells)[np.asarray(found.mask)].tolist()
+    for x, y in zip(jax.tree.leaves(archive.empty(state)), jax.tree.leaves(start), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert x.dtype == y.dtype

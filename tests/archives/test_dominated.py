@@ -63,3 +63,16 @@ def test_what_does_not_fit() -> None:
         dominated(5, (0.0,), (1.0,), 5, (3,))
     with pytest.raises(UsageError, match="has 2 dimensions, but descriptors have 1"):
         dominated(5, (0.0,), (1.0,), 1, (3, 3))
+
+
+def test_emptied_it_is_as_it_began() -> None:
+    """And cells are those of the grid that it is laid on."""
+    archive = dominated(3, (0.0, 0.0), (10.0, 1.0), 1, (5, 2))
+    example = Scored(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2))
+    start = archive.init(jax.random.key(0), example)
+    places = jnp.asarray([[3.0, 0.1], [11.0, 0.6], [-1.0, 0.5]])
+    state, *_ = archive.add(start, Scored(jnp.arange(3.0), jnp.ones(3), places))
+    assert archive.cell_of(state, places).tolist() == [2, 9, 1]
+    for x, y in zip(jax.tree.leaves(archive.empty(state)), jax.tree.leaves(start), strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert x.dtype == y.dtype

@@ -93,6 +93,35 @@ def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
     assert noisy.corrected(3, jax.random.key(8))[0] != numbers
 
 
+def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One elite without a fitness and one without a descriptor: neither is left, and neither counts as in its cell."""
+
+    def spoilt(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray, int]:
+        fitness, descriptor, places = np.array(scores.fitness), np.array(scores.descriptor), np.arange(len(scores.fitness))
+        fitness[places == 0], descriptor[places == 1, 0] = np.nan, np.inf
+        return fitness - 1, descriptor, num_episodes
+
+    found = jax.device_get(noisy.algorithm.elites(noisy.state))
+    places = np.flatnonzero(found.mask)
+    scores = jax.tree.map(lambda x: x[places], found.scored)
+    monkeypatch.setattr(correcting, "rescored", spoilt)
+    numbers, corrected = noisy.corrected(3, KEY)
+    assert sorted(corrected.elites()["place"].tolist()) == places[2:].tolist()
+    assert numbers["fitness_loss"] == pytest.approx(1, rel=1e-4)
+    assert numbers["kept_cell"] == pytest.approx(1 - 2 / len(places))
+
+
+def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:
+    """Of an archive that is arranged by something else than what the environment says."""
+    archive, state = noisy.algorithm.archive(noisy.state)
+    other = noisy._replace(algorithm=noisy.algorithm._replace(archive=lambda _: (archive._replace(low=(0.0,)), state)))
+    assert correcting.can_be_corrected(noisy) and not correcting.can_be_corrected(other)
+    bare = noisy._replace(algorithm=noisy.algorithm._replace(archive=lambda _: (archive._replace(empty=None), state)))
+    assert not correcting.can_be_corrected(bare)
+    with pytest.raises(UsageError, match="no cells that solutions could be added to anew"):
+        bare.corrected(3, KEY)
+
+
 def test_means_are_those_of_the_elite_at_play(noisy: rollax.Policy) -> None:
     """Of one elite, many episodes of either kind agree."""
     number = 2000

@@ -92,7 +92,8 @@ def test_what_is_no_elite(run: Any) -> None:
 def test_pictures(run: Any) -> None:
     """Curves, the archive, and an episode of an elite."""
     assert plot([run.folder]).exists()
-    (path,) = draw_if_any(run.folder)
+    path, table = draw_if_any(run.folder)
+    assert table.read_text().startswith("place,fitness,descriptor_0,descriptor_1\n")
     with Image.open(path) as image:
         assert image.format == "PNG" and min(image.size) > 500
     assert render(run.folder, descriptor=(0.5, 0.5), max_frames=20).exists()

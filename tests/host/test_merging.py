@@ -120,6 +120,8 @@ def test_members_of_a_population_are_merged(tmp_path: Path) -> None:
     trained(folder, sweep={"iso_sigma": [0.01, 0.3]}, network={})
     members = [rollax.load(folder, member=i) for i in (1, 0)]
     merged = rollax.merge_archives(members, folder=tmp_path / "merged")
+    numbers, _ = members[0].corrected(2, jax.random.key(0))
+    assert numbers["kept_cell"] == 1 and numbers["elites"] == len(members[0].elites()["place"])
     loaded = rollax.load(tmp_path / "merged")
     assert loaded.member is None and loaded.spec.num_members == 1
     assert loaded.spec.config.iso_sigma == pytest.approx(0.3) == float(loaded.state.config.iso_sigma)

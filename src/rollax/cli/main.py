@@ -14,9 +14,9 @@ rollax: reinforcement learning trained end to end in JAX
 
   rollax train ppo gymnax/CartPole-v1     train, and leave a run folder
   rollax resume RUN                       go on with a run, bit for bit
-  rollax eval RUN                         play whole episodes with its policy
-  rollax plot RUN...                      draw learning curves, of several runs together
-  rollax render RUN                       an episode as a GIF, or with --text in the terminal
+  rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
+  rollax plot RUN...                      draw learning curves, of several runs together, and archives
+  rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
   rollax envs [SUITE]                     list the environments
   rollax algorithms                       list the algorithms
   rollax doctor                           versions, devices, what is installed and what is not

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollax.acting.scoring import scorer
 from rollax.archives.core import Archive
+from rollax.environments.core import descriptor_space
 from rollax.errors import UsageError
 from rollax.host import elites, keys, memory
 from rollax.networks.solutions import has_closed_form
@@ -23,11 +24,13 @@ MOST_BYTES = 1 << 28  # of the solutions that play them
 
 
 def can_be_corrected(policy: Any) -> bool:
-    """Whether a policy's run has an archive with elites that can be added to an empty one."""
-    if policy.algorithm.archive is None:
+    """Whether a policy's run has an archive with elites that can be added to an empty one, by the environment's descriptor."""
+    space = descriptor_space(policy.environment)
+    if policy.algorithm.archive is None or space is None:
         return False
     archive, state = policy.algorithm.archive(policy.state)
-    return archive.empty is not None and archive.cell_of is not None and int(archive.num_elites(state)) > 0
+    has_cells = archive.empty is not None and archive.cell_of is not None
+    return has_cells and space.shape == (len(archive.low),) and int(archive.num_elites(state)) > 0
 
 
 def archive_of(policy: Any) -> tuple[Archive, Any]:
