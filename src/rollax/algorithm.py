@@ -114,6 +114,8 @@ class Algorithm(NamedTuple):
     # The archive itself: its functions (`rollax.archives.core.Archive`) and its state; and the state with another one in it.
     archive: Callable[[State], tuple[Any, Any]] | None = None
     with_archive: Callable[[State, Any], State] | None = None
+    # (state, solutions [B], key) -> `rollax.acting.scoring.Score` of one episode each.
+    score: Callable[[State, Any, jax.Array], Any] | None = None
     # Where solutions may be scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
     ask: Callable[[State], tuple[State, Any]] | None = None
     tell: Callable[[State, Any, Any], tuple[State, Any]] | None = None

@@ -45,11 +45,12 @@ def same_archive(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
         ("map_elites", ARM | {"cvt_cells": 50}),
         ("cma_mae", ARM | {"batch_size": 32, "num_emitters": 4, "threshold_start": -1.0, "grid": (4, 4)}),
         ("dns", ARM | {"population_size": 40}),
+        ("mome", ARM | {"grid": (4, 4), "iso_sigma": 0.3}),
     ],
-    ids=["grid", "voronoi", "thresholds", "population"],
+    ids=["grid", "voronoi", "thresholds", "population", "fronts"],
 )
 def test_of_a_closed_form_it_is_the_archive(tmp_path: Path, algorithm: str, config: dict[str, Any]) -> None:
-    policy = trained(tmp_path / "run", algorithm, "task/arm", config)
+    policy = trained(tmp_path / "run", algorithm, "task/rastrigin-multi" if algorithm == "mome" else "task/arm", config)
     numbers, corrected = policy.corrected(5, KEY)
     same_archive(policy.elites(), corrected.elites())
     values = policy.algorithm.state_metrics(policy.state)
@@ -77,7 +78,7 @@ def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
     table, found = noisy.elites(), jax.device_get(noisy.algorithm.elites(noisy.state))
     places = np.sort(table["place"])
     before = jax.tree.map(lambda x: x[places], found.scored)
-    fitness, descriptor, _ = correcting.rescored(noisy, before.solution, 3, KEY)
+    fitness, descriptor, _, _ = correcting.rescored(noisy, before.solution, 3, KEY)
     cells = np.clip(np.floor(descriptor * 6), 0, 5).astype(int) @ np.array([6, 1])
     kept: dict[int, float] = {}
     for cell, value in zip(cells.tolist(), fitness.tolist(), strict=True):
@@ -96,10 +97,10 @@ def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
 def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """One elite without a fitness and one without a descriptor: neither is left, and neither counts as in its cell."""
 
-    def spoilt(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray, int]:
+    def spoilt(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Any, int]:
         fitness, descriptor, places = np.array(scores.fitness), np.array(scores.descriptor), np.arange(len(scores.fitness))
         fitness[places == 0], descriptor[places == 1, 0] = np.nan, np.inf
-        return fitness - 1, descriptor, num_episodes
+        return fitness - 1, descriptor, (), num_episodes
 
     found = jax.device_get(noisy.algorithm.elites(noisy.state))
     places = np.flatnonzero(found.mask)
@@ -126,7 +127,7 @@ def test_means_are_those_of_the_elite_at_play(noisy: rollax.Policy) -> None:
     """Of one elite, many episodes of either kind agree."""
     number = 2000
     one = jax.tree.map(lambda x: x[None], noisy.algorithm.archive(noisy.state)[0].best(noisy.state.archive).solution)
-    fitness, descriptor, _ = correcting.rescored(noisy, one, number, KEY)
+    fitness, descriptor, _, _ = correcting.rescored(noisy, one, number, KEY)
     values, played = noisy.evaluate(number, jax.random.key(1))
     spread = np.std(played.returns) * np.sqrt(2 / number) * 5 + 1e-4
     assert abs(fitness[0] - values["return_mean"]) < spread

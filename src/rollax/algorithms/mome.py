@@ -16,7 +16,7 @@ from rollax.algorithms.map_elites import MAPElitesConfig, varied
 from rollax.algorithms.quality_diversity import division, quality_diversity
 from rollax.archives.core import Archive
 from rollax.archives.fronts import fronts
-from rollax.config import settings, static
+from rollax.config import LARGEST_FLOAT, settings, static
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 
@@ -27,7 +27,7 @@ class MOMEConfig(MAPElitesConfig):
 
     objectives: tuple[str, ...] = static(("objective_0", "objective_1"))
     """Names in the environment's `info`, whose sums over an episode are to be large. (static)"""
-    reference: tuple[float, ...] = static((0.0, 0.0), low=-1_000_000_000)
+    reference: tuple[float, ...] = static((0.0, 0.0), low=-LARGEST_FLOAT)
     """For each objective the value that hypervolumes are measured from; solutions below it add none. (static)"""
     front_size: int = static(50)
     """Most solutions of the front of a cell. (static)"""

@@ -4,6 +4,7 @@ An algorithm of this kind is an archive and an emitter, as Cully and Demiris 201
 rest is here, once. An iteration is one batch, an update of the algorithm `num_iterations` of them.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -110,8 +111,13 @@ def quality_diversity(
         best = parts(state.config)[1].best(state.archive).solution
         return choose(environment, best, obs), carry
 
+    def score(state: QDState, solutions: Any, key: jax.Array) -> Score:
+        config = dataclasses.replace(state.config, num_episodes=1)
+        return scorer_of(environment, config, watch(config)._replace(records=False))(solutions, key)
+
     of_archive = archive_functions(parts)
-    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **of_archive)
+    acting_state = lambda state: state._replace(emitter=None)  # noqa: E731
+    return Algorithm(init, step, act, lambda state: (), acting_state, **of_archive, score=score)
 
 
 def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -> dict[str, Callable[..., Any]]:
@@ -153,10 +159,15 @@ def assemble(
     environment: Environment, make_archive: Any, make_emitter: Any, watch: Callable[[Any], Watched], config: Any
 ) -> tuple[Scorer, Archive, Emitter]:
     """The parts that the settings ask for. Raises UsageError when they do not go together."""
-    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-    score = scorer(environment, config.num_episodes, max_steps, watch(config))
+    score = scorer_of(environment, config, watch(config))
     archive = make_archive(config, *descriptor_bounds(environment, config))
     return score, archive, make_emitter(config, archive, score)
+
+
+def scorer_of(environment: Environment, config: QDConfig, watched: Watched) -> Scorer:
+    """The scorer that the settings ask for."""
+    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
+    return scorer(environment, config.num_episodes, max_steps, watched)
 
 
 def iterate(

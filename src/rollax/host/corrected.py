@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting.scoring import scorer
 from rollax.archives.core import Archive
 from rollax.environments.core import descriptor_space
 from rollax.errors import UsageError
@@ -48,13 +47,13 @@ def corrected(policy: Any, num_episodes: int, key: jax.Array) -> tuple[dict[str,
     found = elites.of_policy(policy)
     places = np.flatnonzero(found.mask)
     before = jax.tree.map(lambda x: x[places], found.scored)
-    fitness, descriptor, number = rescored(policy, before.solution, num_episodes, key)
+    fitness, descriptor, extras, number = rescored(policy, before.solution, num_episodes, key)
     if descriptor.shape != before.descriptor.shape:
         raise UsageError(
             f"descriptors of the archive have {before.descriptor.shape[1]} dimensions, but {policy.environment.name} describes "
             f"behavior by {descriptor.shape[1]}: it cannot be scored anew"
         )
-    after = added(archive, state, before._replace(fitness=fitness, descriptor=descriptor))
+    after = added(archive, state, before._replace(fitness=fitness, descriptor=descriptor, extras=extras))
     values = archive.metrics(after, policy.state.config.qd_offset)
     finite = np.isfinite(fitness) & np.isfinite(descriptor).all(axis=1)
     old, new = (cells_of(archive, state, np.where(finite[:, None], x, 0.0)) for x in (before.descriptor, descriptor))
@@ -81,26 +80,27 @@ def cells_of(archive: Archive, state: Any, descriptor: Any) -> np.ndarray:
     return np.asarray(jax.jit(archive.cell_of)(state, jnp.asarray(descriptor, jnp.float32)))
 
 
-def rescored(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray, int]:
-    """Mean fitness `[N]` and mean descriptor `[N, K]` of solutions `[N]` over fresh episodes, and how many each has played.
+def rescored(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray, Any, int]:
+    """Means of fitness `[N]`, descriptor `[N, K]` and extras of solutions `[N]` over fresh episodes, and how many each has
+    played.
 
     A closed form says the same every time, so it is asked once. Episodes are played in blocks, so that what is needed of the
     memory does not grow with the archive.
     """
-    environment, config = policy.environment, policy.state.config
-    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-    score = scorer(environment, 1, max_steps)
-    each = 1 if has_closed_form(environment) else num_episodes
+    each = 1 if has_closed_form(policy.environment) else num_episodes
     number = jax.tree.leaves(solutions)[0].shape[0]
     total, size = number * each, memory.size_of(solutions) // number
     block = min(total, AT_ONCE, max(1, MOST_BYTES // max(size, 1)))
-    play = jax.jit(lambda solutions, key: score(solutions, key)[:2])
+    play = jax.jit(lambda solutions, key: policy.algorithm.score(policy.state, solutions, key)[:3])
     key, parts = keys.of_elites(key), []
     for index in range(-(-total // block)):
         rows = np.arange(index * block, (index + 1) * block) % total // each  # the last block begins again from the first
         parts.append(
             jax.device_get(play(jax.tree.map(lambda x, rows=rows: x[rows], solutions), jax.random.fold_in(key, index)))
         )
-    means = [np.concatenate(rows)[:total].reshape(number, each, *rows[0].shape[1:]) for rows in zip(*parts, strict=True)]
-    fitness, descriptor = (x.mean(axis=1, dtype=np.float64).astype(np.float32) for x in means)
-    return fitness, descriptor, each
+
+    def mean(*rows: np.ndarray) -> np.ndarray:
+        of_each = np.concatenate(rows)[:total].reshape(number, each, *rows[0].shape[1:])
+        return of_each.mean(axis=1, dtype=np.float64).astype(np.float32)
+
+    return *jax.tree.map(mean, *parts), each
