@@ -46,7 +46,10 @@ def config(name: str, **settings: Any) -> Any:
 
 # The settings with which others matter.
 POLYNOMIAL = {"variation": "polynomial", "crossover": "simulated_binary", "mutation_fraction": 0.5}
-NEEDED = dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL)
+NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL),
+    "archive_learning_rate": {"num_iterations": 10},  # so that solutions fall where thresholds have moved
+}
 
 
 @cache
@@ -99,13 +102,14 @@ def test_every_setting_counts(name: str) -> None:
     def outcome(state: Any) -> list[Any]:
         return [state.archive.elites.fitness, *(jax.tree.leaves(state.emitter) if name in PLAYED else [])]
 
+    plain_run = run(name)(begun(name), jnp.int32(4))
     for field in dataclasses.fields(ALGORITHMS[name].config):
         needed = NEEDED.get(field.name, {})
         value = getattr(config(name, **needed), field.name)
         if field.metadata.get("static") or field.name == "total_updates":
             continue
         changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.2)
-        before, metrics = run(name)(begun(name, **needed), jnp.int32(4))
+        before, metrics = run(name)(begun(name, **needed), jnp.int32(4)) if needed else plain_run
         after, other = run(name)(begun(name, **(needed | {field.name: changed})), jnp.int32(4))
         if field.name == "qd_offset":
             expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
