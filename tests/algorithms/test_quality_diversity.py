@@ -172,10 +172,15 @@ def test_what_is_not_finite_never_enters() -> None:
         return jnp.where(x[0] > 0, jnp.nan, -jnp.sum(x**2)), jnp.where(x[1] > 0.3, jnp.inf, x[:2])
 
     world = Task("test/nan", score, Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,)))
-    for name in ("map_elites", "cma_me", "cma_mae"):
+    settings_of: dict[str, dict[str, Any]] = {
+        "map_elites": {"iso_sigma": 0.3},
+        "cma_mae": {"threshold_start": -10.0},
+        "me_es": {"adds_pairs": True},
+        "me_map_elites": {"iso_sigma": 0.3},
+    }
+    for name in ("map_elites", "cma_me", "cma_mae", "me_map_elites", "me_es"):
         make_it = ALGORITHMS[name].make(world, lambda key: solution(world, PolicyConfig(), key))
-        settings = {"map_elites": {"iso_sigma": 0.3}, "cma_mae": {"threshold_start": -10.0}}.get(name, {})
-        state = jax.jit(make_it.init)(jax.random.key(0), config(name, **settings))
+        state = jax.jit(make_it.init)(jax.random.key(0), config(name, **settings_of.get(name, {})))
         for _ in range(4):
             state, metrics = jax.jit(make_it.step)(state)
         elites, mask = state.archive.elites, np.asarray(state.archive.elites.fitness > -np.inf)
