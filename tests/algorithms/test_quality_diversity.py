@@ -52,7 +52,10 @@ def config(name: str, **settings: Any) -> Any:
 
 # The settings with which others matter.
 POLYNOMIAL = {"variation": "polynomial", "crossover": "simulated_binary", "mutation_fraction": 0.5}
-NEEDED = dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL)
+NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL),
+    "archive_learning_rate": {"num_iterations": 10},  # so that solutions fall where thresholds have moved
+}
 
 
 @cache
@@ -105,17 +108,18 @@ def test_every_setting_counts(name: str) -> None:
     def outcome(state: Any) -> list[Any]:
         return [state.archive.elites.fitness, *jax.tree.leaves(state.emitter)]
 
+    plain_run = run(name)(begun(name), jnp.int32(4))
     for field in dataclasses.fields(ALGORITHMS[name].config):
         needed = NEEDED.get(field.name, {})
         value = getattr(config(name, **needed), field.name)
         if field.metadata.get("static") or field.name == "total_updates":
             continue
         changed = {"threshold_start": 95.0, "archive_learning_rate": 1.0}.get(field.name, value * 0.5 + 0.2)
-        before, metrics = run(name)(begun(name, **needed), jnp.int32(6))
-        after, other = run(name)(begun(name, **(needed | {field.name: changed})), jnp.int32(6))
+        before, metrics = run(name)(begun(name, **needed), jnp.int32(4)) if needed else plain_run
+        after, other = run(name)(begun(name, **(needed | {field.name: changed})), jnp.int32(4))
         if field.name == "qd_offset":
             expected = metrics.values["qd_score"] + changed * metrics.values["coverage"] * 25
-            np.testing.assert_allclose(other.values["qd_score"], expected, rtol=1e-5)
+            np.testing.assert_allclose(other.values["qd_score"][:4], expected[:4], rtol=1e-5)
         else:
             assert not all(map(jnp.array_equal, outcome(before), outcome(after))), field.name
 
@@ -174,10 +178,15 @@ def test_what_is_not_finite_never_enters() -> None:
         return jnp.where(x[0] > 0, jnp.nan, -jnp.sum(x**2)), jnp.where(x[1] > 0.3, jnp.inf, x[:2])
 
     world = Task("test/nan", score, Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,)))
-    for name in ("map_elites", "cma_me", "cma_mae"):
+    settings_of: dict[str, dict[str, Any]] = {
+        "map_elites": {"iso_sigma": 0.3},
+        "cma_mae": {"threshold_start": -10.0},
+        "me_es": {"adds_pairs": True},
+        "me_map_elites": {"iso_sigma": 0.3},
+    }
+    for name in ("map_elites", "cma_me", "cma_mae", "me_map_elites", "me_es"):
         make_it = ALGORITHMS[name].make(world, lambda key: solution(world, PolicyConfig(), key))
-        settings = {"map_elites": {"iso_sigma": 0.3}, "cma_mae": {"threshold_start": -10.0}}.get(name, {})
-        state = jax.jit(make_it.init)(jax.random.key(0), config(name, **settings))
+        state = jax.jit(make_it.init)(jax.random.key(0), config(name, **settings_of.get(name, {})))
         for _ in range(4):
             state, metrics = jax.jit(make_it.step)(state)
         elites, mask = state.archive.elites, np.asarray(state.archive.elites.fitness > -np.inf)

@@ -103,7 +103,8 @@ def begin(
     learner = learner_config(config)
     obs, no, zero = zeros(environment.observation_space), jnp.zeros((), bool), jnp.zeros(())
     example = Step(obs, example_action(environment.action_space), zero, no, no, obs, no, memory)
-    return LearnerState(td3.init(network, learner), buffer.init(example, config.batch_size, learner), solutions, zero)
+    num_policies = jax.tree.leaves(solutions)[0].shape[0]
+    return LearnerState(td3.init(network, learner), buffer.init(example, num_policies, learner), solutions, zero)
 
 
 def learnt(
