@@ -341,24 +341,6 @@ def test_the_return_is_a_difference_of_potentials(name: str) -> None:
     assert not after.terminated.any() and after.truncated.tolist() == [False] * 7 + [True]
 
 
-@pytest.mark.parametrize(
-    ("name", "given"), [("single-navigator", {}), ("single-navigator", {"dimension": 3}), ("single-roller", {})]
-)
-def test_the_descriptor_is_the_place_in_shares_of_the_box(name: str, given: dict[str, int]) -> None:
-    """Pushed into a corner for long, it lies there: half a radius or so from the walls, wherever it began."""
-    env = make(f"granular/{name}", side=5.0, max_steps=400, **given)
-    size = env.descriptor_space.shape[0]
-    push = jnp.array([1.0, -1.0, 0.0]) if name == "single-roller" else -jnp.ones(size)  # a torque turns it at a right angle
-    for seed in range(3):
-        start, after = _play(env, push, 400, seed)
-        first, last = env.descriptor(start), env.descriptor(jax.tree.map(lambda x: x[-1], after.state))
-        assert first.dtype == jnp.float32 and first.shape == (size,)
-        np.testing.assert_allclose(first, start.spheres.position[0, :size] / 5, rtol=1e-6)
-        np.testing.assert_allclose(last, 0.1, atol=0.02)  # the radius, 0.5, in sides of 5
-        every = np.asarray(jax.vmap(env.descriptor)(after.state))
-        assert every.min() >= 0 and every.max() <= 1
-
-
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_reached_is_told_once_and_only_where_it_is_true(dimension: int) -> None:
     env = make("granular/single-navigator", max_steps=3, dimension=dimension)

@@ -1,0 +1,97 @@
+"""The archive of the point maze: which cells can be reached at all, by brute force, and that MAP-Elites fills them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax import make
+from rollax.acting.evaluate import evaluator
+from rollax.algorithm import Algorithm
+from rollax.algorithms import ALGORITHMS
+from rollax.environments.native.control import GOAL, START, WALLS
+from rollax.networks.solutions import PolicyConfig, solution
+
+FINE = 800  # points a side: walls, edges of cells and steps lie on them
+
+
+def moved(alive: np.ndarray, is_wall: np.ndarray) -> np.ndarray:
+    """The points that a move along the first axis of 0.05 at most leads to, `[FINE + 1, FINE + 1]`."""
+    for _ in range(round(0.05 * FINE)):
+        alive = alive | np.pad(alive, ((1, 0), (0, 0)))[:-1] | np.pad(alive, ((0, 1), (0, 0)))[1:]
+        alive &= ~is_wall
+    return alive
+
+
+def reachable(cells: int, steps: int = 100) -> np.ndarray:
+    """Which cells hold a point where an episode can end, bool `[cells, cells]`: at the limit, or when the goal is reached.
+
+    Any displacement is some policy's, so what a step leads to is all that is within it, first along x and then along y.
+    """
+    x, y = np.meshgrid(*[np.arange(FINE + 1)] * 2, indexing="ij")
+    edges = np.round(np.asarray(WALLS) * FINE)
+    is_wall = np.any([(x > left) & (x < right) & (y > low) & (y < high) for left, low, right, high in edges], axis=0)
+    at_goal = np.hypot(x / FINE - GOAL[0], y / FINE - GOAL[1]) < 0.1 - 1e-6
+    alive = np.maximum(np.abs(x / FINE - START[0]), np.abs(y / FINE - START[1])) <= 0.02
+    ends = np.zeros_like(alive)
+    for _ in range(steps):
+        after = moved(moved(alive, is_wall).T, is_wall.T).T
+        ends |= after & at_goal
+        after &= ~at_goal
+        if np.array_equal(after, alive):
+            break
+        alive = after
+    place = np.nonzero(ends | alive)
+    found = np.zeros((cells, cells), bool)
+    found[tuple(np.minimum(axis * cells // FINE, cells - 1) for axis in place)] = True
+    return found
+
+
+def filled(cells: int, batch_size: int, iterations: int, seed: int) -> np.ndarray:
+    """Which cells MAP-Elites has elites in, bool `[cells, cells]`."""
+    world = make("control/point-maze")
+    made: Any = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(hidden=(32,)), key))
+    settings = ALGORITHMS["map_elites"].config(
+        batch_size=batch_size, num_iterations=iterations, grid=(cells, cells), iso_sigma=0.05, line_sigma=0.1
+    )
+    state, metrics = jax.jit(made.step)(jax.jit(made.init)(jax.random.key(seed), settings))
+    assert metrics.values["outside"] == 0
+    return np.asarray(made.elites(state).mask).reshape(cells, cells)
+
+
+def test_what_can_be_reached() -> None:
+    """Of 16 x 16 cells all; of 32 x 32 all but those inside the bottom of the cup, which is thicker than they are."""
+    assert np.all(reachable(16))
+    inside = np.zeros((32, 32), bool)
+    inside[8:24, 18] = True  # x from 0.25 to 0.75, y from 0.5625 to 0.59375, within 0.22 ... 0.78 and 0.56 ... 0.6
+    np.testing.assert_array_equal(reachable(32), ~inside)
+    # In 10 steps: 6 to get to the left of the cup, where y may be 0.35 by the fifth, and 0.05 each from then on, to 0.6.
+    early = reachable(32, steps=10)
+    assert early[5, 18] and early[16, 17] and not early[:, 20:].any()
+
+
+def test_where_episodes_end_can_be_reached() -> None:
+    """Policies that go one way all the time, bent by where they are: all of them end in cells that the brute force found."""
+    world: Any = make("control/point-maze")
+
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> Any:
+        return jnp.tanh(carry[:2] + carry[2:].reshape(2, 4) @ obs), carry
+
+    for seed in range(3):
+        way = jax.random.normal(jax.random.key(seed), (10,)) * 3
+        policy = Algorithm(None, None, act, lambda state, way=way: way)  # pyright: ignore[reportArgumentType]
+        ends = jax.jit(evaluator(world, policy, 64, 100, True))((), jax.random.key(seed)).descriptor
+        cell = np.minimum((np.asarray(ends) * 32).astype(int), 31)
+        assert reachable(32)[tuple(cell.T)].all()
+
+
+def test_map_elites_fills_what_can_be_reached() -> None:
+    """Every cell of a coarse grid; 16 x 16 would be all of them reachable too, but take longer."""
+    np.testing.assert_array_equal(filled(8, 64, 40, seed=0), reachable(8))
+
+
+@pytest.mark.slow
+def test_map_elites_fills_a_fine_grid() -> None:
+    np.testing.assert_array_equal(filled(32, 512, 400, seed=0), reachable(32))
