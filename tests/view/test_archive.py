@@ -166,3 +166,16 @@ def test_curves_of_members_have_intervals(tmp_path):
     assert heights.min() < heights.max() <= scores.max() + 1e-3
     assert {"coverage", "fitness_best"} <= set(curves[0].run.metrics)
     assert plots.plot([folder]).exists()
+
+
+@pytest.mark.parametrize(("dimensions", "shape"), [(4, None), (4, (2, 3, 3, 2)), (1, (36,)), (1, None)])
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_archives_of_any_dimensions_are_compared(dimensions, shape, is_alike):
+    """Also where no cell is of one alone."""
+    first, second = (elites_of(36, dimensions, shape is not None, seed) for seed in (0, 0 if is_alike else 1))
+    layout = cells.of_elites(first, shape, ((0.0,) * dimensions, (1.0,) * dimensions))
+    at = np.flatnonzero(first.mask | second.mask)
+    fitness = [np.where(each.mask, each.scored.fitness, np.nan)[at] for each in (first, second)]
+    shown = [compared.Shown(name, each, layout) for name, each in (("first", first), ("second", second))]
+    image = compared.picture(shown[0], shown[1], Comparison(at, fitness[0], fitness[1], _METRICS, _METRICS), layout)
+    assert image.startswith(b"\x89PNG")
