@@ -1,32 +1,55 @@
-"""Evaluations a second of quality-diversity: `python benchmarks/quality_diversity.py [arm | cvt | million | sphere]`.
+"""Evaluations a second of quality-diversity, and how they change with size: `python benchmarks/quality_diversity.py [WORK ...]`.
 
-The arm of 8 joints by MAP-Elites with batches of 1,024 and 16,384 on a grid of 100 x 100 (arm), among 10,000 Voronoi cells
-(cvt), and on a grid of 1,000 x 1,000 (million); the sphere of 100 dimensions by CMA-MAE, 15 searches of 36 (sphere). Medians of
-five rounds.
+arm: MAP-Elites on the arm of 8 joints, grid of 100 x 100, batches of 1,024 and 16,384. cvt: the same among 10,000 Voronoi
+cells. sphere: CMA-MAE on 100 dimensions, 15 searches of 36. Then the arm once more by cells (10^3 to 10^6), batches (64 to
+65,536), dimensions (8 to 1,000) and seeds (1 to 64). Medians of the rounds; `--json` prints one object a line.
 """
 
+import json
 import statistics
 import sys
 import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import rollax
+from rollax import tree
 from rollax.algorithms import find
 from rollax.networks.solutions import PolicyConfig, solution
+from rollax.populations import population
 
 ROUNDS, SECONDS = 5, 2.0
+GRID = {"grid": (100, 100)}
+WORKS: dict[str, list[dict[str, Any]]] = {
+    "arm": [{**GRID, "batch_size": 1024, "num_iterations": 8}, {**GRID, "batch_size": 16_384, "num_iterations": 2}],
+    "cvt": [{"cvt_cells": 10_000, "batch_size": size, "num_iterations": 8192 // size} for size in (1024, 8192)],
+    "sphere": [GRID],
+    "cells": [{"grid": shape, "batch_size": 1024} for shape in ((40, 25), (100, 100), (400, 250), (1000, 1000))],
+    "batches": [{**GRID, "batch_size": size} for size in (64, 1024, 8192, 65_536)],
+    "dimensions": [{**GRID, "batch_size": 1024, "joints": size} for size in (8, 100, 1000)],
+    "seeds": [{**GRID, "batch_size": 1024, "seeds": seeds} for seeds in (1, 8, 64)],
+}
 
 
-def measure(name: str, id: str, **settings: Any) -> None:
-    """Prints the median of evaluations a second over ROUNDS rounds of about SECONDS each."""
-    environment, (_, entry) = rollax.make(id), find(name)
+def measure(name: str, id: str, seeds: int = 1, joints: int = 8, **settings: Any) -> dict[str, Any]:
+    """Speeds of ROUNDS rounds of about SECONDS each, over all seeds; seconds to compile, bytes of the state, coverage."""
+    environment = rollax.make(id, joints=joints) if id == "task/arm" else rollax.make(id)
+    _, entry = find(name)
     config = entry.config(**settings)
     algorithm = entry.make(environment, lambda key: solution(environment, PolicyConfig(), key))
-    state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    if seeds == 1:
+        state = jax.jit(algorithm.init)(jax.random.key(0), config)
+    else:
+        algorithm = population(algorithm)
+        keys, leaves = jax.vmap(jax.random.key)(jnp.arange(seeds)), tree.as_leaves(config)
+        state = jax.jit(algorithm.init)(keys, jax.tree.map(lambda x: jnp.full(seeds, x), leaves))
     many = jax.jit(lambda state: jax.lax.scan(lambda s, _: algorithm.step(s), state, None, length=10), donate_argnums=0)
-    each, speeds = 10 * config.steps_per_update, []
+    begin = time.monotonic()
+    many = many.lower(state).compile()
+    compiling, size = time.monotonic() - begin, sum(x.nbytes for x in jax.tree.leaves(state))
+    each, speeds = 10 * config.steps_per_update * seeds, []
     state, metrics = jax.block_until_ready(many(state))
     for _ in range(ROUNDS):
         begin, done = time.monotonic(), 0
@@ -34,19 +57,21 @@ def measure(name: str, id: str, **settings: Any) -> None:
             state, metrics = jax.block_until_ready(many(state))
             done += each
         speeds.append(done / (time.monotonic() - begin))
-    coverage = float(metrics.values["coverage"][-1])
-    shown = " ".join(f"{key} {value}" for key, value in settings.items())
-    print(f"{name} {id} {shown}: {statistics.median(speeds):,.0f} evaluations/s, coverage {coverage:.3f}", flush=True)
+    coverage = float(jnp.mean(metrics.values["coverage"][-1]))
+    return {"speeds": speeds, "compile_seconds": compiling, "bytes": size, "coverage": coverage, "jax": jax.__version__}
 
 
-def main(what: list[str]) -> None:
-    for task in what or ["arm", "cvt", "million", "sphere"]:
-        if task == "sphere":
-            measure("cma_mae", "task/sphere", grid=(100, 100))
-            continue
-        cells = {"arm": {"grid": (100, 100)}, "cvt": {"cvt_cells": 10_000}, "million": {"grid": (1000, 1000)}}[task]
-        for batch_size, num_iterations in ((1024, 8), (16_384, 2)):
-            measure("map_elites", "task/arm", batch_size=batch_size, num_iterations=num_iterations, **cells)
+def main(arguments: list[str]) -> None:
+    as_json, works = "--json" in arguments, [x for x in arguments if x != "--json"]
+    for work in works or list(WORKS):
+        name, id = ("cma_mae", "task/sphere") if work == "sphere" else ("map_elites", "task/arm")
+        for settings in WORKS[work]:
+            found = measure(name, id, **settings)
+            shown = " ".join(f"{key} {value}" for key, value in settings.items())
+            numbers = f"{found['bytes'] / 1e6:,.1f} MB, compiled in {found['compile_seconds']:.1f} s"
+            text = f"{statistics.median(found['speeds']):,.0f} evaluations/s, {numbers}, coverage {found['coverage']:.3f}"
+            line = json.dumps({"work": work, **settings, **found}) if as_json else f"{work}: {name} {id} {shown}: {text}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
