@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollax.archives.core import BETTER, NEW, REJECTED, Scored
 from rollax.archives.unstructured import Learning, thinned, unstructured
 from rollax.errors import UsageError
-from rollax.networks import autoencoder
+from rollax.learning import autoencoder
 
 TARGET, SIZE = 4, 5
 EXAMPLE = Scored({"x": jnp.zeros(())}, jnp.zeros(()), jnp.zeros(2), jnp.zeros(3))

@@ -65,6 +65,7 @@ class QDState(NamedTuple):
     archive: Any
     emitter: Any
     updates: jax.Array  # int32 []
+    first: Any  # the solution that stands for an empty archive
 
 
 def quality_diversity(
@@ -93,7 +94,8 @@ def quality_diversity(
         example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
         archive_state = archive.init(archive_key, example)
         emitter_state = emitter.init(emitter_key, solutions)
-        return QDState(state_key, config, archive_state, emitter_state, jnp.zeros((), jnp.int32))
+        first = jax.tree.map(lambda x: x[0], solutions)
+        return QDState(state_key, config, archive_state, emitter_state, jnp.zeros((), jnp.int32), first)
 
     def step(state: QDState) -> tuple[QDState, Metrics]:
         score, archive, emitter = parts(state.config)
@@ -102,13 +104,15 @@ def quality_diversity(
         body = functools.partial(iterate, score, archive, emitter, state.config.batch_size, run_key)
         loop = archive.refresh(state.archive, archive_key), emitter.refresh(state.emitter)
         loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
-        state = QDState(key, state.config, *loop, state.updates + 1)
+        state = QDState(key, state.config, *loop, state.updates + 1, state.first)
         values = of_archive["state_metrics"](state) | emitter.metrics(state.emitter)
         values |= {name: jnp.sum(x) for name, x in counts._asdict().items()}
         return state, Metrics(values, finite=Finite(parameters=jnp.all(finite)))
 
     def act(state: QDState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        best = parts(state.config)[1].best(state.archive).solution
+        archive = parts(state.config)[1]
+        is_empty = archive.num_elites(state.archive) == 0
+        best = tree.where(is_empty, state.first, archive.best(state.archive).solution)
         return choose(environment, best, obs), carry
 
     def score(state: QDState, solutions: Any, key: jax.Array) -> Score:
@@ -149,7 +153,7 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
         _, archive, emitter = parts(state.config)
         key, tell_key = jax.random.split(state.key)
         loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
-        return QDState(key, state.config, *loop, state.updates + 1), counts
+        return QDState(key, state.config, *loop, state.updates + 1, state.first), counts
 
     looks = {"elites": elites, "with_elite": with_elite, "archive": archive, "with_archive": with_archive}
     return {"state_metrics": state_metrics, **looks, "ask": ask, "tell": tell}

@@ -37,7 +37,6 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
     check_cells(cells)
     if front_size < 1 or cells.size * front_size >= 2**31:
         raise UsageError(f"front_size ({front_size}) must be at least 1, and with {cells.size:,} cells less than 2^31 in all")
-    bounds = jnp.asarray([cells.low], jnp.float32), jnp.asarray([cells.high], jnp.float32)
     size = cells.size * front_size
 
     def init(key: jax.Array, example: Scored) -> FrontsState:
@@ -45,65 +44,79 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
         if shape != (len(reference),):
             raise UsageError(f"reference {reference} must have a number for each objective, but solutions come with {shape}")
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        return without_elites(cells.make(key), rows)
-
-    def without_elites(made: Any, rows: Scored) -> FrontsState:
-        elites, zero = rows._replace(fitness=jnp.full(size, -jnp.inf)), jnp.zeros((), jnp.int32)
-        return FrontsState(made, elites, jnp.zeros(cells.size, jnp.int32), zero, zero)
-
-    def add(state: FrontsState, batch: Scored) -> tuple[FrontsState, Added, Counts]:
-        finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
-        finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
-        descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
-        cell = cells.cell_of(state.cells, descriptor)
-        before = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
-        was_empty = before == -jnp.inf
-        insert = functools.partial(add_one, front_size)
-        state, (entered, filled) = jax.lax.scan(insert, state, (batch, cell, finite))
-        best = jnp.argmax(state.elites.fitness).astype(jnp.int32)
-        status = jnp.where(entered, jnp.where(was_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
-        improvement = jnp.where(was_empty, batch.fitness, batch.fitness - before)
-        outside = finite & jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
-        counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (filled, entered & ~filled, outside, ~finite)))
-        return state._replace(best=best), Added(status, jnp.where(finite, improvement, -jnp.inf)), counts
-
-    def metrics(state: FrontsState, offset: Any) -> dict[str, jax.Array]:
-        mask = (state.elites.fitness > -jnp.inf).reshape(cells.size, front_size)
-        objectives = state.elites.extras.reshape(cells.size, front_size, len(reference))
-        volumes = jax.vmap(lambda front, mask: hypervolume(front, mask, reference))(objectives, mask)
-        best = jnp.max(state.elites.fitness.reshape(cells.size, front_size), axis=1)
-        of_fronts = {"moqd_score": jnp.sum(volumes), "front_mean": jnp.sum(mask) / jnp.maximum(state.filled, 1)}
-        if len(reference) == 2:  # with more objectives it would take time that grows with the square of all places
-            of_fronts["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
-        return qd_metrics(best, best > -jnp.inf, offset) | of_fronts
-
-    def sample(state: FrontsState, key: jax.Array, number: int) -> Scored:
-        cell_key, place_key = jax.random.split(key)
-        cell = state.order[jax.random.randint(cell_key, (number,), 0, jnp.maximum(state.filled, 1))]
-        mask = state.elites.fitness.reshape(cells.size, front_size)[cell] > -jnp.inf
-        rank = jax.random.randint(place_key, (number, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1))
-        within = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
-        return jax.tree.map(lambda rows: rows[cell * front_size + within], state.elites)
+        return without_elites(cells, cells.make(key), rows)
 
     def elites(state: FrontsState) -> Elites:
         center = jnp.repeat(cells.center_of(state.cells), front_size, axis=0)
         mask = state.elites.fitness > -jnp.inf
         return Elites(state.elites, mask, center, jnp.asarray(cells.is_grid), jnp.asarray(front_size))
 
-    def best(state: FrontsState) -> Scored:
-        return jax.tree.map(lambda rows: rows[state.best], state.elites)
-
     def num_elites(state: FrontsState) -> jax.Array:
         return jnp.sum(state.elites.fitness > -jnp.inf, dtype=jnp.int32)
 
-    looks = {
-        "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites)),
-        "cell_of": lambda state, descriptor: cells.cell_of(state.cells, descriptor),
-        "num_cells": cells.size,
-    }
-    with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    bounds_of = cells.low, cells.high
-    return Archive(init, add, sample, elites, num_elites, best, with_best, metrics, size, *bounds_of, **looks)
+    return Archive(
+        init=init,
+        add=functools.partial(add, cells, front_size),
+        sample=functools.partial(sample, front_size),
+        elites=elites,
+        num_elites=num_elites,
+        best=lambda state: jax.tree.map(lambda rows: rows[state.best], state.elites),
+        with_best=lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32)),
+        metrics=functools.partial(front_metrics, front_size, reference),
+        size=size,
+        low=cells.low,
+        high=cells.high,
+        empty=lambda state: without_elites(cells, state.cells, jax.tree.map(jnp.zeros_like, state.elites)),
+        cell_of=lambda state, descriptor: cells.cell_of(state.cells, descriptor),
+        num_cells=cells.size,
+    )
+
+
+def without_elites(cells: Cells, made: Any, rows: Scored) -> FrontsState:
+    """A state without elites. `rows`: zeros `[C * F, ...]` like those that elites will be in."""
+    elites, zero = rows._replace(fitness=jnp.full(rows.fitness.shape, -jnp.inf)), jnp.zeros((), jnp.int32)
+    return FrontsState(made, elites, jnp.zeros(cells.size, jnp.int32), zero, zero)
+
+
+def add(cells: Cells, front_size: int, state: FrontsState, batch: Scored) -> tuple[FrontsState, Added, Counts]:
+    """The archive after a batch `[B]`. Improvement is that of the best fitness in the cell before the batch."""
+    low, high = jnp.asarray([cells.low], jnp.float32), jnp.asarray([cells.high], jnp.float32)
+    finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
+    finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
+    descriptor = jnp.where(finite[:, None], batch.descriptor, low)
+    cell = cells.cell_of(state.cells, descriptor)
+    before = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
+    was_empty = before == -jnp.inf
+    state, (entered, filled) = jax.lax.scan(functools.partial(add_one, front_size), state, (batch, cell, finite))
+    status = jnp.where(entered, jnp.where(was_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
+    improvement = jnp.where(was_empty, batch.fitness, batch.fitness - before)
+    outside = finite & jnp.any((descriptor < low) | (descriptor > high), axis=-1)
+    counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (filled, entered & ~filled, outside, ~finite)))
+    state = state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32))
+    return state, Added(status, jnp.where(finite, improvement, -jnp.inf)), counts
+
+
+def sample(front_size: int, state: FrontsState, key: jax.Array, number: int) -> Scored:
+    """Elites `[n]`, with replacement: a cell uniformly, then one of its front."""
+    cell_key, place_key = jax.random.split(key)
+    cell = state.order[jax.random.randint(cell_key, (number,), 0, jnp.maximum(state.filled, 1))]
+    mask = state.elites.fitness.reshape(-1, front_size)[cell] > -jnp.inf
+    rank = jax.random.randint(place_key, (number, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1))
+    within = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
+    return jax.tree.map(lambda rows: rows[cell * front_size + within], state.elites)
+
+
+def front_metrics(front_size: int, reference: tuple[float, ...], state: FrontsState, offset: Any) -> dict[str, jax.Array]:
+    """Besides the metrics of the fittest in every cell: `moqd_score`, the sum over cells of the hypervolume of their fronts,
+    `hypervolume` of all elites (with two objectives), and `front_mean`, how many elites a filled cell has."""
+    mask = (state.elites.fitness > -jnp.inf).reshape(-1, front_size)
+    objectives = state.elites.extras.reshape(-1, front_size, len(reference))
+    volumes = jax.vmap(lambda front, mask: hypervolume(front, mask, reference))(objectives, mask)
+    best = jnp.max(state.elites.fitness.reshape(-1, front_size), axis=1)
+    of_fronts = {"moqd_score": jnp.sum(volumes), "front_mean": jnp.sum(mask) / jnp.maximum(state.filled, 1)}
+    if len(reference) == 2:  # with more objectives it would take time that grows with the square of all places
+        of_fronts["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
+    return qd_metrics(best, best > -jnp.inf, offset) | of_fronts
 
 
 def add_one(front_size: int, state: FrontsState, row: Any) -> tuple[FrontsState, tuple[jax.Array, jax.Array]]:

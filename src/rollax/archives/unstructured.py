@@ -7,17 +7,18 @@ apart. Once an update the distance follows the number of elites towards a target
 learns anew from all elites; then those are added again, the fittest first.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.archives.cells import check_bounds, metrics_within
+from rollax.archives.cells import Cells, check_bounds, metrics_within
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
-from rollax.networks import autoencoder
+from rollax.learning import autoencoder
 
 ROOM = 2  # places for each elite that is aimed at
 
@@ -55,7 +56,6 @@ def unstructured(
     """
     check_bounds(low, high)
     cells, size = grid_cells(grid, low, high), ROOM * target_size
-    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> UnstructuredState:
         if getattr(example.extras, "ndim", 0) != 1:
@@ -66,34 +66,6 @@ def unstructured(
         # Codes have deviation 1, so about as many as are aimed at are this far apart.
         distance = jnp.asarray(3.0 / target_size ** (1 / learning.code_size), jnp.float32)
         return UnstructuredState(coder, rows._replace(fitness=jnp.full(size, -jnp.inf)), code, distance, zero, zero, zero)
-
-    def add(state: UnstructuredState, batch: Scored) -> tuple[UnstructuredState, Added, Counts]:
-        finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
-        finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
-        code = autoencoder.codes(state.coder, jnp.where(finite[:, None], batch.extras, 0.0))
-        state, added = jax.lax.scan(add_one, state, (batch, code, finite))
-        new, better = (jnp.sum(added.status == kind, dtype=jnp.float32) for kind in (NEW, BETTER))
-        descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
-        outside = jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
-        counts = Counts(new, better, *(jnp.sum(x, dtype=jnp.float32) for x in (outside, ~finite)))
-        return state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32)), added, counts
-
-    def refresh(state: UnstructuredState, key: jax.Array) -> UnstructuredState:
-        mask = state.elites.fitness > -jnp.inf
-        updates = state.updates
-        is_due = (updates > 0) & (updates & (updates - 1) == 0) & (state.filled > 0)
-        steps = jnp.where(is_due, learning.num_steps, 0)
-        rows, samples = state.elites.extras, min(learning.batch_size, size)
-        coder = autoencoder.learned(state.coder, rows, mask, steps, samples, learning.learning_rate, key)
-        coder = tree.where(is_due, coder, state.coder)
-        excess = (state.filled - target_size) / target_size
-        distance = state.distance * (1 + jnp.where(state.filled > 0, rate * jnp.maximum(excess, -1.0), 0.0))
-        state = state._replace(coder=coder, code=autoencoder.codes(coder, rows), distance=distance, updates=updates + 1)
-        return thinned(state)
-
-    def metrics(state: UnstructuredState, offset: Any) -> dict[str, jax.Array]:
-        own = {"num_elites": state.filled, "distance": state.distance, "reconstruction_loss": state.coder.loss}
-        return metrics_within(cells, state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}
 
     def sample(state: UnstructuredState, key: jax.Array, number: int) -> Scored:
         rows = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
@@ -107,11 +79,61 @@ def unstructured(
         elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
         return state._replace(elites=elites, code=jnp.zeros_like(state.code), filled=zero, best=zero)
 
-    cell_of = lambda state, descriptor: cells.cell_of((), descriptor)  # noqa: E731
-    looks = {"empty": empty, "cell_of": cell_of, "num_cells": cells.size, "refresh": refresh}
-    at_best = lambda state: jax.tree.map(lambda x: x[state.best], state.elites)  # noqa: E731
-    with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    return Archive(init, add, sample, elites, lambda state: state.filled, at_best, with_best, metrics, size, low, high, **looks)
+    return Archive(
+        init=init,
+        add=functools.partial(add, low, high),
+        sample=sample,
+        elites=elites,
+        num_elites=lambda state: state.filled,
+        best=lambda state: jax.tree.map(lambda x: x[state.best], state.elites),
+        with_best=lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32)),
+        metrics=functools.partial(metrics, cells),
+        size=size,
+        low=low,
+        high=high,
+        empty=empty,
+        cell_of=lambda state, descriptor: cells.cell_of((), descriptor),
+        num_cells=cells.size,
+        refresh=functools.partial(refresh, target_size, rate, learning),
+    )
+
+
+def add(
+    low: tuple[float, ...], high: tuple[float, ...], state: UnstructuredState, batch: Scored
+) -> tuple[UnstructuredState, Added, Counts]:
+    """The archive after a batch `[B]`."""
+    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
+    finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
+    finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
+    code = autoencoder.codes(state.coder, jnp.where(finite[:, None], batch.extras, 0.0))
+    state, added = jax.lax.scan(add_one, state, (batch, code, finite))
+    new, better = (jnp.sum(added.status == kind, dtype=jnp.float32) for kind in (NEW, BETTER))
+    descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
+    outside = jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
+    counts = Counts(new, better, *(jnp.sum(x, dtype=jnp.float32) for x in (outside, ~finite)))
+    return state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32)), added, counts
+
+
+def refresh(target_size: int, rate: Any, learning: Learning, state: UnstructuredState, key: jax.Array) -> UnstructuredState:
+    """The archive before the next update: what it learns, and how far apart its elites are."""
+    mask = state.elites.fitness > -jnp.inf
+    updates = state.updates
+    is_due = (updates > 0) & (updates & (updates - 1) == 0) & (state.filled > 0)
+    steps = jnp.where(is_due, learning.num_steps, 0)
+    rows, samples = state.elites.extras, min(learning.batch_size, state.code.shape[0])
+    coder = autoencoder.learned(state.coder, rows, mask, steps, samples, learning.learning_rate, key)
+    coder = tree.where(is_due, coder, state.coder)
+    excess = (state.filled - target_size) / target_size
+    distance = state.distance * (1 + jnp.where(state.filled > 0, rate * jnp.maximum(excess, -1.0), 0.0))
+    state = state._replace(coder=coder, code=autoencoder.codes(coder, rows), distance=distance, updates=updates + 1)
+    return thinned(state)
+
+
+def metrics(cells: Cells, state: UnstructuredState, offset: Any) -> dict[str, jax.Array]:
+    """Besides those of the elites within cells of the environment's descriptors: `num_elites`, the least `distance` of codes,
+    and `reconstruction_loss`, the autoencoder's when it learned last."""
+    own = {"num_elites": state.filled, "distance": state.distance, "reconstruction_loss": state.coder.loss}
+    return metrics_within(cells, state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}
 
 
 def add_one(state: UnstructuredState, row: Any) -> tuple[UnstructuredState, Added]:

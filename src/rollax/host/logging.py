@@ -92,8 +92,12 @@ def unreadable_lines(path: str | Path) -> int:
 
 def tensorboard(folder: str | Path, resume_from: int | None = None) -> Sink:
     """Event files. What an earlier session wrote for steps after `resume_from` is hidden."""
+    import logging
+
     from tensorboardX import SummaryWriter
 
+    # What has no value yet, such as the best of an empty archive, is NaN, and there is nothing to warn of each time.
+    logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
     first_new_step = None if resume_from is None else int(resume_from) + 1
     writer = SummaryWriter(str(folder), purge_step=first_new_step)
 
