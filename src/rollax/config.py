@@ -16,7 +16,7 @@ LARGEST_FLOAT = float(np.finfo(np.float32).max)  # settings become float32 and i
 LARGEST_INT = 2**31 - 1
 
 
-def static(default: Any, low: int = 1) -> Any:
+def static(default: Any, low: float = 1) -> Any:
     """A settings field that is a shape, a count (of at least `low`) or a choice: part of the program, not of the data."""
     return dataclasses.field(default=default, metadata={"static": True, "low": low})
 
