@@ -26,7 +26,7 @@ def play(env: Any, action: Any, steps: int, seed: int = 0) -> tuple[Any, Any]:
 )
 def test_the_descriptor_is_the_place_in_shares_of_the_box(name: str, given: dict[str, int]) -> None:
     """Pushed into a corner for long, it lies there: half a radius or so from the walls, wherever it began."""
-    env = make(f"granular/{name}", side=5.0, max_steps=400, **given)
+    env: Any = make(f"granular/{name}", side=5.0, max_steps=400, **given)
     size = env.descriptor_space.shape[0]
     push = jnp.array([1.0, -1.0, 0.0]) if name == "single-roller" else -jnp.ones(size)  # a torque turns it at a right angle
     for seed in range(3):
