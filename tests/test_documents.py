@@ -11,6 +11,7 @@ import jax
 import pytest
 
 import rollax
+from rollax.algorithms import registry
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(rollax.__path__, "rollax.") if not m.name.endswith("__main__"))
@@ -36,21 +37,29 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
 PAGES = sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def test_update_of_td3() -> None:
-    """The example that learns from a batch made by hand runs as it stands."""
+def programs_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["td3", "map_elites", "cma_me", "cma_mega", "me_es", "mome"])
+def test_algorithms(name: str) -> None:
+    """The examples in the pages of algorithms run as they stand."""
+    programs = programs_of(f"docs/algorithms/{name}.md")
     with jax.debug_key_reuse(False):  # as above
-        for program in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "algorithms" / "td3.md").read_text(), re.DOTALL):
-            exec(program, {})
+        for program in programs:
+            exec(program, {"__name__": "__main__"})
+    assert programs
 
 
 def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So do the examples with archives."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})  # one of them registers an algorithm
+    programs = programs_of("docs/quality-diversity.md")
     with jax.debug_key_reuse(False):  # as above
-        programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "quality-diversity.md").read_text(), re.DOTALL)
         for program in programs:
-            exec(program, {})
-    assert len(programs) >= 3
+            exec(program, {"__name__": "__main__"})
+    assert len(programs) >= 4
 
 
 def test_imports() -> None:
