@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.archives.cells import check_bounds, metrics_within
+from rollax.archives.cells import check_cells, metrics_within
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
@@ -51,10 +51,10 @@ def unstructured(
 
     `low`, `high`: bounds of the environment's own descriptors, which metrics lay on a `grid`.
 
-    Raises UsageError for bounds that are no bounds, or a grid that does not fit them.
+    Raises UsageError for bounds that are no bounds, a grid that does not fit them, or more of its cells than can be counted.
     """
-    check_bounds(low, high)
     cells, size = grid_cells(grid, low, high), ROOM * target_size
+    check_cells(cells)
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> UnstructuredState:
