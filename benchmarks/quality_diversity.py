@@ -1,4 +1,4 @@
-"""Evaluations a second of quality-diversity, also by size: `python benchmarks/quality_diversity.py [WORK ...]`.
+"""Evaluations a second of quality-diversity, by size: `python benchmarks/quality_diversity.py [WORK ...]`.
 
 arm: MAP-Elites on the arm of 8 joints, grid of 100 x 100, batches of 1,024 and 16,384. cvt: the same among 10,000 Voronoi
 cells. sphere: CMA-MAE on 100 dimensions, 15 searches of 36. Then the arm once more by cells (10^3 to 10^6), batches (64 to

@@ -63,6 +63,8 @@ def test_what_does_not_fit() -> None:
         dominated(5, (0.0,), (1.0,), 5, (3,))
     with pytest.raises(UsageError, match="has 2 dimensions, but descriptors have 1"):
         dominated(5, (0.0,), (1.0,), 1, (3, 3))
+    with pytest.raises(UsageError, match="take fewer cells a dimension"):
+        dominated(5, (0.0, 0.0), (1.0, 1.0), 1, (100_000, 100_000))
 
 
 def test_emptied_it_is_as_it_began() -> None:

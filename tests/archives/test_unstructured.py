@@ -137,5 +137,7 @@ def test_codes_tell_rows_apart() -> None:
 def test_what_is_no_such_archive() -> None:
     with pytest.raises(UsageError, match="has 1 dimensions, but descriptors have 2"):
         unstructured(4, (0.0, 0.0), (1.0, 1.0), 0.1, Learning(2, (), 1, 1, 1e-3), (4,))
+    with pytest.raises(UsageError, match="take fewer cells a dimension"):
+        unstructured(4, (0.0, 0.0), (1.0, 1.0), 0.1, Learning(2, (), 1, 1, 1e-3), (100_000, 100_000))
     with pytest.raises(UsageError, match="needs what was seen of solutions"):
         ARCHIVE.init(jax.random.key(0), EXAMPLE._replace(extras=()))

@@ -74,6 +74,13 @@ def test_given_centroids_are_the_cells() -> None:
     assert counts.outside == 1
 
 
+def test_more_cells_than_samples_can_be_counted_for() -> None:
+    with pytest.raises(
+        UsageError, match="500,000,000 cells by k-means must be between 1 and 214,748,363: take fewer cvt_cells"
+    ):
+        voronoi(500_000_000, (0.0, 0.0), (1.0, 1.0))
+
+
 def test_what_are_no_centroids() -> None:
     with pytest.raises(UsageError, match=r"3 rows of 2 finite numbers, not an array \(2, 2\)"):
         voronoi(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])

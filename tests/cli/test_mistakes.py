@@ -12,6 +12,7 @@ import rollax as library
 from host.runs import FRAMES, SMALL_WORDS, Bad, Command, over
 from rollax.algorithms import ALGORITHMS
 from rollax.environments import registry
+from rollax.host import memory
 from rollax.spaces import Box, Dict
 
 Rollax = Callable[..., Any]
@@ -227,3 +228,12 @@ def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLAX_TRACEBACK", "1")
     with pytest.raises(OSError):
         rollax(*TRAIN)
+
+
+@pytest.mark.parametrize(("algorithm", "needed"), [("map_elites", "83.2 GB"), ("dns", "25.6 GB")])
+def test_more_cells_than_memory(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, algorithm: str, needed: str) -> None:
+    """Those of an archive, and those of a grid that a population is laid on for its metrics."""
+    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 16 * 10**9)
+    words = ["train", algorithm, "task/arm", "--total-steps", "5000"]
+    refused(rollax(*words, "--config.grid", "40000", "40000"), f"the state needs {needed}", "try fewer cells or seeds")
+    refused(rollax(*words, "--config.grid", "100000", "100000"), "take fewer cells a dimension")

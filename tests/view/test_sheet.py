@@ -1,5 +1,6 @@
 """A contact sheet shows different elites, each as it plays."""
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,6 +8,7 @@ from PIL import Image
 import rollax
 from rollax.archives.core import Elites, Scored
 from rollax.errors import UsageError
+from rollax.host.elites import of_policy
 from rollax.view import sheet as sheets
 from rollax.view.sheet import in_reading_order, sheet, spread
 
@@ -103,3 +105,15 @@ def test_what_has_no_sheet(maze, run, tmp_path):
     arm = rollax.train("map_elites", "task/arm", config=config, total_steps=64, options=options, quiet=True).folder
     with pytest.raises(UsageError, match="task/arm has no picture"):
         sheet(arm, 4)
+
+
+def test_a_tile_names_the_cell_of_a_front(maze):
+    """Where a cell has several places, its number is that of the cell and not of the place."""
+    policy = rollax.load(maze)
+    found = of_policy(policy)
+    twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), (found.scored, found.mask, found.center))
+    fronts, place = Elites(*twice, found.is_grid, 2), int(np.flatnonzero(found.mask)[-1])
+    shown = sheets.frames(policy, [place], 0, True)[0]
+    where = sheets.tile(policy, found, place, *shown).where
+    assert f"cell {place // 6} {place % 6}" in where
+    assert [sheets.tile(policy, fronts, 2 * place + i, *shown).where for i in (0, 1)] == [where] * 2

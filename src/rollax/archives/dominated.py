@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.cells import check_bounds, metrics_within
+from rollax.archives.cells import check_cells, metrics_within
 from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
@@ -29,10 +29,10 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
 
     Raises UsageError for bounds that are no bounds, and sizes that do not fit together.
     """
-    check_bounds(low, high)
     if not 1 <= num_neighbors < size:
         raise UsageError(f"num_neighbors ({num_neighbors}) must be between 1 and population_size - 1 ({size - 1})")
     cells = grid_cells(grid, low, high)
+    check_cells(cells)
     bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> PopulationState:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.archives.cells import Cells, check_bounds, metrics_within
+from rollax.archives.cells import Cells, check_cells, metrics_within
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
@@ -52,10 +52,10 @@ def unstructured(
 
     `low`, `high`: bounds of the environment's own descriptors, which metrics lay on a `grid`.
 
-    Raises UsageError for bounds that are no bounds, or a grid that does not fit them.
+    Raises UsageError for bounds that are no bounds, a grid that does not fit them, or more of its cells than can be counted.
     """
-    check_bounds(low, high)
     cells, size = grid_cells(grid, low, high), ROOM * target_size
+    check_cells(cells)
 
     def init(key: jax.Array, example: Scored) -> UnstructuredState:
         if getattr(example.extras, "ndim", 0) != 1:

@@ -44,9 +44,11 @@ def voronoi(
 def voronoi_cells(size: int, low: tuple[float, ...], high: tuple[float, ...], centroids: Any = None) -> Cells:
     """`size` cells, by k-means or around given `centroids` `[C, K]` (in units of the descriptor).
 
-    Raises UsageError when these are not `[size, K]`, or not finite.
+    Raises UsageError when these are not `[size, K]`, or not finite, or without them for more than k-means can count.
     """
     check_bounds(low, high)
+    if centroids is None and not 1 <= size < 2**31 // SAMPLES:
+        raise UsageError(f"{size:,} cells by k-means must be between 1 and {2**31 // SAMPLES - 1:,}: take fewer cvt_cells")
     low_row, span = jnp.asarray([low]), jnp.asarray([high]) - jnp.asarray([low])
     if centroids is not None:
         centroids = np.asarray(centroids, np.float32)

@@ -119,7 +119,7 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
         algorithm, environment = assemble(spec, environment, make_network)
         shown = evaluation_environment(spec, environment)
         one = abstract(spec, algorithm)
-    sizes.check_state(spec, one)
+    sizes.check_state(spec, one, algorithm)
     if not is_population:
         _placed(algorithm, one, over, is_population)
     sizes.check_update(spec, algorithm, one, environment, own)

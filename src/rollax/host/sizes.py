@@ -13,11 +13,13 @@ from rollax.errors import UsageError
 from rollax.host import memory
 from rollax.host.settings import Spec, entry
 
+BYTES_OF_CELL = 16  # of the metrics of a population laid on a grid, as XLA allocates them
 
-def check_state(spec: Spec, one: Any) -> None:
+
+def check_state(spec: Spec, one: Any, algorithm: Algorithm) -> None:
     """Raises UsageError when the states of all members, each like `one`, do not fit into the memory of the devices."""
     number = spec.num_members
-    size = number * memory.size_of(one)
+    size = number * (memory.size_of(one) + BYTES_OF_CELL * cells_beyond(algorithm, one))
     needed = 2 * size if spec.evolve else size  # a generation is made beside the one before
     capacity = getattr(spec.config, "capacity", None)
     what = f"the state of {number} members" if number > 1 else "the state"
@@ -25,6 +27,20 @@ def check_state(spec: Spec, one: Any) -> None:
     is_archive = entry(spec.algorithm).unit == "evaluations"
     remedy = "fewer cells or seeds, or smaller solutions" if is_archive else memory.REMEDY
     memory.check_memory(needed / memory.devices(spec.options.devices), None if is_archive else capacity, what, remedy)
+
+
+def cells_beyond(algorithm: Algorithm, one: Any) -> int:
+    """How many cells metrics are of that the archive's state has no places for: a population is laid on a grid for them."""
+    get, found = algorithm.archive, [0]
+    if get is None:
+        return 0
+
+    def look(state: Any) -> None:
+        archive, _ = get(state)
+        found.append(archive.num_cells - archive.size)
+
+    jax.eval_shape(look, one)
+    return max(found)
 
 
 _SIZES = ("num_envs", "num_steps", "capacity", "batch_size")

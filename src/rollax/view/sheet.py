@@ -132,7 +132,7 @@ def tile(policy: Policy, found: Elites, place: int, frame: Frame, total: float) 
     picture = scene.resize((TILE, max(1, round(scene.height * TILE / scene.width))), Image.Resampling.LANCZOS)
     where = " ".join(f"{x:.2f}" for x in found.scored.descriptor[place])
     shape = shape_of(policy, found)
-    cell = "" if shape is None else f"   cell {' '.join(str(i) for i in np.unravel_index(place, shape))}"
+    cell = "" if shape is None else f"   cell {' '.join(str(i) for i in np.unravel_index(place // int(found.per_cell), shape))}"
     return Tile(picture, f"{where}{cell}", float(found.scored.fitness[place]), total)
 
 
