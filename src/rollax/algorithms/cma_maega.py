@@ -27,7 +27,7 @@ class CMAMAEGAConfig(CMAMEGAConfig):
     ranking: Ranking = static("improvement")
     """What is best, as for `cma_me`. (static)"""
     selection: Selection = static("filter")
-    """Parents are the solutions that the archive took, or the better half. (static)"""
+    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
     restart: Restart = static("basic")
     """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
 

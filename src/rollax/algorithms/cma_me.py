@@ -37,7 +37,7 @@ class CMAMEConfig(QDConfig):
     """What is best: the improvement of the archive, how far in a random direction of descriptors, or fitness; "two_stage" puts
     new elites before better ones and these before the rest. (static)"""
     selection: Selection = static("filter")
-    """Parents are the solutions that the archive took, or the better half. (static)"""
+    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
     restart: Restart = static("no_improvement")
     """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
 

@@ -35,7 +35,7 @@ class CMAMEGAConfig(QDConfig):
     ranking: Ranking = static("two_stage_improvement")
     """What is best, as for `cma_me`. (static)"""
     selection: Selection = static("mu")
-    """Parents are the solutions that the archive took, or the better half. (static)"""
+    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
     restart: Restart = static("no_improvement")
     """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
 
