@@ -18,9 +18,9 @@ class Rules(NamedTuple):
     """What distinguishes the searches of CMA-ME, CMA-MAE and their kin.
 
     `ranking`: what is best: how much a solution improves the archive, how far it is in a random direction of descriptors, or
-    its fitness; "two_stage" puts new elites before better ones, and these before the rest. `selection`: parents are the
-    best, as many as the archive took ("filter"), or the better half ("mu"). `restart`: when a generation improves nothing, or only when
-    CMA-ES has converged ("basic").
+    its fitness; "two_stage" puts new elites before better ones, and these before the rest. `selection`: parents are the best,
+    as many as the archive took ("filter"), or the better half ("mu"). `restart`: when a generation improves nothing, or only
+    when CMA-ES has converged ("basic").
     """
 
     ranking: Ranking = "two_stage_improvement"

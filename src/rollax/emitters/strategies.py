@@ -128,11 +128,11 @@ def centered_ranks(values: jax.Array) -> jax.Array:
 
 
 def estimate(points: jax.Array, utility: jax.Array, sigma: Any) -> jax.Array:
-    """The gradient `[D]`: mean over pairs of (u_+ - u_-) eps. `points`: `[n, D]`, the half with + before that with -."""
+    """The gradient `[D]`: mean of u eps over all solutions. `points`: `[n, D]`, those at +eps before those at -eps."""
     above, below = jnp.split(points, 2)
     better, worse = jnp.split(utility, 2)
     noise = (above - below) / (2 * jnp.maximum(sigma, jnp.finfo(jnp.float32).tiny))
-    return (better - worse) @ noise / above.shape[0]
+    return (better - worse) @ noise / points.shape[0]
 
 
 def novelty(seen: jax.Array, num_seen: jax.Array, descriptor: jax.Array, num_neighbors: int) -> jax.Array:
