@@ -79,3 +79,15 @@ def over_devices(function: Callable[..., T], in_axes: tuple[Any, ...], out_axes:
     is_axis = lambda x: x is None or isinstance(x, int)  # noqa: E731
     in_specs, out_specs = jax.tree.map(spec, (in_axes, out_axes), is_leaf=is_axis)
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def spread(tree: T, is_split: bool) -> T:
+    """The tree `[B, ...]` split along its first axis over the devices of the mesh in force, or whole on every one of them.
+
+    For what the compiler divides by itself, as it follows from there; without a mesh axis "environments" it changes nothing.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if num_devices() == 1 or "environments" in mesh.manual_axes:
+        return tree
+    where = jax.sharding.PartitionSpec(*(("environments",) if is_split else ()))
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, where), tree)

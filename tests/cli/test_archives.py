@@ -49,12 +49,15 @@ def test_eval_plays_so_many_episodes_by_default(rollax: Rollax, folders: dict[st
     assert "corrected_qd_score" not in rollax("eval", finished, "--json").object
 
 
-def test_eval_of_an_archive_that_is_empty(rollax: Rollax, folders: dict[str, Path], tmp_path: Path) -> None:
-    """At the start there is nothing to correct."""
+def test_an_archive_that_is_empty(rollax: Rollax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start there is nothing to correct, and of no elites only curves are drawn."""
     words = ["train", "map_elites", *MAZE, *SMALL, "--run-dir", tmp_path / "kept", "--keep-last", "9"]
     assert rollax(*words).code == 0
     numbers = rollax("eval", tmp_path / "kept", "--checkpoint", "0", "--json").object
     assert numbers["coverage"] == 0 and "corrected_qd_score" not in numbers
+    monkeypatch.setattr("rollax.view.archive.load", lambda folder: library.load(folder, checkpoint=0))
+    outcome = rollax("plot", tmp_path / "kept")
+    assert outcome.code == 0 and [Path(line).name for line in outcome.lines] == ["curves.png"]
 
 
 def test_plot_draws_archives(rollax: Rollax, folders: dict[str, Path], finished: Path) -> None:

@@ -16,7 +16,7 @@ ROWS = first("ppo-gru", "ppo-agents", "dqn")
 
 
 @cache
-def results(names: tuple[str, ...]) -> dict[str, Any]:
+def results(names: tuple[str, ...], module: str = "laws.devices") -> dict[str, Any]:
     """All rows in one process: the number of devices is fixed when JAX starts."""
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -26,7 +26,7 @@ def results(names: tuple[str, ...]) -> dict[str, Any]:
         "JAX_NUMPY_RANK_PROMOTION": "raise",
         "PYTHONPATH": path,
     }
-    command = [sys.executable, "-m", "laws.devices", *names]
+    command = [sys.executable, "-m", module, *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -49,3 +49,12 @@ def test_only_sums_are_exchanged(result: Any) -> None:
     """But by those that learn from replay, which is whole on every device: what was met is gathered there."""
     found, row = result
     assert found["collectives"] == ["all-reduce"] or not row.spreads
+
+
+@pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
+def test_archives_on_four_devices_are_those_on_one(name: str) -> None:
+    """Each device scores its share of the solutions of a single run, or has its members of a population."""
+    found = results((name,), "laws.evaluating")[name]
+    assert found["devices"] == [4, 4] and found["elites"] >= 4
+    assert found["shares"], "each device scores its share"
+    assert found["single"] < 1e-5 and found["population"] < 1e-5

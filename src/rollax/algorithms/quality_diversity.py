@@ -163,6 +163,8 @@ def assemble(
     environment: Environment, make_archive: Any, make_emitter: Any, watch: Callable[[Any], Watched], config: Any
 ) -> tuple[Scorer, Archive, Emitter]:
     """The parts that the settings ask for. Raises UsageError when they do not go together."""
+    if config.batch_size % tree.num_devices():
+        raise UsageError(f"batch_size ({config.batch_size}) must be a multiple of devices ({tree.num_devices()})")
     score = scorer_of(environment, config, watch(config))
     archive = make_archive(config, *descriptor_bounds(environment, config))
     return score, archive, make_emitter(config, archive, score)
@@ -182,7 +184,9 @@ def iterate(
     ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
     emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
     loop = archive_state, emitter_state
-    loop, counts = take(archive, emitter, loop, solutions, score(solutions, score_key), tell_key)
+    # Over several devices each scores its share; archive and emitter are whole on all of them.
+    scores = tree.spread(score(tree.spread(solutions, True), score_key), False)
+    loop, counts = take(archive, emitter, loop, solutions, scores, tell_key)
     return loop, (counts, tree.all_finite(solutions))
 
 

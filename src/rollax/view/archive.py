@@ -25,10 +25,12 @@ def has_archive(folder: Path) -> bool:
 
 def draw_if_any(folder: Path) -> list[Path]:
     """Draws the archive at the last checkpoint of a run into its figures/, and writes its table there; no file for a run
-    without one."""
+    without one, or with an empty one."""
     if not has_archive(folder):
         return []
     policy, figures = load(folder), Path(folder) / "figures"
+    if not np.any(policy.algorithm.elites(policy.state).mask):
+        return []
     drawn = [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
     if getattr(policy.spec.config, "objectives", ()):
         drawn.insert(1, write(figures / "fronts.png", fronts.picture(policy)))

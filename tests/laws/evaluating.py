@@ -1,0 +1,76 @@
+"""Run by test_devices in a process of its own: quality-diversity on one device and four, single runs and populations.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.evaluating map_elites pga_me
+"""
+
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from laws.programs import compilation, fresh, plain
+from rollax import make, tree
+from rollax.algorithms import ALGORITHMS
+from rollax.host.segments import segment
+from rollax.networks.solutions import PolicyConfig, solution
+from rollax.populations import population
+from rollax.scale.sharding import environment_shardings, mesh, over_members
+
+DEVICES, UPDATES = 4, 2
+SHARE = 7  # solutions that each device scores; no other size here is 7
+SMALL: dict[str, dict[str, Any]] = {
+    "map_elites": {},
+    "pga_me": {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 560, "critic_hidden": (8,)},
+}
+
+
+def difference(one: Any, other: Any) -> float:
+    """The largest, of numbers that are finite in both; infinite where they are not finite in the same places."""
+    largest = 0.0
+    for a, b in zip(jax.tree.leaves(plain(one)), jax.tree.leaves(plain(other)), strict=True):
+        a, b = np.asarray(a, float), np.asarray(b, float)
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return float("inf")
+        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
+        largest = max(largest, float(np.max(np.abs(a - b) / (1 + np.abs(b)), initial=0.0)))
+    return largest
+
+
+def compare(name: str) -> dict[str, Any]:
+    """How far a single run and a population of four are over four devices from themselves on one."""
+    environment = make("control/point-maze", time_limit=10)
+    kind = ALGORITHMS[name]
+    algorithm = kind.make(environment, lambda key: solution(environment, PolicyConfig(hidden=(8,)), key))
+    config = kind.config(batch_size=SHARE * DEVICES, num_iterations=2, grid=(5, 5), **SMALL[name])
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    run = segment(algorithm, UPDATES)
+    alone = jax.jit(run)(fresh(state), jnp.int32(UPDATES))
+    over = mesh(DEVICES, "environments")
+    shardings = environment_shardings(state, algorithm.by_environment(state), over)
+    with jax.set_mesh(over):
+        placed = jax.device_put(fresh(state), shardings)
+        compiled = jax.jit(run, out_shardings=(shardings, None)).lower(placed, jnp.int32(UPDATES)).compile()
+        spread = compiled(placed, jnp.int32(UPDATES))
+
+    many = population(algorithm)
+    configs = jax.tree.map(lambda x: jnp.full(DEVICES, x), tree.as_leaves(config))
+    members = jax.jit(many.init)(jax.vmap(jax.random.key)(jnp.arange(DEVICES)), configs)
+    run = segment(many, UPDATES)
+    together = jax.jit(run)(fresh(members), jnp.int32(UPDATES))
+    apart = jax.jit(over_members(run, mesh(DEVICES, "members"), (0, None), (0, 1)))(fresh(members), jnp.int32(UPDATES))
+    text = compiled.as_text()
+    return {
+        "single": difference(alone, spread),
+        "population": difference(together, apart),
+        "elites": int(np.sum(np.isfinite(alone[0].archive.elites.fitness))),
+        "shares": f"f32[{SHARE},8]" in text and f"f32[{config.batch_size},2,8]" not in text,
+        "devices": [len(x.archive.best.sharding.device_set) for x in (spread[0], apart[0])],
+    }
+
+
+if __name__ == "__main__":
+    with compilation(optimized=False):
+        print(json.dumps({name: compare(name) for name in sys.argv[1:]}))
