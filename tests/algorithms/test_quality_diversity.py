@@ -242,6 +242,20 @@ def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) ->
         jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name, **settings))
 
 
+def test_a_covariance_that_is_too_large_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"a covariance of 4,001 x 4,001 for each of 3 searches.*map_elites or me_es"):
+        world = make("task/sphere", dimensions=4001)
+        made = ALGORITHMS["cma_me"].make(world, lambda key: solution(world, PolicyConfig(), key))
+        jax.eval_shape(made.init, jax.random.key(0), config("cma_me"))
+
+
+def test_without_objectives_there_is_no_front() -> None:
+    world = make("task/arm")
+    made = ALGORITHMS["mome"].make(world, lambda key: solution(world, PolicyConfig(), key))
+    with pytest.raises(UsageError, match="task/arm has no numbers in its info that could be objectives"):
+        jax.eval_shape(made.init, jax.random.key(0), config("mome"))
+
+
 def no_bounds(dimensions: int = 2) -> Task:
     """A task whose descriptor, its solution, may be anywhere."""
     space = Box(-np.inf, np.inf, (dimensions,))

@@ -60,6 +60,11 @@ def check_watched(environment: Environment, watched: Watched) -> None:
     """Raises UsageError when the environment has not what is to be watched."""
     if watched.objectives:
         known = {name: "a" for name, shape in info_shapes(environment).items() if shape.shape == ()}
+        if not known:
+            raise UsageError(
+                f"{environment.name} has no numbers in its info that could be objectives: use another environment, such as "
+                "task/rastrigin-multi or one of brax"
+            )
         for name in watched.objectives:
             if name not in known:
                 raise UnknownNameError(f"objective in the info of {environment.name}", name, known)

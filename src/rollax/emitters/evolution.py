@@ -15,6 +15,9 @@ from rollax.archives.core import Added, Archive, Scored
 from rollax.emitters import cma
 from rollax.emitters.core import Emitter, Told, check_floats, check_shares
 from rollax.emitters.ranking import Rules, is_over, random_direction, rank
+from rollax.errors import UsageError
+
+MOST_NUMBERS = 4000  # of a solution
 
 
 class Searches(NamedTuple):
@@ -29,7 +32,7 @@ class Searches(NamedTuple):
 def evolution(archive: Archive, num_emitters: int, sigma: Any, rules: Rules) -> Emitter:
     """`num_emitters` searches by CMA-ES, each of which begins with deviation `sigma`.
 
-    `init` raises UsageError when the batch does not divide among the searches, or solutions are not all floats.
+    `init` raises UsageError when the batch does not divide among the searches, or solutions are not floats, or too many.
     """
 
     def begun(means: jax.Array, key: jax.Array) -> tuple[cma.Search, jax.Array]:
@@ -39,6 +42,12 @@ def evolution(archive: Archive, num_emitters: int, sigma: Any, rules: Rules) -> 
     def init(key: jax.Array, solutions: Any) -> Searches:
         check_floats(solutions, "CMA-ES")
         share = check_shares(solutions, num_emitters, 2)
+        size = sum(x[0].size for x in jax.tree.leaves(solutions))
+        if size > MOST_NUMBERS:
+            raise UsageError(
+                f"CMA-ES decomposes a covariance of {size:,} x {size:,} for each of {num_emitters} searches, which takes "
+                f"minutes beyond {MOST_NUMBERS:,}: take smaller networks (--network.hidden 16), or map_elites or me_es"
+            )
         search, directions = begun(flat(jax.tree.map(lambda x: x[::share], solutions)), key)
         example = jax.tree.map(lambda x: x[0], solutions)
         return Searches(search, directions, jnp.zeros(num_emitters, jnp.int32), example)
