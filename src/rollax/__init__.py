@@ -3,14 +3,19 @@
 from rollax import startup  # noqa: F401  before all that takes long
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
+from rollax.algorithms.aurora import AURORAConfig, aurora
 from rollax.algorithms.cma_mae import CMAMAEConfig, cma_mae
 from rollax.algorithms.cma_maega import CMAMAEGAConfig, cma_maega
 from rollax.algorithms.cma_me import CMAMEConfig, cma_me
 from rollax.algorithms.cma_mega import CMAMEGAConfig, cma_mega
+from rollax.algorithms.dcrl_me import DCRLMEConfig, dcrl_me
 from rollax.algorithms.dns import DNSConfig, dns
 from rollax.algorithms.dqn import DQNConfig, dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.map_elites import MAPElitesConfig, map_elites
+from rollax.algorithms.me_es import MEESConfig, me_es
+from rollax.algorithms.me_map_elites import MEMAPElitesConfig, me_map_elites
+from rollax.algorithms.mome import MOMEConfig, mome
 from rollax.algorithms.omg_mega import OMGMEGAConfig, omg_mega
 from rollax.algorithms.pga_me import PGAMEConfig, pga_me
 from rollax.algorithms.ppo import PPOConfig, ppo
@@ -33,6 +38,16 @@ from rollax.version import __version__
 
 __all__ = [
     "__version__",
+    "aurora",
+    "AURORAConfig",
+    "mome",
+    "MOMEConfig",
+    "dcrl_me",
+    "DCRLMEConfig",
+    "me_es",
+    "MEESConfig",
+    "me_map_elites",
+    "MEMAPElitesConfig",
     "pga_me",
     "PGAMEConfig",
     "omg_mega",
