@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics
+from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics, sound
 from rollax.errors import UsageError
 
 # (what the cells need, descriptor [B, K]) -> int32 [B] within 0 ... C - 1
@@ -59,15 +59,13 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
     """An archive of these cells. Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted."""
     size, low, high, make_cells, cell_of, center_of, is_grid = cells
     check_cells(cells)
-    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> CellsState:
         rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
         return without_elites(make_cells(key), rows, threshold)
 
     def add(state: CellsState, batch: Scored) -> tuple[CellsState, Added, Counts]:
-        finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
-        descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
+        finite, descriptor, outside = sound(batch, low, high)
         cell = cell_of(state.cells, descriptor)
         fitness = jnp.where(finite, batch.fitness, -jnp.inf)
         old = state.elites.fitness[cell]
@@ -78,7 +76,6 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
         state = write(state, cell, wins, wins & is_empty, batch)
         if threshold is not None:
             state = updated_thresholds(state, cell, fitness, accepted, threshold)
-        outside = finite & jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
         counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (wins & is_empty, wins & ~is_empty, outside, ~finite)))
         return state, Added(status, improvement), counts
 

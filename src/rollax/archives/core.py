@@ -71,6 +71,24 @@ class Archive(NamedTuple):
     num_cells: int = 0  # how many of these there are
 
 
+class Sound(NamedTuple):
+    """What of a batch `[B]` can be in an archive."""
+
+    finite: jax.Array  # bool [B]: fitness, descriptor and extras are
+    descriptor: jax.Array  # float32 [B, K]: of the others the lower bounds, so that what follows is defined
+    outside: jax.Array  # bool [B]: the descriptor is out of bounds
+
+
+def sound(batch: Scored, low: tuple[float, ...], high: tuple[float, ...]) -> Sound:
+    """Which solutions of a batch have finite scores, and which of these are out of bounds."""
+    lowest, highest = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
+    finite = jnp.isfinite(batch.fitness)
+    for scores in jax.tree.leaves((batch.descriptor, batch.extras)):
+        finite &= jnp.all(jnp.isfinite(scores.reshape(finite.shape[0], -1)), axis=1)
+    descriptor = jnp.where(finite[:, None], batch.descriptor, lowest)
+    return Sound(finite, descriptor, finite & jnp.any((descriptor < lowest) | (descriptor > highest), axis=-1))
+
+
 def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Any) -> dict[str, jax.Array]:
     """QD score, coverage, best and mean fitness of elites `[C]` where `mask`; the two latter are NaN of an empty archive.
 

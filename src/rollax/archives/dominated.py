@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.archives.cells import check_cells, metrics_within
-from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored
+from rollax.archives.core import NEW, REJECTED, Added, Archive, Counts, Elites, Scored, sound
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
 
@@ -33,15 +33,13 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         raise UsageError(f"num_neighbors ({num_neighbors}) must be between 1 and population_size - 1 ({size - 1})")
     cells = grid_cells(grid, low, high)
     check_cells(cells)
-    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
 
     def init(key: jax.Array, example: Scored) -> PopulationState:
         return without_elites(jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example))
 
     def add(state: PopulationState, batch: Scored) -> tuple[PopulationState, Added, Counts]:
-        finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
+        finite, descriptor, outside = sound(batch, low, high)
         fitness = jnp.where(finite, batch.fitness, -jnp.inf)
-        descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
         batch = batch._replace(fitness=fitness, descriptor=descriptor)
         union = jax.tree.map(lambda *parts: jnp.concatenate(parts), state.elites, batch)
         novelty = dominated_novelty(union.fitness, union.descriptor, num_neighbors)
@@ -50,7 +48,6 @@ def dominated(size: int, low: tuple[float, ...], high: tuple[float, ...], num_ne
         elites = jax.tree.map(lambda rows: rows[keep], union)
         stays = jnp.zeros(union.fitness.shape, bool).at[keep].set(True)[size:] & finite
         filled = jnp.sum(elites.fitness > -jnp.inf, dtype=jnp.int32)
-        outside = finite & jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
         grown = (filled - state.filled).astype(jnp.float32)
         counts = Counts(grown, jnp.sum(stays) - grown, jnp.sum(outside, dtype=jnp.float32), jnp.sum(~finite, dtype=jnp.float32))
         state = PopulationState(elites, filled, jnp.argmax(elites.fitness).astype(jnp.int32))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.archives.cells import Cells, check_cells
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics
+from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics, sound
 from rollax.errors import UsageError
 
 
@@ -80,17 +80,13 @@ def without_elites(cells: Cells, made: Any, rows: Scored) -> FrontsState:
 
 def add(cells: Cells, front_size: int, state: FrontsState, batch: Scored) -> tuple[FrontsState, Added, Counts]:
     """The archive after a batch `[B]`. Improvement is that of the best fitness in the cell before the batch."""
-    low, high = jnp.asarray([cells.low], jnp.float32), jnp.asarray([cells.high], jnp.float32)
-    finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
-    finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
-    descriptor = jnp.where(finite[:, None], batch.descriptor, low)
+    finite, descriptor, outside = sound(batch, cells.low, cells.high)
     cell = cells.cell_of(state.cells, descriptor)
     before = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
     was_empty = before == -jnp.inf
     state, (entered, filled) = jax.lax.scan(functools.partial(add_one, front_size), state, (batch, cell, finite))
     status = jnp.where(entered, jnp.where(was_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
     improvement = jnp.where(was_empty, batch.fitness, batch.fitness - before)
-    outside = finite & jnp.any((descriptor < low) | (descriptor > high), axis=-1)
     counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (filled, entered & ~filled, outside, ~finite)))
     state = state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32))
     return state, Added(status, jnp.where(finite, improvement, -jnp.inf)), counts

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.archives.cells import Cells, check_cells, metrics_within
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored
+from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, sound
 from rollax.archives.grid import grid_cells
 from rollax.errors import UsageError
 from rollax.learning import autoencoder
@@ -102,14 +102,10 @@ def add(
     low: tuple[float, ...], high: tuple[float, ...], state: UnstructuredState, batch: Scored
 ) -> tuple[UnstructuredState, Added, Counts]:
     """The archive after a batch `[B]`."""
-    bounds = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
-    finite = jnp.isfinite(batch.fitness) & jnp.all(jnp.isfinite(batch.descriptor), axis=-1)
-    finite &= jnp.all(jnp.isfinite(batch.extras), axis=-1)
+    finite, _, outside = sound(batch, low, high)
     code = autoencoder.codes(state.coder, jnp.where(finite[:, None], batch.extras, 0.0))
     state, added = jax.lax.scan(add_one, state, (batch, code, finite))
     new, better = (jnp.sum(added.status == kind, dtype=jnp.float32) for kind in (NEW, BETTER))
-    descriptor = jnp.where(finite[:, None], batch.descriptor, bounds[0])
-    outside = jnp.any((descriptor < bounds[0]) | (descriptor > bounds[1]), axis=-1)
     counts = Counts(new, better, *(jnp.sum(x, dtype=jnp.float32) for x in (outside, ~finite)))
     return state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32)), added, counts
 
