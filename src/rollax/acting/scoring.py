@@ -59,7 +59,7 @@ def scorer(environment: Environment, num_episodes: int, max_steps: int, watched:
 def check_watched(environment: Environment, watched: Watched) -> None:
     """Raises UsageError when the environment has not what is to be watched."""
     if watched.objectives:
-        known = {name: "a" for name, shape in info_shapes(environment).items() if shape.shape == ()}
+        known = [name for name, number in info_shapes(environment).items() if number.shape == ()]
         if not known:
             raise UsageError(
                 f"{environment.name} has no numbers in its info that could be objectives: use another environment, such as "

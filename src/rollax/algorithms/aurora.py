@@ -41,7 +41,7 @@ class AURORAConfig(MAPElitesConfig):
     learning_rate: float = number(1e-3, low=0)
     """Adam's step size for the autoencoder."""
     distance_rate: float = number(0.1, 0, 1)
-    """How fast the least distance between elites follows their number."""
+    """How fast the minimum distance between elites follows their number."""
 
 
 def aurora(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.acting.scoring import Score, Scorer, Watched, choose, scorer
+from rollax.acting.scoring import NOTHING, Score, Scorer, Watched, choose, scorer
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.archives.cells import Cells, Threshold, cells_archive
 from rollax.archives.core import Archive, Counts, Elites, Scored
@@ -73,7 +73,7 @@ def quality_diversity(
     solution: Callable[[jax.Array], Any],
     make_archive: Callable[[Any, tuple[float, ...], tuple[float, ...]], Archive],
     make_emitter: Callable[[Any, Archive, Any], Emitter],
-    watch: Callable[[Any], Watched] = lambda config: Watched(),
+    watch: Callable[[Any], Watched] = lambda config: NOTHING,
 ) -> Algorithm:
     """The algorithm of an archive and an emitter.
 

@@ -94,12 +94,12 @@ def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: 
 
     def take(loop: tuple[jax.Array, ...], _: None) -> tuple[tuple[jax.Array, ...], None]:
         distance, total, number = loop
-        least = jnp.min(distance, axis=1)
+        smallest = jnp.min(distance, axis=1)
         # One at a time, so that the same distance may count several times.
-        place = jnp.min(jnp.where(distance == least[:, None], index[None, :], index.shape[0]), axis=1)
-        is_fitter_left = jnp.isfinite(least)
+        place = jnp.min(jnp.where(distance == smallest[:, None], index[None, :], index.shape[0]), axis=1)
+        is_fitter_left = jnp.isfinite(smallest)
         distance = jnp.where(index[None, :] == place[:, None], jnp.inf, distance)
-        return (distance, total + jnp.where(is_fitter_left, least, 0.0), number + is_fitter_left), None
+        return (distance, total + jnp.where(is_fitter_left, smallest, 0.0), number + is_fitter_left), None
 
     start = distance, jnp.zeros(fitness.shape), jnp.zeros(fitness.shape)
     (_, total, number), _ = jax.lax.scan(take, start, None, length=num_neighbors)

@@ -1,8 +1,8 @@
-"""An archive without cells whose elites are a least distance apart in a space that it learns (AURORA).
+"""An archive without cells whose elites are a minimum distance apart in a space that it learns (AURORA).
 
 Cully 2019, arXiv:1905.11874, with the control of size of Grillotti and Cully 2022, arXiv:2106.05648. An elite has a code: what
 an autoencoder makes of what was seen of it, which comes as extras `[D]`. A solution enters where no code is nearer than the
-distance, or in place of the nearest where it is fitter and no other code is that near: all elites are at least the distance
+distance, or in place of the nearest where it is fitter and no other code is that near: all elites are at least this distance
 apart. Once an update the distance follows the number of elites towards a target, and at updates 1, 2, 4, 8, ... the autoencoder
 learns anew from all elites; then those are added again, the fittest first.
 """
@@ -39,7 +39,7 @@ class UnstructuredState(NamedTuple):
     coder: autoencoder.CodeState
     elites: Scored  # fitness is -inf where there is none; extras are what was seen
     code: jax.Array  # float32 [C, K]
-    distance: jax.Array  # float32 []: least distance between codes
+    distance: jax.Array  # float32 []: minimum distance between codes
     filled: jax.Array  # int32 []
     best: jax.Array  # int32 []: the row of the best
     updates: jax.Array  # int32 []
@@ -126,7 +126,7 @@ def refresh(target_size: int, rate: Any, learning: Learning, state: Unstructured
 
 
 def metrics(cells: Cells, state: UnstructuredState, offset: Any) -> dict[str, jax.Array]:
-    """Besides those of the elites within cells of the environment's descriptors: `num_elites`, the least `distance` of codes,
+    """Besides those of the elites within cells of the environment's descriptors: `num_elites`, the minimum `distance` of codes,
     and `reconstruction_loss`, the autoencoder's when it learned last."""
     own = {"num_elites": state.filled, "distance": state.distance, "reconstruction_loss": state.coder.loss}
     return metrics_within(cells, state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}

@@ -150,7 +150,9 @@ def nearest_around(cells: Voronoi, point: jax.Array, side: int) -> tuple[jax.Arr
     to_border = jnp.where(place + REACH >= side - 1, point * side - (place - REACH), to_border)
     reaches_all = (place - REACH <= 0) & (place + REACH >= side - 1)
     reach = jnp.min(jnp.where(reaches_all, jnp.inf, to_border)) / side
-    return found, jnp.all(cells.is_whole[bins] | ~is_inside) & (jnp.sqrt(least) < reach * (1 - 1e-5))
+    # `number` where the compiler has computed the distances twice and rounded them differently.
+    is_found = (found < number) & jnp.all(cells.is_whole[bins] | ~is_inside)
+    return found, is_found & (jnp.sqrt(least) < reach * (1 - 1e-5))
 
 
 def squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
@@ -168,7 +170,10 @@ def nearest_of_all(centroids: jax.Array, points: jax.Array) -> jax.Array:
     def of_block(points: jax.Array) -> jax.Array:
         squares = squared_distances(points, centroids)
         least = jnp.min(squares, axis=1, keepdims=True)
-        # Faster than `argmin`, which the compiler does not vectorize.
-        return jnp.min(jnp.where(squares == least, jnp.arange(number)[None, :], number), axis=1)
+        # Faster than `argmin`, which the compiler does not vectorize; but it may compute distances twice, and round them
+        # differently, so that none is equal to the least.
+        found = jnp.min(jnp.where(squares == least, jnp.arange(number)[None, :], number), axis=1)
+        is_found = jnp.all(found < number)
+        return jax.lax.cond(is_found, lambda: found, lambda: jnp.argmin(squares, axis=1).astype(found.dtype))
 
     return jax.lax.map(of_block, padded).reshape(-1)[:size].astype(jnp.int32)

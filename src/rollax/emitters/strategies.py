@@ -49,7 +49,7 @@ def strategy(
 ) -> Emitter:
     """A batch is the last offspring, `num_evaluations` times over, and pairs x = parent +- sigma eps.
 
-    Every generation: g = mean over pairs of (u_+ - u_-) eps, u ranks of fitness or of novelty in -1/2 ... 1/2, and a step of
+    Every generation: g = mean over these of u eps, u ranks of fitness or of novelty in -1/2 ... 1/2, and a step of
     Adam along g - weight_decay * parent makes the offspring, from which the next generation goes on; after `num_optim_gens` the
     other objective follows, from an elite (`next_parent`). `memory`: how many descriptors novelty is measured by.
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.text import Text
 
 from rollax.archives.core import Elites
-from rollax.host.elites import is_population
+from rollax.host.elites import best_of_cells, is_population
 
 COLUMNS, ROWS = 32, 16
 SHADES = "░▒▓█"  # by quarters of the blocks, the fittest last
@@ -24,7 +24,7 @@ def map_of(algorithm: Any, state: Any, config: Any, frames: int) -> Text | None:
         return None
     archive, _ = algorithm.archive(state)
     looks = found._replace(scored=found.scored._replace(solution=(), extras=()))  # solutions stay where they are
-    looks = jax.device_get(looks)
+    looks = best_of_cells(jax.device_get(looks))
     if not looks.mask.any():
         return None
     values = blocks(looks, config.grid if looks.is_grid else None, np.asarray(archive.low), np.asarray(archive.high))
