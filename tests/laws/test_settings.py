@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import pytest
 import yaml
 
+import rollax.environments
 from laws.programs import differs, fresh, network_of, plain
 from laws.table import BY_NAME
 from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
 from rollax.config import traced_fields
+from rollax.host import api, program, settings
 from rollax.host.settings import RunOptions, make_spec
 from rollax.learning import minibatches
 from rollax.populations import population
@@ -94,10 +96,23 @@ PRESETS = [
 
 @pytest.mark.parametrize(("algorithm", "environment"), PRESETS)
 def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
-    """Its settings are known, within their ranges, go together and divide."""
-    config = make_spec(algorithm, environment, {}, None, None, RunOptions(), {}).config
+    """Its settings are known, within their ranges, go together and divide; so are its arguments of the environment."""
+    spec = make_spec(algorithm, environment, {}, None, None, RunOptions(), {})
+    config = spec.config
+    assert not spec.arguments or set(spec.arguments) <= set(rollax.environments.arguments(environment))
     if hasattr(config, "num_minibatches"):
         minibatches.layout(config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches)
+
+
+def test_arguments_of_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold unless others are given, in evaluations as well, and not for an object that is passed."""
+    tuned = {"control/point-maze": {"env": {"time_limit": 7, "step_size": 0.1}}}
+    monkeypatch.setattr(settings, "_presets", lambda algorithm: tuned)
+    run = lambda **arguments: make_spec("td3", "control/point-maze", arguments, None, None, RunOptions(), {})  # noqa: E731
+    assert run().arguments == {"time_limit": 7, "step_size": 0.1}
+    assert run(step_size=0.2).arguments == {"time_limit": 7, "step_size": 0.2}
+    assert api._with_objects(run(), object(), None).arguments == {}
+    assert program.assemble(run())[1].time_limit == program.evaluation_environment(run(), None).time_limit == 7
 
 
 def test_a_memory_for_the_riddle() -> None:

@@ -10,6 +10,7 @@ from rollax.cli.shared import Shared
 from rollax.cli.words import close, number, parse, single, take
 from rollax.config import checked
 from rollax.errors import UnknownNameError, UsageError
+from rollax.typed import shown
 
 TRAIN_HELP = """\
 Trains ALGORITHM on ENVIRONMENT and leaves a run folder.
@@ -30,7 +31,7 @@ environments of your own. The defaults below are tuned for this pair."""
 def train(arguments: list[str], shared: Shared) -> int:
     """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.host import api
-    from rollax.host.settings import entry, example
+    from rollax.host.settings import entry, example, preset
 
     rest, env = take(arguments, "--env.")
     rest, eval_env = take(rest, "--eval-env.")
@@ -47,8 +48,11 @@ def train(arguments: list[str], shared: Shared) -> int:
     entry(algorithm)
     environment = names[1] if len(names) > 1 else example(algorithm)
     _check_environment(environment)
-    command = _command(algorithm, environment)
-    parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}", TRAIN_HELP)
+    tuned = preset(algorithm, environment)
+    command = _command(algorithm, tuned)
+    given = " ".join(f"--env.{name.replace('_', '-')} {shown(value)}" for name, value in tuned.arguments.items())
+    text = f"{TRAIN_HELP[:-1]}, with {given}." if given else TRAIN_HELP
+    parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}", text)
     unused = [word.partition("=")[0] for word in rest if word.startswith(("--evolve-", "--evolve_"))]
     if unused and not evolve:
         raise UsageError(f"{unused[0]} is for a population that evolves: add --evolve.NAME LOW HIGH, or leave it out")
@@ -69,12 +73,12 @@ def train(arguments: list[str], shared: Shared) -> int:
     return result.exit_code
 
 
-def _command(algorithm: str, environment: str) -> type:
+def _command(algorithm: str, tuned: Any) -> type:
     """The options of train, with what is tuned for the pair as their defaults."""
     from rollax.host.options import RunOptions
-    from rollax.host.settings import DEFAULT_TOTAL_STEPS, entry, preset, settings_of
+    from rollax.host.settings import DEFAULT_TOTAL_STEPS, entry, settings_of
 
-    kinds, tuned = entry(algorithm), preset(algorithm, environment)
+    kinds = entry(algorithm)
     options = RunOptions(total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
     config = checked(settings_of("config", kinds.config, tuned.config, None))
     network = checked(settings_of("network", kinds.network_config, tuned.network, None), "network.")

@@ -104,7 +104,7 @@ def train(
 def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
     """The specification of a run with objects of the user's own, which it cannot make again."""
     if environment is not None:
-        spec = dataclasses.replace(spec, own_environment=True, eval_arguments={})
+        spec = dataclasses.replace(spec, own_environment=True, arguments={}, eval_arguments={})
     return spec if network is None else dataclasses.replace(spec, network=run_folder.CUSTOM)
 
 
@@ -157,7 +157,7 @@ def _run(
         try:
             if warning is not None:
                 show.message(warning)
-            show.message(f"{spec.algorithm} on {spec.environment}, run folder {folder}")
+            show.message(words.of_run(spec, folder))
             show.status("compiling")
             program = programs.compile_program(spec, environment, network)
             session = loop.Session(spec, folder, program, show, metrics)

@@ -87,6 +87,7 @@ class Preset(NamedTuple):
     """Tuned settings for an environment."""
 
     total_steps: int | None
+    arguments: dict[str, Any]  # of the environment
     config: dict[str, Any]
     network: dict[str, Any]
 
@@ -101,7 +102,7 @@ def preset(algorithm: str, environment: str) -> Preset:
     table = _presets(algorithm)
     matching = [pattern for pattern in table if fnmatch.fnmatchcase(environment, pattern)]
     found = table[min(matching, key=lambda p: (p != environment, -len(p)))] if matching else {}
-    return Preset(found.get("total_steps"), found.get("config", {}), found.get("network", {}))
+    return Preset(found.get("total_steps"), found.get("env", {}), found.get("config", {}), found.get("network", {}))
 
 
 def example(algorithm: str) -> str:
@@ -143,7 +144,8 @@ def make_spec(
     evolve: Mapping[str, Any] | None = None,
     imports: tuple[str, ...] = (),
 ) -> Spec:
-    """A checked specification. `config` and `network` are settings or dictionaries that override the preset.
+    """A checked specification. `config` and `network` are settings or dictionaries that override the preset; `arguments` come
+    over those of the environment that it has.
 
     Raises UsageError when anything is unknown, of another type, out of range or does not divide.
     """
@@ -168,7 +170,8 @@ def make_spec(
         kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
     }
     # A run may be evaluated and resumed from other folders than this.
-    arguments = registry.resolve_arguments(environment, _plain("arguments", names("arguments", arguments)))
+    given = tuned.arguments | _plain("arguments", names("arguments", arguments))
+    arguments = registry.resolve_arguments(environment, given)
     spec = Spec(algorithm, environment, arguments, config, network, options, swept, {}, against, ranges, imports=imports)
     spec = evaluated_with(spec, differing)
     check_sizes(spec)

@@ -11,6 +11,13 @@ from rollax.host.loop import Result
 from rollax.host.program import Program
 from rollax.host.progress import duration, size
 from rollax.host.settings import Spec
+from rollax.typed import shown
+
+
+def of_run(spec: Spec, folder: Path) -> str:
+    """What begins, and where it is kept."""
+    given = ", ".join(f"{name} {shown(value)}" for name, value in spec.arguments.items())
+    return f"{spec.algorithm} on {spec.environment}{f' ({given})' if given else ''}, run folder {folder}"
 
 
 def of_program(program: Program) -> str:
