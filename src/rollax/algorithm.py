@@ -92,6 +92,18 @@ def reseed(state: State, key: jax.Array) -> State:
     return structure.unflatten(leaves)
 
 
+class Archived(NamedTuple):
+    """What an algorithm with an archive can do besides. `archive` gives the functions (`rollax.archives.core.Archive`) and the
+    state of the archive that is in a state."""
+
+    archive: Callable[[State], tuple[Any, Any]]
+    with_archive: Callable[[State, Any], State]  # a state with another archive state in it
+    score: Callable[[State, Any, jax.Array], Any]  # solutions [B], key -> `rollax.acting.scoring.Score` of one episode each
+    # Where solutions are scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
+    ask: Callable[[State], tuple[State, Any]]
+    tell: Callable[[State, Any, Any], tuple[State, Any]]
+
+
 class Algorithm(NamedTuple):
     """Pure functions; jit, vmap and shard them as you like. Those with a default are optional."""
 
@@ -108,17 +120,7 @@ class Algorithm(NamedTuple):
     with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
     # Numbers of a state that every evaluation reports besides its episodes, such as an archive's coverage: scalars by name.
     state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
-    # With an archive: all its places (`rollax.archives.core.Elites`), and the state whose policy is the elite at one of them.
-    elites: Callable[[State], Any] | None = None
-    with_elite: Callable[[State, Any], State] | None = None
-    # The archive itself: its functions (`rollax.archives.core.Archive`) and its state; and the state with another one in it.
-    archive: Callable[[State], tuple[Any, Any]] | None = None
-    with_archive: Callable[[State, Any], State] | None = None
-    # (state, solutions [B], key) -> `rollax.acting.scoring.Score` of one episode each.
-    score: Callable[[State, Any, jax.Array], Any] | None = None
-    # Where solutions may be scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
-    ask: Callable[[State], tuple[State, Any]] | None = None
-    tell: Callable[[State, Any, Any], tuple[State, Any]] | None = None
+    archived: Archived | None = None
     # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
     by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 

@@ -63,7 +63,8 @@ def filled(cells: int, batch_size: int, iterations: int, seed: int) -> np.ndarra
     )
     state, metrics = jax.jit(made.step)(jax.jit(made.init)(jax.random.key(seed), settings))
     assert metrics.values["outside"] == 0
-    return np.asarray(made.elites(state).mask).reshape(cells, cells)
+    archive, archive_state = made.archived.archive(state)
+    return np.asarray(archive.elites(archive_state).mask).reshape(cells, cells)
 
 
 def test_what_can_be_reached() -> None:

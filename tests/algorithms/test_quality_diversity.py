@@ -269,16 +269,21 @@ def archive_within(world: Any, low: tuple[float, ...], high: tuple[float, ...]) 
     return made, state
 
 
+def elites_of(made: Any, state: Any) -> Any:
+    archive, archive_state = made.archived.archive(state)
+    return archive.elites(archive_state)
+
+
 def test_bounds_can_be_set() -> None:
     """Cells reach from the lower to the upper bounds of the settings, also where the environment has narrower or none."""
     for world in (no_bounds(), make("task/sphere", dimensions=4)):
         made, state = archive_within(world, (-1.0, 2.0), (4.0, 7.0))
-        center = np.asarray(made.elites(state).center)
+        center = np.asarray(elites_of(made, state).center)
         np.testing.assert_allclose(np.unique(center[:, 0]), np.arange(5) - 0.5)
         np.testing.assert_allclose(np.unique(center[:, 1]), np.arange(5) + 2.5)
     # One of the two sides alone: the other is the environment's own.
     made, state = archive_within(make("task/arm"), (), (2.0, 2.0))
-    np.testing.assert_allclose(np.ptp(np.asarray(made.elites(state).center), axis=0), 2 * 4 / 5, rtol=1e-6)
+    np.testing.assert_allclose(np.ptp(np.asarray(elites_of(made, state).center), axis=0), 2 * 4 / 5, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,8 @@ def test_children_of_map_elites_stay_within_reach() -> None:
             batch_size=64, num_iterations=2, grid=(8, 8), variation="polynomial", solution_bounds=(-0.3, 0.4), eta=1.0
         )
         state, metrics = jax.jit(made.step)(jax.jit(made.init)(jax.random.key(0), config))
-        assert made.ask is not None
-        _, children = made.ask(state)
+        assert made.archived is not None
+        _, children = made.archived.ask(state)
         for leaf in jax.tree.leaves(children):
             assert jnp.all((leaf >= low) & (leaf <= high))
         assert metrics.values["new"] > 2

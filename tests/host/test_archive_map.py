@@ -11,7 +11,7 @@ from rich.text import Text
 
 import rollax
 from rollax.archives.core import Elites, Scored
-from rollax.host import archive_map
+from rollax.host import archive_map, elites
 from rollax.host.archive_map import COLUMNS, ROWS, SHADES, blocks, drawn, map_of
 from rollax.host.progress import Enduring, Lines, Live
 
@@ -125,18 +125,24 @@ def test_a_run_shows_its_archive_at_evaluations(tmp_path: Path, algorithm: str, 
     assert number == len(set(cells.tolist()))  # a block for each cell of so small a grid
 
 
+def with_elites(policy: rollax.Policy, archive: Any, found: Elites) -> Any:
+    """The algorithm of a policy whose archive has these places."""
+    other = archive._replace(elites=lambda state: found)
+    return policy.algorithm._replace(archived=policy.algorithm.archived._replace(archive=lambda state: (other, None)))
+
+
 def test_other_runs_show_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an archive, with several members, and with descriptors of another number of dimensions."""
     assert "archive at" not in trained(tmp_path / "seeds", seeds=2)
     assert "archive at" not in trained(tmp_path / "ppo", "ppo", "probe/one-action", config={}, total_steps=64)
     policy = rollax.load(trained_folder(tmp_path / "run"))
     assert map_of(policy.algorithm, policy.state, policy.spec.config, 1) is not None
-    found = policy.algorithm.elites(policy.state)
-    flat = policy.algorithm._replace(elites=lambda state: found._replace(center=found.center[:, :1]))
-    assert map_of(flat, policy.state, policy.spec.config, 1) is None
+    archive, archive_state = elites.archive_of(policy)
+    found = archive.elites(archive_state)
+    seen = lambda found: with_elites(policy, archive, found)  # noqa: E731
+    assert map_of(seen(found._replace(center=found.center[:, :1])), policy.state, policy.spec.config, 1) is None
     monkeypatch.setattr(archive_map, "blocks", refuse)
-    empty = policy.algorithm._replace(elites=lambda state: found._replace(mask=np.zeros(64, bool)))
-    assert map_of(empty, policy.state, policy.spec.config, 1) is None
+    assert map_of(seen(found._replace(mask=np.zeros(64, bool))), policy.state, policy.spec.config, 1) is None
 
 
 def trained_folder(folder: Path) -> Path:

@@ -10,6 +10,7 @@ import pytest
 import rollax
 from rollax.errors import UsageError
 from rollax.host import corrected as correcting
+from rollax.host import elites
 
 ARM = {"batch_size": 32, "num_iterations": 2, "grid": (8, 8)}
 MAZE = {"batch_size": 32, "num_iterations": 2, "grid": (6, 6), "qd_offset": 100.0}
@@ -76,7 +77,7 @@ def test_without_noise_it_is_the_archive_however_it_is_played(tmp_path: Path, mo
 def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
     """Of the same scores: in every cell the best mean, and what is said of those that left theirs."""
     numbers, corrected = noisy.corrected(3, KEY)
-    table, found = noisy.elites(), jax.device_get(noisy.algorithm.elites(noisy.state))
+    table, found = noisy.elites(), elites.of_policy(noisy)
     places = np.sort(table["place"])
     before = jax.tree.map(lambda x: x[places], found.scored)
     fitness, descriptor, _, _ = correcting.rescored(noisy, before.solution, 3, KEY)
@@ -103,7 +104,7 @@ def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.Mo
         fitness[places == 0], descriptor[places == 1, 0] = np.nan, np.inf
         return fitness - 1, descriptor, (), num_episodes
 
-    found = jax.device_get(noisy.algorithm.elites(noisy.state))
+    found = elites.of_policy(noisy)
     places = np.flatnonzero(found.mask)
     scores = jax.tree.map(lambda x: x[places], found.scored)
     monkeypatch.setattr(correcting, "rescored", spoilt)
@@ -113,12 +114,18 @@ def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.Mo
     assert numbers["kept_cell"] == pytest.approx(1 - 2 / len(places))
 
 
+def with_archive(policy: rollax.Policy, archive: Any, state: Any) -> rollax.Policy:
+    """The policy whose algorithm says that this is its archive."""
+    archived = policy.algorithm.archived._replace(archive=lambda _: (archive, state))
+    return policy._replace(algorithm=policy.algorithm._replace(archived=archived))
+
+
 def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:
     """Of an archive that is arranged by something else than what the environment says."""
-    archive, state = noisy.algorithm.archive(noisy.state)
-    other = noisy._replace(algorithm=noisy.algorithm._replace(archive=lambda _: (archive._replace(low=(0.0,)), state)))
+    archive, state = elites.archive_of(noisy)
+    other = with_archive(noisy, archive._replace(low=(0.0,)), state)
     assert correcting.can_be_corrected(noisy) and not correcting.can_be_corrected(other)
-    bare = noisy._replace(algorithm=noisy.algorithm._replace(archive=lambda _: (archive._replace(empty=None), state)))
+    bare = with_archive(noisy, archive._replace(empty=None), state)
     assert not correcting.can_be_corrected(bare)
     with pytest.raises(UsageError, match="no cells that solutions could be added to anew"):
         bare.corrected(3, KEY)
@@ -127,7 +134,7 @@ def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:
 def test_means_are_those_of_the_elite_at_play(noisy: rollax.Policy) -> None:
     """Of one elite, many episodes of either kind agree."""
     number = 2000
-    one = jax.tree.map(lambda x: x[None], noisy.algorithm.archive(noisy.state)[0].best(noisy.state.archive).solution)
+    one = jax.tree.map(lambda x: x[None], elites.archive_of(noisy)[0].best(noisy.state.archive).solution)
     fitness, descriptor, _, _ = correcting.rescored(noisy, one, number, KEY)
     values, played = noisy.evaluate(number, jax.random.key(1))
     spread = np.std(played.returns) * np.sqrt(2 / number) * 5 + 1e-4

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 import rollax
 from archives.test_cells import BATCHES, EXAMPLE, compiled, contents, members_of, scored
 from rollax.errors import UsageError
+from rollax.host import elites
 from rollax.host.corrected import added
 from rollax.host.merging import filled
 
@@ -63,7 +64,7 @@ def test_a_merged_archive_is_that_of_all_solutions(first: list[Any], second: lis
 def test_of_runs_it_has_the_best_of_every_cell(runs: Any, kind: str) -> None:
     a, b = runs[kind]
     merged = rollax.merge_archives([a, b])
-    cell_of = lambda x: a.algorithm.archive(a.state)[0].cell_of(a.state.archive, x)  # noqa: E731
+    cell_of = lambda x: elites.archive_of(a)[0].cell_of(a.state.archive, x)  # noqa: E731
     best: dict[int, float] = {}
     for part in (filled(a), filled(b)):
         for cell, fitness in zip(cell_of(part.descriptor).tolist(), part.fitness.tolist(), strict=True):
@@ -76,7 +77,7 @@ def test_of_runs_it_has_the_best_of_every_cell(runs: Any, kind: str) -> None:
 
 def test_of_populations_it_is_the_population_of_all(runs: Any) -> None:
     a, b = runs["population"]
-    archive, state = a.algorithm.archive(a.state)
+    archive, state = elites.archive_of(a)
     everyone = jax.tree.map(lambda *rows: np.concatenate(rows), filled(a), filled(b))
     example = jax.tree.map(lambda x: x[0], everyone)
     expected, *_ = archive.add(archive.init(jax.random.key(0), example), everyone)

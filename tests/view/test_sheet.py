@@ -80,7 +80,7 @@ def test_what_is_shown_is_what_the_elite_does(maze):
     """Without noise every episode is the one that the archive knows, and ends where its descriptor says."""
     policy = rollax.load(maze)
     places = policy.elites()["place"].tolist()
-    found = policy.algorithm.elites(policy.state)
+    found = of_policy(policy)
     for place, (frame, total) in zip(places, sheets.frames(policy, places, 0, True), strict=True):
         assert total == pytest.approx(float(found.scored.fitness[place]), rel=1e-4)
         np.testing.assert_allclose(frame.state.position, found.scored.descriptor[place], atol=1e-5)

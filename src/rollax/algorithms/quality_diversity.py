@@ -15,9 +15,9 @@ import numpy as np
 
 from rollax import tree
 from rollax.acting.scoring import NOTHING, Score, Scorer, Watched, choose, scorer
-from rollax.algorithm import Algorithm, Finite, Metrics
+from rollax.algorithm import Algorithm, Archived, Finite, Metrics
 from rollax.archives.cells import Cells, Threshold, cells_archive
-from rollax.archives.core import Archive, Counts, Elites, Scored
+from rollax.archives.core import Archive, Counts, Scored
 from rollax.archives.grid import grid_cells
 from rollax.archives.voronoi import voronoi_cells
 from rollax.config import LARGEST_FLOAT, number, settings, static
@@ -105,7 +105,7 @@ def quality_diversity(
         loop = archive.refresh(state.archive, archive_key), emitter.refresh(state.emitter)
         loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
         state = QDState(key, state.config, *loop, state.updates + 1, state.first)
-        values = of_archive["state_metrics"](state) | emitter.metrics(state.emitter)
+        values = state_metrics(state) | emitter.metrics(state.emitter)
         values |= {name: jnp.sum(x) for name, x in counts._asdict().items()}
         return state, Metrics(values, finite=Finite(parameters=jnp.all(finite)))
 
@@ -119,22 +119,16 @@ def quality_diversity(
         config = dataclasses.replace(state.config, num_episodes=1)
         return scorer_of(environment, config, watch(config)._replace(records=False))(solutions, key)
 
-    of_archive = archive_functions(parts)
-    acting_state = lambda state: state._replace(emitter=None)  # noqa: E731
-    return Algorithm(init, step, act, lambda state: (), acting_state, **of_archive, score=score)
-
-
-def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -> dict[str, Callable[..., Any]]:
-    """What an `Algorithm` with an archive can do besides, by the names of its fields."""
-
     def state_metrics(state: QDState) -> dict[str, jax.Array]:
         return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
 
-    def elites(state: QDState) -> Elites:
-        return parts(state.config)[1].elites(state.archive)
+    acting_state = lambda state: state._replace(emitter=None)  # noqa: E731
+    archived = archive_functions(parts, score)
+    return Algorithm(init, step, act, lambda state: (), acting_state, state_metrics=state_metrics, archived=archived)
 
-    def with_elite(state: QDState, place: Any) -> QDState:
-        return state._replace(archive=parts(state.config)[1].with_best(state.archive, place))
+
+def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], score: Callable[..., Score]) -> Archived:
+    """What the algorithm of these parts can do with its archive."""
 
     def archive(state: QDState) -> tuple[Archive, Any]:
         return parts(state.config)[1], state.archive
@@ -155,8 +149,7 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]]) -
         loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
         return QDState(key, state.config, *loop, state.updates + 1, state.first), counts
 
-    looks = {"elites": elites, "with_elite": with_elite, "archive": archive, "with_archive": with_archive}
-    return {"state_metrics": state_metrics, **looks, "ask": ask, "tell": tell}
+    return Archived(archive, with_archive, score, ask, tell)
 
 
 def assemble(

@@ -17,12 +17,12 @@ MOST_CELLS = 20_000  # Voronoi cells beyond which blocks are so much larger that
 
 def map_of(algorithm: Any, state: Any, config: Any, frames: int) -> Text | None:
     """The map of a run's archive; None where there is no archive of two descriptors and one fitness, or it is empty."""
-    if algorithm.elites is None or algorithm.archive is None:
+    if algorithm.archived is None:
         return None
-    found = algorithm.elites(state)
+    archive, archive_state = algorithm.archived.archive(state)
+    found = archive.elites(archive_state)
     if found.center.shape[1:] != (2,) or found.scored.fitness.ndim != 1:
         return None
-    archive, _ = algorithm.archive(state)
     looks = found._replace(scored=found.scored._replace(solution=(), extras=()))  # solutions stay where they are
     looks = best_of_cells(jax.device_get(looks))
     if not looks.mask.any():

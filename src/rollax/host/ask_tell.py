@@ -54,10 +54,11 @@ class AskTell:
         self._objectives = len(getattr(settings, "objectives", ()))
         task = _outside(name, size, bounds[0], bounds[1], self._objectives)
         made = entry.make(task, lambda key: Constant(jnp.asarray(first)))
-        if made.ask is None or made.tell is None:
+        archived = made.archived
+        if archived is None:
             raise UsageError(f"{name} does not ask for solutions: use map_elites, cma_me or cma_mae")
-        self._algorithm, self._ask, self._tell = made, jax.jit(made.ask), jax.jit(made.tell)
-        self._elites, self._metrics = jax.jit(made.elites), jax.jit(made.state_metrics)  # pyright: ignore[reportArgumentType]
+        self._archive = archived.archive
+        self._ask, self._tell, self._metrics = (jax.jit(x) for x in (archived.ask, archived.tell, made.state_metrics))
         self._state = jax.jit(made.init)(keys.training(typed("seed", seed, int)), settings)
         self._pending: Any = None
         self._nothing = Constant(jnp.zeros((settings.batch_size, size)))
@@ -107,7 +108,8 @@ class AskTell:
 
     def elites(self) -> dict[str, np.ndarray]:
         """The elites as columns, the best first: place, fitness, descriptors, and the solutions `[N, D]`."""
-        found = jax.device_get(self._elites(self._state))
+        archive, state = self._archive(self._state)
+        found = jax.device_get(archive.elites(state))
         columns = elites.columns(found)
         return columns | {"solution": np.asarray(found.scored.solution.action)[columns["place"]]}
 

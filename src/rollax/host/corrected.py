@@ -25,17 +25,16 @@ MOST_BYTES = 1 << 28  # of the solutions that play them
 def can_be_corrected(policy: Any) -> bool:
     """Whether a policy's run has an archive with elites that can be added to an empty one, by the environment's descriptor."""
     space = descriptor_space(policy.environment)
-    if policy.algorithm.archive is None or space is None:
+    if policy.algorithm.archived is None or space is None:
         return False
-    archive, state = policy.algorithm.archive(policy.state)
+    archive, state = elites.archive_of(policy)
     has_cells = archive.empty is not None and archive.cell_of is not None
     return has_cells and space.shape == (len(archive.low),) and int(archive.num_elites(state)) > 0
 
 
-def archive_of(policy: Any) -> tuple[Archive, Any]:
+def archive_with_cells(policy: Any) -> tuple[Archive, Any]:
     """The archive of a policy's run and its state. Raises UsageError when it has none, or one that cannot be emptied."""
-    elites.check_archive(policy)
-    archive, state = policy.algorithm.archive(policy.state)
+    archive, state = elites.archive_of(policy)
     if archive.empty is None or archive.cell_of is None:
         raise UsageError(f"the archive of {policy.spec.algorithm} has no cells that solutions could be added to anew")
     return archive, state
@@ -43,7 +42,7 @@ def archive_of(policy: Any) -> tuple[Archive, Any]:
 
 def corrected(policy: Any, num_episodes: int, key: jax.Array) -> tuple[dict[str, Any], Any]:
     """The numbers of the corrected archive, and the policy with that archive, as for `Policy.corrected`."""
-    archive, state = archive_of(policy)
+    archive, state = archive_with_cells(policy)
     found = elites.of_policy(policy)
     places = np.flatnonzero(found.mask)
     before = jax.tree.map(lambda x: x[places], found.scored)
@@ -64,7 +63,7 @@ def corrected(policy: Any, num_episodes: int, key: jax.Array) -> tuple[dict[str,
         "fitness_loss": float(np.mean((before.fitness - fitness)[finite])) if finite.any() else float("nan"),
         "kept_cell": float(np.mean(finite & (old == new))),
     }
-    return numbers, policy._replace(state=policy.algorithm.with_archive(policy.state, after))
+    return numbers, policy._replace(state=policy.algorithm.archived.with_archive(policy.state, after))
 
 
 def added(archive: Archive, state: Any, batch: Any) -> Any:
@@ -91,7 +90,7 @@ def rescored(policy: Any, solutions: Any, num_episodes: int, key: jax.Array) -> 
     number = jax.tree.leaves(solutions)[0].shape[0]
     total, size = number * each, memory.size_of(solutions) // number
     block = min(total, AT_ONCE, max(1, MOST_BYTES // max(size, 1)))
-    play = jax.jit(lambda solutions, key: policy.algorithm.score(policy.state, solutions, key)[:3])
+    play = jax.jit(lambda solutions, key: policy.algorithm.archived.score(policy.state, solutions, key)[:3])
     key, parts = keys.of_elites(key), []
     for index in range(-(-total // block)):
         rows = np.arange(index * block, (index + 1) * block) % total // each  # the last block begins again from the first

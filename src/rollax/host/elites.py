@@ -6,21 +6,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from rollax.archives.core import Elites
+from rollax.archives.core import Archive, Elites
 from rollax.errors import UsageError
 from rollax.typed import typed
 
 
-def check_archive(policy: Any) -> None:
-    """Raises UsageError when a policy's run has no archive."""
-    if policy.algorithm.elites is None:
+def archive_of(policy: Any) -> tuple[Archive, Any]:
+    """The archive of a policy's run and its state. Raises UsageError when it has none."""
+    if policy.algorithm.archived is None:
         raise UsageError(f"{policy.spec.algorithm} keeps no archive: train map_elites or another quality-diversity algorithm")
+    return policy.algorithm.archived.archive(policy.state)
 
 
 def of_policy(policy: Any) -> Elites:
     """All places of the archive of a policy's run, as NumPy arrays. Raises UsageError when it has none, or it is empty."""
-    check_archive(policy)
-    found = jax.device_get(jax.jit(policy.algorithm.elites)(policy.state))
+    archive, state = archive_of(policy)
+    found = jax.device_get(jax.jit(archive.elites)(state))
     if not found.mask.any():
         raise UsageError(f"the archive is empty at step {policy.step:,}: take a later checkpoint")
     return found
@@ -66,8 +67,14 @@ def chosen(policy: Any, descriptor: Sequence[float] | None, cell: Sequence[int] 
     place = nearest(found, descriptor) if descriptor is not None else in_cell(policy, found, cell)
     shown = ", ".join(f"{x:.3g}" for x in found.scored.descriptor[place])
     note = f"the elite at descriptor ({shown}) has fitness {found.scored.fitness[place]:.4g}"
-    state = policy.algorithm.with_elite(policy.state, place)
-    return policy._replace(state=state, warnings=[*policy.warnings, note])
+    return with_elite(policy, place)._replace(warnings=[*policy.warnings, note])
+
+
+def with_elite(policy: Any, place: int) -> Any:
+    """The policy that plays the elite at a place of its archive."""
+    archive, state = archive_of(policy)
+    state = policy.algorithm.archived.with_archive(policy.state, archive.with_best(state, place))
+    return policy._replace(state=state)
 
 
 def nearest(found: Elites, descriptor: Any) -> int:

@@ -15,7 +15,7 @@ from rollax.errors import UsageError
 from rollax.host import elites, keys, logging, run_folder
 from rollax.host.api import Policy, load
 from rollax.host.checkpoint import Checkpoints
-from rollax.host.corrected import added, archive_of, cells_of
+from rollax.host.corrected import added, archive_with_cells, cells_of
 from rollax.host.settings import Spec
 
 
@@ -63,9 +63,9 @@ def merge_archives(runs: Sequence[Policy | Path | str], *, folder: Path | str | 
     first, parts = policies[0], [filled(policy) for policy in policies]
     for policy, part in zip(policies[1:], parts[1:], strict=True):
         check_alike(first, policy, parts[0], part)
-    archive, state = archive_of(first)
+    archive, state = archive_with_cells(first)
     everyone = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    state = first.algorithm.with_archive(first.state, added(archive, state, everyone))
+    state = first.algorithm.archived.with_archive(first.state, added(archive, state, everyone))
     spec = _single(first.spec, first, folder)
     frames = spec.config.steps_per_update
     step = -(-sum(policy.step for policy in policies) // frames) * frames  # whole updates
@@ -112,7 +112,7 @@ def save(policy: Policy, folder: Path) -> None:
     spec, algorithm = policy.spec, policy.algorithm
     config = dataclasses.replace(spec.config, total_updates=float(spec.total_updates))
     whole = jax.jit(algorithm.init)(keys.training(spec.options.seed), config)
-    archive, state = archive_of(policy)
+    archive, state = archive_with_cells(policy)
     values = {name: float(x) for name, x in archive.metrics(state, config.qd_offset).items()}
     run_folder.create(spec)
     lines = logging.json_lines(folder / run_folder.METRICS)
@@ -120,7 +120,7 @@ def save(policy: Policy, folder: Path) -> None:
     lines.sync()
     lines.close()
     with contextlib.closing(Checkpoints(folder / run_folder.CHECKPOINTS)) as checkpoints:
-        checkpoints.save(policy.step, algorithm.with_archive(whole, state), values, run_folder.made_with(spec))
+        checkpoints.save(policy.step, algorithm.archived.with_archive(whole, state), values, run_folder.made_with(spec))
 
 
 def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparison:
@@ -131,7 +131,7 @@ def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparis
     first, second = (run if isinstance(run, Policy) else load(run) for run in (a, b))
     parts = filled(first), filled(second)
     check_alike(first, second, *(part._replace(solution=(), extras=()) for part in parts))
-    archive, state = archive_of(first)
+    archive, state = archive_with_cells(first)
     best = [_best_by_cell(archive, state, part) for part in parts]
     cells = np.flatnonzero(np.isfinite(best[0]) | np.isfinite(best[1]))
     measure = lambda x: qd_metrics(jnp.asarray(x), jnp.isfinite(x), first.state.config.qd_offset)  # noqa: E731

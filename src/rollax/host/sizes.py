@@ -31,12 +31,12 @@ def check_state(spec: Spec, one: Any, algorithm: Algorithm) -> None:
 
 def cells_beyond(algorithm: Algorithm, one: Any) -> int:
     """How many cells metrics are of that the archive's state has no places for: a population is laid on a grid for them."""
-    get, found = algorithm.archive, [0]
-    if get is None:
+    archived, found = algorithm.archived, [0]
+    if archived is None:
         return 0
 
     def look(state: Any) -> None:
-        archive, _ = get(state)
+        archive, _ = archived.archive(state)
         found.append(archive.num_cells - archive.size)
 
     jax.eval_shape(look, one)

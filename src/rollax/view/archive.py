@@ -29,7 +29,8 @@ def draw_if_any(folder: Path) -> list[Path]:
     if not has_archive(folder):
         return []
     policy, figures = load(folder), Path(folder) / "figures"
-    if not np.any(policy.algorithm.elites(policy.state).mask):
+    archive, state = elites.archive_of(policy)
+    if not int(archive.num_elites(state)):
         return []
     drawn = [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
     if getattr(policy.spec.config, "objectives", ()):
@@ -69,11 +70,9 @@ def shape_of(policy: Policy, found: Elites) -> tuple[int, ...] | None:
     return policy.spec.config.grid if found.is_grid else None
 
 
-def bounds_of(policy: Policy) -> tuple[Any, Any] | None:
-    """The bounds of the archive's descriptors, as far as it tells."""
-    if policy.algorithm.archive is None:
-        return None
-    archive, _ = policy.algorithm.archive(policy.state)
+def bounds_of(policy: Policy) -> tuple[Any, Any]:
+    """The bounds of the archive's descriptors."""
+    archive, _ = elites.archive_of(policy)
     return archive.low, archive.high
 
 

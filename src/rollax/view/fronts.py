@@ -21,7 +21,7 @@ def picture(policy: Any) -> bytes:
 
     config, found = policy.spec.config, elites.of_policy(policy)
     volume = volumes(found, config.reference)
-    archive, _ = policy.algorithm.archive(policy.state)
+    archive, _ = elites.archive_of(policy)
     best = elites.best_of_cells(found)
     layout = cells.of_elites(best, config.grid if found.is_grid else None, (archive.low, archive.high))
     buffer, each = io.BytesIO(), int(found.per_cell)

@@ -120,7 +120,7 @@ def frames(policy: Policy, places: list[int], seed: int, greedy: bool) -> list[t
     is_end = getattr(policy.environment, "descriptor_extraction", "final") == "final"
     shown = []
     for place in places:
-        elite = policy._replace(state=policy.algorithm.with_elite(policy.state, place))
+        elite = elites.with_elite(policy, place)
         played = play_from(elite, run, first, run_key, FRAMES).frames
         shown.append((played[-1 if is_end else len(played) // 2], float(np.mean(played[-1].total))))
     return shown
