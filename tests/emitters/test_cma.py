@@ -20,8 +20,7 @@ class Reference:
         self.decompose()
 
     def decompose(self) -> None:
-        values, self.basis = np.linalg.eigh(self.covariance)
-        self.scales = np.sqrt(values)
+        self.factor = np.linalg.cholesky(self.covariance)
 
     def adapt(self, ranked: np.ndarray, parents: int) -> None:
         n = len(self.mean)
@@ -34,9 +33,8 @@ class Reference:
         damps = 1 + 2 * max(0, np.sqrt((mu - 1) / (n + 1)) - 1) + cs
         steps = [(x - self.mean) / self.sigma for x in ranked[:parents]]
         step = sum(w * y for w, y in zip(weights, steps, strict=True))
-        inverse_root = self.basis @ np.diag(1 / self.scales) @ self.basis.T
         self.generation += 1
-        self.sigma_path = (1 - cs) * self.sigma_path + np.sqrt(cs * (2 - cs) * mu) * inverse_root @ step
+        self.sigma_path = (1 - cs) * self.sigma_path + np.sqrt(cs * (2 - cs) * mu) * np.linalg.solve(self.factor, step)
         length = np.sum(self.sigma_path**2) / n
         self.is_calm = calm = length / (1 - (1 - cs) ** (2 * self.generation)) < 2 + 4 / (n + 1)
         self.path = (1 - cc) * self.path + calm * np.sqrt(cc * (2 - cc) * mu) * step
@@ -99,4 +97,25 @@ def test_when_a_search_is_over() -> None:
     assert not cma.has_converged(search, *apart)
     assert cma.has_converged(search, apart[0], apart[0])
     assert cma.has_converged(search._replace(sigma=jnp.asarray(1e-12)), *apart)
-    assert cma.has_converged(search._replace(scales=jnp.asarray([1e-8, 1.0, 1.0])), *apart)
+    assert cma.has_converged(search._replace(factor=jnp.diag(jnp.asarray([1e-8, 1.0, 1.0]))), *apart)
+
+
+def test_a_singular_covariance_is_decomposed() -> None:
+    """Of one direction alone, and with rounding below 0; of what is no covariance the factor before stays."""
+    search = cma.begin(jnp.zeros(50), 1.0)
+    line = jnp.linspace(1.0, 2.0, 50)
+    for covariance in (jnp.outer(line, line), jnp.outer(line, line) - 1e-6 * jnp.eye(50)):
+        factor = cma.decompose(search._replace(covariance=covariance)).factor
+        assert jnp.allclose(factor @ factor.T, covariance, atol=1e-3)
+        assert jnp.all(jnp.triu(factor, 1) == 0) and jnp.all(jnp.diagonal(factor) > 0)
+    for covariance in (-jnp.eye(50), jnp.full((50, 50), jnp.nan)):
+        assert jnp.all(cma.decompose(search._replace(covariance=covariance)).factor == jnp.eye(50))
+
+
+def test_samples_have_the_covariance() -> None:
+    """Of a random one, by 200,000 samples."""
+    root = jax.random.normal(jax.random.key(0), (4, 4))
+    search = cma.decompose(cma.begin(jnp.ones(4), 2.0)._replace(covariance=root @ root.T))
+    points = cma.sample(search, jax.random.key(1), 200_000)
+    np.testing.assert_allclose(np.cov(points.T), 4 * root @ root.T, atol=0.6)
+    np.testing.assert_allclose(points.mean(axis=0), 1.0, atol=0.03)

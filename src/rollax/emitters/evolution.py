@@ -45,8 +45,8 @@ def evolution(archive: Archive, num_emitters: int, sigma: Any, rules: Rules) -> 
         size = sum(x[0].size for x in jax.tree.leaves(solutions))
         if size > MOST_NUMBERS:
             raise UsageError(
-                f"CMA-ES decomposes a covariance of {size:,} x {size:,} for each of {num_emitters} searches, which takes "
-                f"minutes beyond {MOST_NUMBERS:,}: take smaller networks (--network.hidden 16), or map_elites or me_es"
+                f"CMA-ES learns a covariance of {size:,} x {size:,} for each of {num_emitters} searches, which takes too long "
+                f"beyond {MOST_NUMBERS:,}: take smaller networks (--network.hidden 16), or map_elites or me_es"
             )
         search, directions = begun(flat(jax.tree.map(lambda x: x[::share], solutions)), key)
         example = jax.tree.map(lambda x: x[0], solutions)
