@@ -45,7 +45,7 @@ def same_archive(a: dict[str, np.ndarray], b: dict[str, np.ndarray], per_cell: i
     [
         ("map_elites", ARM),
         ("map_elites", ARM | {"cvt_cells": 50}),
-        ("cma_mae", ARM | {"batch_size": 32, "num_emitters": 4, "threshold_start": -1.0, "grid": (4, 4)}),
+        ("cma_mae", ARM | {"num_emitters": 4, "threshold_start": -1.0}),
         ("dns", ARM | {"population_size": 40}),
         ("mome", ARM | {"grid": (4, 4), "iso_sigma": 0.3}),
     ],

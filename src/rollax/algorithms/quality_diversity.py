@@ -81,7 +81,6 @@ def quality_diversity(
     `make_emitter(config, archive, scorer)` an emitter; `watch(config)` says what scores hold besides fitness and descriptor.
     `init` raises UsageError when they do not go together.
     """
-
     parts = functools.partial(assemble, environment, make_archive, make_emitter, watch)
 
     def init(key: jax.Array, config: Any) -> QDState:

@@ -84,7 +84,7 @@ def sound(batch: Scored, low: tuple[float, ...], high: tuple[float, ...]) -> Sou
     lowest, highest = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
     finite = jnp.isfinite(batch.fitness)
     for scores in jax.tree.leaves((batch.descriptor, batch.extras)):
-        finite &= jnp.all(jnp.isfinite(scores.reshape(finite.shape[0], -1)), axis=1)
+        finite &= jnp.all(jnp.isfinite(scores), axis=tuple(range(1, scores.ndim)))
     descriptor = jnp.where(finite[:, None], batch.descriptor, lowest)
     return Sound(finite, descriptor, finite & jnp.any((descriptor < lowest) | (descriptor > highest), axis=-1))
 
