@@ -142,8 +142,8 @@ def nearest_around(cells: Voronoi, point: jax.Array, side: int) -> tuple[jax.Arr
     listed = jnp.where(is_inside[:, None], cells.bins[bins], number).reshape(-1)
     squares = squared_distances(point[None], cells.centroids[jnp.minimum(listed, number - 1)])[0]
     squares = jnp.where(listed < number, squares, jnp.inf)
-    least = jnp.min(squares)
-    found = jnp.min(jnp.where(squares == least, listed, number))
+    smallest = jnp.min(squares)
+    found = jnp.min(jnp.where(squares == smallest, listed, number))
     # All within the bins searched was compared; the border bins hold what is out of bounds as well.
     to_border = jnp.minimum(point * side - (place - REACH), place + REACH + 1 - point * side)
     to_border = jnp.where(place - REACH <= 0, place + REACH + 1 - point * side, to_border)
@@ -152,7 +152,7 @@ def nearest_around(cells: Voronoi, point: jax.Array, side: int) -> tuple[jax.Arr
     reach = jnp.min(jnp.where(reaches_all, jnp.inf, to_border)) / side
     # `number` where the compiler has computed the distances twice and rounded them differently.
     is_found = (found < number) & jnp.all(cells.is_whole[bins] | ~is_inside)
-    return found, is_found & (jnp.sqrt(least) < reach * (1 - 1e-5))
+    return found, is_found & (jnp.sqrt(smallest) < reach * (1 - 1e-5))
 
 
 def squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
