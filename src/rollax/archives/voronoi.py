@@ -169,10 +169,10 @@ def nearest_of_all(centroids: jax.Array, points: jax.Array) -> jax.Array:
 
     def of_block(points: jax.Array) -> jax.Array:
         squares = squared_distances(points, centroids)
-        least = jnp.min(squares, axis=1, keepdims=True)
+        smallest = jnp.min(squares, axis=1, keepdims=True)
         # Faster than `argmin`, which the compiler does not vectorize; but it may compute distances twice, and round them
-        # differently, so that none is equal to the least.
-        found = jnp.min(jnp.where(squares == least, jnp.arange(number)[None, :], number), axis=1)
+        # differently, so that none is equal to the smallest.
+        found = jnp.min(jnp.where(squares == smallest, jnp.arange(number)[None, :], number), axis=1)
         is_found = jnp.all(found < number)
         return jax.lax.cond(is_found, lambda: found, lambda: jnp.argmin(squares, axis=1).astype(found.dtype))
 
