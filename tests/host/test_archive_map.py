@@ -104,6 +104,25 @@ def test_only_where_there_is_room() -> None:
     assert "a map" in file.getvalue()
 
 
+def test_how_far_it_is_stands_in_a_narrow_terminal() -> None:
+    """Figures take more lines where there is no room for them; none of them is cut off."""
+    show, file = live(width=80)
+    figures = {
+        "coverage": "0.9727",
+        "qd_score": "6.079e+04",
+        "fitness_best": "-9.244",
+        "evaluations/s": "5,094",
+        "left": "0:01",
+    }
+    show.progress(1, 10, figures)
+    show.close()
+    out = Text.from_ansi(file.getvalue()).plain
+    assert "…" not in out and " 10%" in out and "training" in out and "━╺━" in out
+    assert [word for word in out.split() if word in {*figures, *figures.values()}] == [
+        x for pair in figures.items() for x in pair
+    ]
+
+
 def trained(folder: Path, algorithm: str = "map_elites", environment: str = "task/arm", **more: Any) -> str:
     show, file = live()
     config = {"batch_size": 32, "num_iterations": 2, "grid": (8, 8)}

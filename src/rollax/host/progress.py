@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 60, 24  # characters that a terminal must have for a picture beside all else
@@ -85,7 +86,7 @@ class Live:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", table_column=Column()),  # which takes more lines where there is no room
         )
         self._bar = Bar(*columns, console=console, refresh_per_second=8)
         self._task: Any = self._bar.add_task("starting", total=None, figures="")
