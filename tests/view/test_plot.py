@@ -1,5 +1,6 @@
 """Learning curves are drawn of whatever a run has recorded, and overwrite nothing that is not theirs."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -258,3 +259,12 @@ def test_every_type_of_agents_has_a_curve(tmp_path):
     assert [curve.label for curve in curves.curves_of([prey, predator])] == ["prey", "predator"]
     assert not np.array_equal(prey.metrics["entropy"], predator.metrics["entropy"])
     assert plots.plot([folder]).is_file()
+
+
+@pytest.mark.parametrize(("algorithm", "unit"), [("ppo", "steps"), ("map_elites", "evaluations")])
+def test_speed_is_in_what_an_algorithm_counts(run, algorithm, unit):
+    curve = curves.curves_of(curves.read_run(run))[0]
+    spec = dataclasses.replace(curve.run.spec, algorithm=algorithm)
+    axis = Figure().subplots()
+    plots._panel(axis, [curve._replace(run=curve.run._replace(spec=spec))], "steps_per_second")
+    assert axis.get_title(loc="left") == f"{unit} per second"

@@ -29,7 +29,7 @@ PANELS = {
     "explained_variance": "explained variance",
     "clip_fraction": "clipped fraction",
     "learning_rate": "learning rate",
-    "steps_per_second": "steps per second",
+    "steps_per_second": "{unit} per second",  # steps, or evaluations
 }
 # Okabe and Ito (2008): eight colors that remain apart for color-blind eyes; yellow is left out, being too light for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

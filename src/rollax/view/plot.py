@@ -12,6 +12,7 @@ import numpy as np
 from rollax.errors import UsageError
 from rollax.host.files import write_atomically
 from rollax.host.lineage import read as read_lineage
+from rollax.host.settings import entry
 from rollax.host.statistics import bootstrap_interval, interquartile_mean
 from rollax.view import lineage
 from rollax.view.curves import PANELS, Curve, Run, curves_of, read_run
@@ -236,7 +237,8 @@ def _panel(axis: Any, curves: list[Curve], name: str) -> None:
         is_of_all = is_common and len(curve.members) < len(curve.run.spec.members())
         shown = curve._replace(color="#555555", dash="-") if is_of_all else curve
         _draw(axis, shown, curve.run.step, values[:, :, None], _middle_half, "")
-    axis.set_title(PANELS[name], loc="left", fontsize=9)
+    unit = entry(curves[0].run.spec.algorithm).unit
+    axis.set_title(PANELS[name].format(unit=unit), loc="left", fontsize=9)
     if _spans_decades(axis):
         axis.set_yscale("log")
     _finish(axis, "no finite values", small=True, is_count=name == "steps_per_second")
