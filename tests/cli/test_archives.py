@@ -9,6 +9,7 @@ import pytest
 
 import rollax as library
 from rollax.cli.main import main
+from rollax.cli.runs import commas_apart
 
 Rollax = Callable[..., Any]
 SMALL = ["--config.batch-size", "32", "--config.num-iterations", "2", "--config.grid", "6", "6", "--total-steps", "320"]
@@ -95,3 +96,12 @@ def test_what_has_no_sheet(
 ) -> None:
     outcome = rollax("render", folders.get(run, finished), *words)
     assert outcome.code == 2 and message in outcome.err and outcome.out == "" and list(Path().iterdir()) == []
+
+
+def test_numbers_of_a_cell_may_have_commas(rollax: Rollax, folders: dict[str, Path]) -> None:
+    """As with blanks; whatever else has commas stays as it is."""
+    assert commas_apart(["a,b", "--cell", "3,4", "--descriptor", "-0.5,1e-3", "1,2/run"]) == (
+        ["a,b", "--cell", "3", "4", "--descriptor", "-0.5", "1e-3", "1,2/run"]
+    )
+    outcome = rollax("render", folders["maze"], "--descriptor", "0.5,0.5", "--out", "apart.gif")
+    assert outcome.code == 0, outcome.err

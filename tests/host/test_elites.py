@@ -11,9 +11,14 @@ from PIL import Image
 import rollax
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
+from rollax.view import archive as archives
+from rollax.view import compared
+from rollax.view import render as renders
+from rollax.view import sheet as sheets
 from rollax.view.archive import draw_if_any, picture
+from rollax.view.draw import drawing_of
 from rollax.view.plot import plot
-from rollax.view.render import render
+from rollax.view.render import render, with_note
 
 SMALL = {"batch_size": 32, "num_iterations": 2, "grid": (6, 6), "qd_offset": 100.0}
 OPTIONS = {"eval_episodes": 4, "eval_count": 2, "tensorboard": False, "log_lines": 10}
@@ -97,6 +102,32 @@ def test_pictures(run: Any) -> None:
     with Image.open(path) as image:
         assert image.format == "PNG" and min(image.size) > 500
     assert render(run.folder, descriptor=(0.5, 0.5), max_frames=20).exists()
+
+
+def test_a_picture_says_which_elite_it_is(run: Any, tmp_path: Path) -> None:
+    """On one more line beneath it."""
+    chosen, best = (
+        render(run.folder, tmp_path / f"{name}.gif", max_frames=4, **which)
+        for name, which in (("chosen", {"descriptor": (0.5, 0.5)}), ("best", {}))
+    )
+    with Image.open(chosen) as a, Image.open(best) as b:
+        assert a.height > b.height
+    environment = rollax.load(run.folder).environment
+    noted = with_note(drawing_of(environment), "the elite at descriptor")
+    assert noted.notes is not None and noted.notes(environment, None, None)[-1] == "the elite at descriptor"
+
+
+def test_warnings_of_a_checkpoint_are_passed_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that another was taken, as the last is damaged."""
+    damaged = rollax.load(run.folder)._replace(warnings=["the last one is damaged"])
+    for module in (archives, compared, renders, sheets):
+        monkeypatch.setattr(module, "load", lambda *_, **__: damaged)
+    told: list[str] = []
+    draw_if_any(run.folder, told.append)
+    compared.draw_if_both(run.folder, run.folder, run.folder / "both.png", told.append)
+    render(run.folder, max_frames=4, tell=told.append)
+    sheets.sheet(run.folder, 1, tell=told.append)
+    assert told == ["the last one is damaged"] * 5
 
 
 @pytest.mark.parametrize(("shape", "dimensions"), [((5,), 1), ((2, 3, 2), 3), ((2, 2, 2, 3), 4), (None, 2), (None, 5)])

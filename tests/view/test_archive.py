@@ -105,6 +105,11 @@ def test_a_run_leaves_a_picture_and_a_table(folders, kind):
         np.testing.assert_array_equal(np.array([row[name] for row in rows], column.dtype), column)
 
 
+def test_of_a_population_a_title_names_the_member(tmp_path):
+    folder = trained(tmp_path / "run", sweep={"iso_sigma": [0.01, 0.1]}, seed=3)
+    assert archive.title_of(rollax.load(folder, member=1)).endswith("evaluations\nmember 1 (iso_sigma 0.1, seed 3)")
+
+
 def test_a_run_without_an_archive_leaves_none(run):
     assert archive.draw_if_any(run) == []
 

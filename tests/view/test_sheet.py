@@ -10,6 +10,7 @@ from rollax.archives.core import Elites, Scored
 from rollax.errors import UsageError
 from rollax.host.elites import of_policy
 from rollax.view import sheet as sheets
+from rollax.view.render import render
 from rollax.view.sheet import in_reading_order, sheet, spread
 
 
@@ -103,8 +104,9 @@ def test_what_has_no_sheet(maze, run, tmp_path):
     options = {"eval_episodes": 4, "eval_count": 1, "tensorboard": False, "run_dir": tmp_path / "arm"}
     config = {"batch_size": 32, "num_iterations": 2, "grid": (6, 6)}
     arm = rollax.train("map_elites", "task/arm", config=config, total_steps=64, options=options, quiet=True).folder
-    with pytest.raises(UsageError, match="task/arm has no picture"):
-        sheet(arm, 4)
+    for draw in (lambda: sheet(arm, 4), lambda: render(arm)):
+        with pytest.raises(UsageError, match="task/arm has no picture.*rollax plot"):
+            draw()
 
 
 def test_a_tile_names_the_cell_of_a_front(maze):

@@ -1,6 +1,7 @@
 """The commands that look at runs: eval, plot, render."""
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rollax.typed import shown
 MOST_NUMBERS = 50  # of a curve in a line
 MOST_RENDERED = 1000  # episodes
 LONGEST_STEP = 18  # digits
+NUMBERS = re.compile(r"[-+.\deE]+(,[-+.\deE]+)+")  # with commas between them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
     _check(given)
     policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member, eval_arguments=single(eval_env))
     for warning in policy.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     started = time.monotonic()
     key = jax.random.key(given.seed)
     numbers, played = policy.evaluate(episodes, key, not given.stochastic, given.descriptor)
@@ -97,14 +99,20 @@ def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
         print(f"playing every elite anew, {episodes} episodes each (--no-archive leaves this out)", file=sys.stderr)
     numbers, _ = policy.corrected(episodes, key)
     if not given.json:
-        each, best = numbers["episodes_per_elite"], numbers["corrected_fitness_best"]
+        each, best, loss = numbers["episodes_per_elite"], numbers["corrected_fitness_best"], numbers["fitness_loss"]
+        changed = f"{'rose' if loss < 0 else 'fell'} by {abs(loss):.4g}"
         print(
             f"  corrected archive ({numbers['elites']:,} elites, {each} episode{'s' * (each > 1)} each)\n"
             f"           coverage {numbers['corrected_coverage']:.4g}  QD score {numbers['corrected_qd_score']:,.6g}  "
             f"fitness best {best:.4g}, mean {numbers['corrected_fitness_mean']:.4g}\n"
-            f"           fitness fell by {numbers['fitness_loss']:.4g} in the mean; {numbers['kept_cell']:.1%} kept their cell"
+            f"           fitness {changed} in the mean; {numbers['kept_cell']:.1%} kept their cell"
         )
     return numbers
+
+
+def warn(warning: str) -> None:
+    """Beside what a command prints for other programs to read."""
+    print(f"warning: {warning}", file=sys.stderr)
 
 
 def _check(given: "Evaluate | Render") -> None:
@@ -174,8 +182,8 @@ def of_archives(runs: list[Path], curves: Path) -> list[Path]:
     from rollax.view import archive, compared
 
     if len(runs) == 2:
-        return compared.draw_if_both(runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"))
-    return archive.draw_if_any(runs[0]) if len(runs) == 1 else []
+        return compared.draw_if_both(runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"), warn)
+    return archive.draw_if_any(runs[0], warn) if len(runs) == 1 else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +221,7 @@ def render(arguments: list[str], shared: Shared) -> int:
     from rollax.view.render import render as draw
     from rollax.view.text import show
 
-    given = parse(Render, arguments, "rollax render")
+    given = parse(Render, commas_apart(arguments), "rollax render")
     _check(given)
     if not 1 <= given.episodes <= MOST_RENDERED:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")
@@ -225,8 +233,19 @@ def render(arguments: list[str], shared: Shared) -> int:
     if given.text:
         show(given.run, greedy=not given.stochastic, **which)
         return 0
-    print(draw(given.run, given.out, greedy=not given.stochastic, descriptor=given.descriptor, cell=given.cell, **which))
+    elite = {"descriptor": given.descriptor, "cell": given.cell}
+    print(draw(given.run, given.out, greedy=not given.stochastic, tell=warn, **elite, **which))
     return 0
+
+
+def commas_apart(arguments: list[str]) -> list[str]:
+    """`--cell 3,4` and `--descriptor 0.5,1` as with blanks."""
+    option, apart = "", list[str]()
+    for word in arguments:
+        option = word if word.startswith("--") else option
+        is_list = option in ("--cell", "--descriptor") and NUMBERS.fullmatch(word)
+        apart += word.split(",") if is_list else [word]
+    return apart
 
 
 def of_sheet(given: Render, number: int) -> int:
@@ -237,5 +256,5 @@ def of_sheet(given: Render, number: int) -> int:
     for name in (name for name, is_given in others.items() if is_given):
         raise UsageError(f"--sheet shows an episode of each of many elites: leave --{name} out")
     greedy = not given.stochastic
-    print(sheet(given.run, number, given.out, given.checkpoint, given.seed, greedy, member=given.member))
+    print(sheet(given.run, number, given.out, given.checkpoint, given.seed, greedy, member=given.member, tell=warn))
     return 0

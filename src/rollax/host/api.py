@@ -163,7 +163,7 @@ def _run(
             session = loop.Session(spec, folder, program, show, metrics)
             show.message(words.of_program(program))
             result = loop.run(session, request)
-            for line in words.at_the_end(result, spec):
+            for line in words.at_the_end(result, spec, program.environment):
                 show.message(line)
             return result
         finally:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import jax
 
+from rollax.environments.core import Environment
 from rollax.host.loop import Result
 from rollax.host.program import Program
 from rollax.host.progress import duration, size
-from rollax.host.settings import Spec
+from rollax.host.settings import Spec, entry
+from rollax.networks.solutions import has_closed_form
 from rollax.typed import shown
 
 
@@ -36,8 +38,8 @@ def command() -> str:
     return os.path.relpath(beside) if beside.exists() else "python -m rollax"
 
 
-def at_the_end(result: Result, spec: Spec) -> list[str]:
-    """What a person is told at the end: the outcome and what to do next."""
+def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str]:
+    """What a person is told at the end: the outcome and what to do next; a closed form plays no episode to look at."""
     rollax = command()
     folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
@@ -47,11 +49,12 @@ def at_the_end(result: Result, spec: Spec) -> list[str]:
     if result.status == "nonfinite":
         return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
     best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint, on other episodes than chose it"
+    archive = " and its archive" if entry(spec.algorithm).unit == "evaluations" else ""
     return [
         *lines,
         f"  {rollax} eval {folder}      other episodes of its last policy",
         *([best] if spec.options.keep_best else []),
-        f"  {rollax} plot {folder}      its curves",
-        f"  {rollax} render {folder}    an episode to look at",
+        f"  {rollax} plot {folder}      its curves{archive}",
+        *([f"  {rollax} render {folder}    an episode to look at"] if not has_closed_form(environment) else []),
         f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
     ]

@@ -1,6 +1,7 @@
 """The archive of a run as a picture of fitness over descriptors, and as a table."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +18,46 @@ from rollax.view import cells, fronts
 from rollax.view.plot import STYLE
 
 
+def silent(warning: str) -> None:
+    """Tells nobody."""
+
+
 def has_archive(folder: Path) -> bool:
     """Whether a run has an archive that its folder alone tells of."""
     spec = read_spec(folder)
     return entry(spec.algorithm).unit == "evaluations" and not spec.own_environment
 
 
-def draw_if_any(folder: Path) -> list[Path]:
+def draw_if_any(folder: Path, tell: Callable[[str], object] = silent) -> list[Path]:
     """Draws the archive at the last checkpoint of a run into its figures/, and writes its table there; no file for a run
-    without one, or with an empty one."""
+    without one, or with an empty one. `tell` is called with the warnings of `load`."""
     if not has_archive(folder):
         return []
     policy, figures = load(folder), Path(folder) / "figures"
+    for warning in policy.warnings:
+        tell(warning)
     archive, state = elites.archive_of(policy)
     if not int(archive.num_elites(state)):
         return []
     drawn = [draw(policy, figures / "archive.png"), write_table(policy, figures / "archive.csv")]
     if getattr(policy.spec.config, "objectives", ()):
-        drawn.insert(1, write(figures / "fronts.png", fronts.picture(policy)))
+        drawn.insert(1, write(figures / "fronts.png", fronts.picture(policy, title_of(policy))))
     return drawn
 
 
 def draw(policy: Policy, target: Path) -> Path:
     """Writes the picture of a policy's archive. Raises UsageError when there is none, or when it cannot be written."""
     found = elites.best_of_cells(elites.of_policy(policy))
+    return write(target, picture(found, shape_of(policy, found), title_of(policy), bounds_of(policy)))
+
+
+def title_of(policy: Policy) -> str:
+    """What a picture of a policy's archive shows; of a population also which member, by what tells it from the others."""
     title = f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations"
-    return write(target, picture(found, shape_of(policy, found), title, bounds_of(policy)))
+    if policy.member is None:
+        return title
+    told = ", ".join(f"{name} {value:g}" for name, value in policy.spec.members()[policy.member].items())
+    return f"{title}\nmember {policy.member} ({told})"
 
 
 def write_table(policy: Policy, target: Path) -> Path:
@@ -105,4 +120,4 @@ def draw_elites(axis: Any, found: Elites, layout: cells.Layout, **colors: Any) -
         return cells.draw(axis, layout, np.where(found.mask, found.scored.fitness, np.nan), **colors)
     second = descriptor[:, 1] if descriptor.shape[1] > 1 else np.zeros(len(descriptor))
     cells.name_axes(axis, layout)
-    return axis.scatter(descriptor[:, 0], second, c=fitness, s=9, **colors)
+    return axis.scatter(descriptor[:, 0], second, c=fitness, s=9, clip_on=False, **colors)

@@ -1,6 +1,7 @@
 """The archives of two runs side by side, and where one of them is fitter."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from rollax.host import elites
 from rollax.host.api import Policy, load
 from rollax.host.merging import Comparison, compare_archives
 from rollax.view import cells
-from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, write
+from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, silent, write
 from rollax.view.plot import STYLE
 
 DIFFERENCE = "RdBu"  # from the first one's red to the second one's blue
@@ -29,11 +30,16 @@ class Shown(NamedTuple):
     layout: cells.Layout
 
 
-def draw_if_both(first: Path, second: Path, target: Path) -> list[Path]:
-    """Draws the archives of two runs with the same descriptors, at their last checkpoints; no file for others."""
+def draw_if_both(first: Path, second: Path, target: Path, tell: Callable[[str], object] = silent) -> list[Path]:
+    """Draws the archives of two runs with the same descriptors, at their last checkpoints; no file for others.
+
+    `tell` is called with the warnings of `load`.
+    """
     if not (has_archive(first) and has_archive(second)):
         return []
     policies = load(first), load(second)
+    for warning in [*policies[0].warnings, *policies[1].warnings]:
+        tell(warning)
     try:
         comparison = compare_archives(*policies)
     except UsageError:  # of other environments, or empty: there is nothing to compare

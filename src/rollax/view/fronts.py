@@ -14,7 +14,7 @@ from rollax.view import cells
 from rollax.view.plot import STYLE
 
 
-def picture(policy: Any) -> bytes:
+def picture(policy: Any, title: str) -> bytes:
     """A PNG: the first two objectives of every elite, colored by its cell's hypervolume, and these over descriptors."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ def picture(policy: Any) -> bytes:
         left.set_title(f"{len(places):,} elites in {np.isfinite(volume).sum():,} cells")
         figure.colorbar(cells.draw(right, layout, volume, cmap=cells.COLORS), ax=right, label="hypervolume of the front")
         right.set_title(f"MOQD score {np.nansum(volume):.5g}")
-        figure.suptitle(f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations")
+        figure.suptitle(title)
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 

@@ -19,9 +19,11 @@ from rollax.host import keys
 from rollax.host.api import Policy, load
 from rollax.host.files import write_atomically
 from rollax.host.program import eval_steps
+from rollax.networks.solutions import has_closed_form
 from rollax.spaces import Ball, Box
 from rollax.view import draw
 from rollax.view import scene as scenes
+from rollax.view.archive import silent
 
 CHUNK = 64  # steps in one call of the device
 COLORS = 128
@@ -74,14 +76,16 @@ def render(
     cell: Sequence[int] | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    tell: Callable[[str], object] = silent,
 ) -> Path:
     """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given.
 
     An episode of more than `max_frames / episodes` steps shows every second one, every fourth, ..., and says so in the picture.
     `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`;
-    `descriptor`, `cell`: as for `Policy.elite`.
+    `descriptor`, `cell`: as for `Policy.elite`; `tell` is called with the warnings of `load`.
 
-    Raises UsageError when there is no such run or checkpoint, or when `out` is no .gif or cannot be written.
+    Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out`
+    is no .gif or cannot be written.
     """
     target = Path(folder) / "figures" / "episode.gif" if out is None else Path(out)
     if target.suffix.lower() != ".gif":
@@ -90,9 +94,13 @@ def render(
         if value < least:
             raise UsageError(f"{name} ({value}) must be at least {least}")
     policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    for warning in policy.warnings:
+        tell(warning)
+    require_episodes(policy, folder)
+    drawing = draw.drawing_of(policy.environment)
     if descriptor is not None or cell is not None:
         policy = policy.elite(descriptor, cell)
-    drawing = draw.drawing_of(policy.environment)
+        drawing = with_note(drawing, policy.warnings[-1])  # which elite it is
     plays = play_all(policy, seed, episodes, greedy, max_frames // episodes)
     pictures = [picture(policy, drawing, play, frame) for play in plays for frame in play.frames]
     # Browsers show anything shorter than 20 ms as 100 ms.
@@ -104,6 +112,21 @@ def render(
     except OSError as error:
         raise UsageError(f"{target} cannot be written ({error}): choose another --out") from error
     return target
+
+
+def require_episodes(policy: Policy, folder: Path | str) -> None:
+    """Raises UsageError for a closed form, of which there is nothing to see."""
+    if has_closed_form(policy.environment):
+        raise UsageError(
+            f"{policy.environment.name} has no picture: its solutions are scored by a closed form and play no episode. Look at "
+            f"the archive with: rollax plot {folder}"
+        )
+
+
+def with_note(drawing: draw.Drawing, note: str) -> draw.Drawing:
+    """The drawing with one more line beneath."""
+    others = drawing.notes or (lambda *seen: [])
+    return drawing._replace(notes=lambda *seen: [*others(*seen), note])
 
 
 def play_keys(seed: int, episodes: int) -> jax.Array:

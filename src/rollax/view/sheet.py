@@ -15,12 +15,11 @@ from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
-from rollax.networks.solutions import has_closed_form
 from rollax.view import draw
 from rollax.view import scene as scenes
-from rollax.view.archive import bounds_of, shape_of, write
+from rollax.view.archive import bounds_of, shape_of, silent, write
 from rollax.view.cells import of_elites
-from rollax.view.render import Frame, play_from, play_keys, player, start
+from rollax.view.render import Frame, play_from, play_keys, player, require_episodes, start
 
 MOST = 144  # tiles
 TILE, GAP, HEAD, FOOT = 232, 12, 34, 50  # pixels: width of a picture, between tiles, above all, beneath each
@@ -47,6 +46,7 @@ def sheet(
     member: int | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    tell: Callable[[str], object] = silent,
 ) -> Path:
     """Writes a contact sheet of `number` elites spread over a run's archive: `figures/sheet.png` in the run, or `out`.
 
@@ -61,12 +61,10 @@ def sheet(
     if not 1 <= number <= MOST:
         raise UsageError(f"sheet ({number}) must be between 1 and {MOST} elites")
     policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    for warning in policy.warnings:
+        tell(warning)
     found = elites.of_policy(policy)
-    if has_closed_form(policy.environment):
-        raise UsageError(
-            f"{policy.environment.name} has no picture: its solutions are scored by a closed form and play no episode. Look at "
-            f"the archive with: rollax plot {folder}"
-        )
+    require_episodes(policy, folder)
     places = in_reading_order(found, spread(found, number, bounds_of(policy)))
     tiles = [
         tile(policy, found, place, *shown) for place, shown in zip(places, frames(policy, places, seed, greedy), strict=True)
