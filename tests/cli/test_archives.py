@@ -67,7 +67,8 @@ def test_plot_draws_archives(rollax: Rollax, folders: dict[str, Path], finished:
     two = rollax("plot", folders["maze"], folders["again"])
     assert two.lines == ["comparison.png", "comparison-archives.png"] and all(Path(line).exists() for line in two.lines)
     others = rollax("plot", folders["maze"], folders["arm"])  # of other environments: curves only
-    assert others.lines == ["comparison-2.png"]
+    assert others.lines == ["comparison-2.png"] and len(others.err.splitlines()) == 1
+    assert others.err.startswith("warning: the archives are not drawn side by side: ")
     assert rollax("plot", folders["maze"], finished).lines == ["comparison-3.png"]
     assert rollax("plot", folders["maze"], folders["again"], "--out", "curves.svg").lines == ["curves.svg"]
 

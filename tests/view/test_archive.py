@@ -122,10 +122,12 @@ def test_two_archives_are_drawn(folders, tmp_path, a, b):
 
 
 def test_what_cannot_be_compared_is_left_out(folders, run, tmp_path):
-    """Another algorithm, or another environment; nothing is written."""
-    other = trained(tmp_path / "sphere", environment="task/sphere", arguments={"dimensions": 8})
+    """Another algorithm, or another environment, which it tells of; nothing is written."""
+    other, told = trained(tmp_path / "sphere", environment="task/sphere", arguments={"dimensions": 8}), list[str]()
     for pair in ((folders["grid"], run), (run, folders["grid"]), (folders["grid"], other)):
-        assert compared.draw_if_both(*pair, tmp_path / "both.png") == []
+        assert compared.draw_if_both(*pair, tmp_path / "both.png", told.append) == []
+    (why,) = told
+    assert why.startswith("the archives are not drawn side by side: fitness in task/arm and in task/sphere cannot be compared")
     assert not (tmp_path / "both.png").exists()
 
 

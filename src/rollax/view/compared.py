@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 def draw_if_both(first: Path, second: Path, target: Path, tell: Callable[[str], object] = silent) -> list[Path]:
     """Draws the archives of two runs with the same descriptors, at their last checkpoints; no file for others.
 
-    `tell` is called with the warnings of `load`.
+    `tell` is called with the warnings of `load`, and with why two archives cannot be compared.
     """
     if not (has_archive(first) and has_archive(second)):
         return []
@@ -42,7 +42,8 @@ def draw_if_both(first: Path, second: Path, target: Path, tell: Callable[[str], 
         tell(warning)
     try:
         comparison = compare_archives(*policies)
-    except UsageError:  # of other environments, or empty: there is nothing to compare
+    except UsageError as error:  # of other environments, or empty: there is nothing to compare
+        tell(f"the archives are not drawn side by side: {error}")
         return []
     a, b = (shown(policy, Path(run).resolve().name) for policy, run in zip(policies, (first, second), strict=True))
     return [write(target, picture(a, b, comparison, layout_of_cells(policies[0])))]
