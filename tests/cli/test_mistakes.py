@@ -81,6 +81,9 @@ def refused(outcome: Any, *parts: str) -> None:
         (over(TRAIN, "--sweep.gamma", "0.9", "2"), ["gamma (2.0) must be between 0 and 1"]),
         (over(TRAIN, "--sweep.gamma", "high"), ["--sweep.gamma takes numbers, not 'high'"]),
         (over(TRAIN, "--sweep.gamma"), ["--sweep.gamma needs a value"]),
+        (over(TRAIN, "--config.gae-lambda", "0.9", "1"), ["--config.gae-lambda takes one number", "--sweep.gae-lambda 0.9 1"]),
+        (over(TRAIN, "--config.gae_lambda=0.9", "1e0"), ["--config.gae_lambda takes one number", "--sweep.gae-lambda 0.9 1e0"]),
+        (over(TRAIN, "--config.gae-lambda", "0.9", "high"), ["Unrecognized options: high"]),
         (
             over(TRAIN, "--network.shared", "--config.critic-epochs", "2"),
             ["config.critic_epochs (2)", "leave one of the two out"],

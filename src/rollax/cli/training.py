@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rollax.cli.shared import Shared
-from rollax.cli.words import close, number, parse, single, take
-from rollax.config import checked
+from rollax.cli.words import check_single, close, number, parse, single, take
+from rollax.config import checked, traced_fields
 from rollax.errors import UnknownNameError, UsageError
 from rollax.typed import shown
 
@@ -50,6 +50,7 @@ def train(arguments: list[str], shared: Shared) -> int:
     _check_environment(environment)
     tuned = preset(algorithm, environment)
     command = _command(algorithm, tuned)
+    check_single(rest, [name.replace("_", "-") for name in traced_fields(entry(algorithm).config)])
     given = " ".join(f"--env.{name.replace('_', '-')} {shown(value)}" for name, value in tuned.arguments.items())
     text = f"{TRAIN_HELP[:-1]}, with {given}." if given else TRAIN_HELP
     parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}", text)

@@ -1,5 +1,6 @@
 """Words of the command line: by hand options whose names are not known beforehand (`--env.NAME VALUE`), the rest by tyro."""
 
+import itertools
 import json
 import math
 import sys
@@ -59,6 +60,26 @@ def take(arguments: list[str], prefix: str) -> tuple[list[str], dict[str, list[s
 def single(taken: dict[str, list[str]]) -> dict[str, Any]:
     """One value as itself, several as a list."""
     return {name: values[0] if len(values) == 1 else values for name, values in taken.items()}
+
+
+def check_single(arguments: list[str], names: list[str]) -> None:
+    """Raises UsageError where several numbers are given to `--config.NAME` of these names: what is meant is a sweep."""
+    for position, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        after = itertools.takewhile(lambda each: not each.startswith("--"), arguments[position + 1 :])
+        values, name = [value] * bool(equals) + list(after), option.removeprefix("--config.").replace("_", "-")
+        if option.startswith("--config.") and name in names and len(values) > 1 and all(map(_is_number, values)):
+            raise UsageError(
+                f"{option} takes one number: to train with each of {len(values)}, --sweep.{name} {' '.join(values)}"
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def number(name: str, value: str) -> float:
