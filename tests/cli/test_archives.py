@@ -50,6 +50,14 @@ def test_eval_plays_so_many_episodes_by_default(rollax: Rollax, folders: dict[st
     assert "corrected_qd_score" not in rollax("eval", finished, "--json").object
 
 
+def test_eval_plays_no_episodes_of_a_closed_form(rollax: Rollax, folders: dict[str, Path]) -> None:
+    """Neither with the best elite nor with any other."""
+    text = rollax("eval", folders["arm"]).lines[:-1]
+    assert text[0].endswith(": a closed form, without episodes") and text[1].startswith("  return   ")
+    assert not [line for line in text if "length" in line or "interquartile" in line or "episodes each" in line]
+    assert any("elites, a closed form)" in line for line in text)
+
+
 def test_an_archive_that_is_empty(rollax: Rollax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start there is nothing to correct, and of no elites only curves are drawn."""
     words = ["train", "map_elites", *MAZE, *SMALL, "--run-dir", tmp_path / "kept", "--keep-last", "9"]

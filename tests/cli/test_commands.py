@@ -13,6 +13,7 @@ import rollax as library
 from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations, over
 from host.test_evaluate import Counting
 from rollax.environments import registry
+from rollax.host.evaluation import digits
 from rollax.version import __version__
 
 Rollax = Callable[..., Any]
@@ -56,7 +57,7 @@ def test_eval_ends_with_an_object(rollax: Rollax, finished: Path, words: list[st
     if words:
         assert len(outcome.lines) == 1
     else:
-        assert f"mean {found['return_mean']:.3f}" in outcome.out
+        assert f"mean {digits(found['return_mean'])}" in outcome.out
         assert "6 episodes" in outcome.lines[0]
 
 
@@ -118,9 +119,9 @@ def test_eval_shows_what_agents_and_the_environment_tell(rollax: Rollax) -> None
     outcome = rollax("eval", "run", "--episodes", 4)
     found = outcome.object
     first, second = found["return_agents"]
-    assert f"  return_agents {first:.2f} {second:.2f}" in outcome.lines
+    assert f"  return_agents {digits(first)} {digits(second)}" in outcome.lines
     for name in ("return_team", "return_prey", "return_predator", "caught", "survived"):
-        assert f"  {name} {found[name]:.2f}" in outcome.lines
+        assert f"  {name} {digits(found[name])}" in outcome.lines
 
 
 def test_the_lines_of_train(rollax: Rollax) -> None:

@@ -22,7 +22,7 @@ from rollax.environments import Transition
 from rollax.environments.suites.table import SUITES
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets
 from rollax.host import loop
-from rollax.host.evaluation import default_metrics, further
+from rollax.host.evaluation import default_metrics, digits, further, returned
 from rollax.host.settings import RunOptions, evaluated_with, make_spec
 from rollax.networks import NetworkConfig
 from rollax.spaces import Box, Discrete
@@ -359,8 +359,24 @@ def test_words_of_what_is_told() -> None:
     """One number each, or a curve, of which no more is shown than asked for, and that there is more."""
     played = evaluated(Counting())._replace(info={"steps": np.ones(3), "place": np.ones((3, 12))})
     numbers = {"steps": 3.0, "place": list(range(12))}
-    assert further(played.info, numbers, 3) == ["steps 3.00", "place 0.00 1.00 2.00 ..."]
-    assert further(played.info, numbers, 12)[1].endswith("10.00 11.00")
+    assert further(played.info, numbers, 3) == ["steps 3", "place 0 1 2 ..."]
+    assert further(played.info, numbers, 12)[1].endswith("10 11")
+
+
+def test_figures_of_any_size() -> None:
+    """Four digits that count, no power of ten where a person can read the number without one, and what is not there."""
+    numbers = -0.000123456, 0.97266, -9.2441, 999.97, 60786.17, -753842.4, -0.0, 2e20, float("inf"), float("nan")
+    words = ["-0.0001235", "0.9727", "-9.244", "1,000", "60,786", "-753,842", "0", "2e+20", "inf", "-"]
+    assert list(map(digits, numbers)) == words
+
+
+def test_a_closed_form_has_no_episodes() -> None:
+    """Of one run its return alone; of members the spread over them."""
+    values = dict.fromkeys(("return_std", "return_iqm", "return_iqm_low", "return_iqm_high"), 0.5)
+    values |= {"return_mean": -0.0001, "episodes": 128, "length_mean": 1.0}
+    assert returned(values, 0, True) == "return -0.0001 (a closed form)"
+    assert returned(values, 3, True) == "return -0.0001 (std 0.5, iqm 0.5 [0.5, 0.5], over 3 members)"
+    assert returned(values, 0, False) == "return -0.0001 (std 0.5, iqm 0.5 [0.5, 0.5], over 128 episodes)  length 1"
 
 
 def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:

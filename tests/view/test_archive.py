@@ -154,6 +154,16 @@ def test_pictures_that_cannot_be_written(folders, tmp_path):
         archive.draw(rollax.load(folders["grid"]), tmp_path / "file" / "archive.png")
 
 
+def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
+    from rollax.view import plot as plots
+    from rollax.view.curves import curves_of, read_run
+
+    maze = trained(tmp_path / "maze", environment="control/point-maze", arguments={"time_limit": 5}, network={"hidden": (4,)})
+    words = [plots._what_lines_are(curves_of(read_run(each))) for each in (folders["grid"], maze)]
+    assert words[0] == "the best elite by a closed form, which plays no episodes"
+    assert words[1].startswith("mean of 4 episodes, with its")
+
+
 def test_curves_of_members_have_intervals(tmp_path):
     """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
     from rollax.view import plot as plots

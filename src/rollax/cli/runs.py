@@ -91,20 +91,24 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
 def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
     """The numbers of the corrected archive, which it prints for a person; none where there is no archive."""
     from rollax.host.corrected import EPISODES, can_be_corrected
+    from rollax.host.evaluation import digits
+    from rollax.networks.solutions import has_closed_form
 
     if not given.archive or not can_be_corrected(policy):
         return {}
     episodes = EPISODES if given.episodes is None else given.episodes
-    if not given.json and sys.stderr.isatty():
+    if not given.json and sys.stderr.isatty() and not has_closed_form(policy.environment):
         print(f"playing every elite anew, {episodes} episodes each (--no-archive leaves this out)", file=sys.stderr)
     numbers, _ = policy.corrected(episodes, key)
     if not given.json:
-        each, best, loss = numbers["episodes_per_elite"], numbers["corrected_fitness_best"], numbers["fitness_loss"]
-        changed = f"{'rose' if loss < 0 else 'fell'} by {abs(loss):.4g}"
+        each, loss = numbers["episodes_per_elite"], numbers["fitness_loss"]
+        names = ("coverage", "qd_score", "fitness_best", "fitness_mean")
+        coverage, score, best, mean = (digits(numbers[f"corrected_{name}"]) for name in names)
+        episodes_each = "a closed form" if has_closed_form(policy.environment) else f"{each} episode{'s' * (each > 1)} each"
+        changed = f"{'rose' if loss < 0 else 'fell'} by {digits(abs(loss))}"
         print(
-            f"  corrected archive ({numbers['elites']:,} elites, {each} episode{'s' * (each > 1)} each)\n"
-            f"           coverage {numbers['corrected_coverage']:.4g}  QD score {numbers['corrected_qd_score']:,.6g}  "
-            f"fitness best {best:.4g}, mean {numbers['corrected_fitness_mean']:.4g}\n"
+            f"  corrected archive ({numbers['elites']:,} elites, {episodes_each})\n"
+            f"           coverage {coverage}  QD score {score}  fitness best {best}, mean {mean}\n"
             f"           fitness {changed} in the mean; {numbers['kept_cell']:.1%} kept their cell"
         )
     return numbers
@@ -126,25 +130,32 @@ def _check(given: "Evaluate | Render") -> None:
 def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
     """An evaluation as a person reads it."""
     from rollax.environments.core import agent_types
-    from rollax.host.evaluation import further
+    from rollax.host.evaluation import digits, further
+    from rollax.networks.solutions import has_closed_form
 
+    is_closed_form = has_closed_form(policy.environment)
     by_agents = ["return_agents", "return_team", *(f"return_{kind}" for kind in dict.fromkeys(agent_types(policy.environment)))]
-    low, high = numbers["return_iqm_low"], numbers["return_iqm_high"]
+    iqm, low, high = (digits(numbers[f"return_iqm{end}"]) for end in ("", "_low", "_high"))
     member = "" if policy.member is None else f", member {policy.member}"
     elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
-    figures = "  ".join(f"{name} {numbers[f'return_{name}']:.3f}" for name in ("mean", "std", "min", "p20", "median", "max"))
+    figures = "  ".join(
+        f"{name} {digits(numbers[f'return_{name}'])}" for name in ("mean", "std", "min", "p20", "median", "max")
+    )
     ends = f"{numbers['terminated']:.0%} terminated, {numbers['truncated']:.0%} truncated"
-    lines = [
-        f"{given.run} at step {policy.step:,}{member}: {len(episodes.length)} episodes"
-        f"{f' (with {elsewhere})' if elsewhere else ''}",
+    played = [
         f"  return   {figures}",
-        f"           interquartile mean {numbers['return_iqm']:.3f}, 95 % interval [{low:.3f}, {high:.3f}]",
+        f"           interquartile mean {iqm}, 95 % interval [{low}, {high}]",
         f"  length   mean {numbers['length_mean']:.1f}; {ends}",
+    ]
+    what = "a closed form, without episodes" if is_closed_form else f"{len(episodes.length)} episodes"
+    lines = [
+        f"{given.run} at step {policy.step:,}{member}: {what}{f' (with {elsewhere})' if elsewhere else ''}",
+        *([f"  return   {digits(numbers['return_mean'])}"] if is_closed_form else played),
         *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
     ]
     if "qd_score" in numbers:
-        archive = f"coverage {numbers['coverage']:.4g}  QD score {numbers['qd_score']:,.6g}"
-        lines.append(f"  archive  {archive}  fitness best {numbers['fitness_best']:.4g}, mean {numbers['fitness_mean']:.4g}")
+        coverage, score, best, mean = (digits(numbers[x]) for x in ("coverage", "qd_score", "fitness_best", "fitness_mean"))
+        lines.append(f"  archive  coverage {coverage}  QD score {score}  fitness best {best}, mean {mean}")
     if "descriptor_mean" in numbers:
         lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """The numbers of an evaluation, and how they are shown."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,10 +50,28 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = (), with_
     }
 
 
+def digits(value: float) -> str:
+    """A number as a person reads it: four digits that count, from a thousand on a whole number; "-" where there is none."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value + 0.0:,.4g}"
+
+
+def returned(values: dict[str, Any], num_members: int, is_closed_form: bool) -> str:
+    """Return and length of an evaluation in words; a closed form has no episodes that it could be the mean of."""
+    numbers = {name: digits(values[f"return_{name}"]) for name in ("mean", "std", "iqm", "iqm_low", "iqm_high")}
+    if is_closed_form and not num_members:
+        return f"return {numbers['mean']} (a closed form)"
+    over = f"{num_members} members" if num_members else f"{values['episodes']} episodes"
+    interval = f"iqm {numbers['iqm']} [{numbers['iqm_low']}, {numbers['iqm_high']}]"
+    length = "" if is_closed_form else f"  length {values['length_mean']:.0f}"
+    return f"return {numbers['mean']} (std {numbers['std']}, {interval}, over {over}){length}"
+
+
 def further(names: Iterable[str], values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:
     """Those values of an evaluation in words, as far as there are any: one number each, or a curve of `most` at most."""
     curves = {name: np.ravel(values[name]) for name in names if name in values}
-    numbers = {name: " ".join(f"{x:.2f}" for x in curve[:most]) for name, curve in curves.items()}
+    numbers = {name: " ".join(map(digits, curve[:most])) for name, curve in curves.items()}
     return [f"{name} {numbers[name]}{' ...' if curve.size > most else ''}" for name, curve in curves.items()]
 
 

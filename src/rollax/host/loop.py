@@ -17,12 +17,13 @@ from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import Metric, default_metrics, further, measured
+from rollax.host.evaluation import Metric, default_metrics, digits, further, measured, returned
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
 from rollax.host.settings import Spec, entry
 from rollax.host.signals import StopRequest
+from rollax.networks.solutions import has_closed_form
 
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
 SEGMENT_SECONDS = 0.5
@@ -172,17 +173,13 @@ def _evaluate_if_due(session: Session) -> bool:
     if session.program.num_members:
         session.scores = members.scores(session.spec, session.frames, episodes, kinds, session.metric)
     session.evaluation = {**values, "updates": updates, "wall_time": session.wall_time}
-    told = {"agent_types": np.array(kinds)} if len(set(kinds)) > 1 else {}
-    warning = session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | told)
+    by_type = {"agent_types": np.array(kinds)} if len(set(kinds)) > 1 else {}
+    warning = session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | by_type)
     if warning is not None:
         session.show.message(f"warning: {warning}")
-    over = f"{session.program.num_members} members" if session.program.num_members else f"{values['episodes']} episodes"
+    told = returned(values, session.program.num_members or 0, has_closed_form(session.program.environment))
     shown = further([*episodes.info, *entry(session.spec.algorithm).shown], values)
-    session.show.message(
-        f"{session.frames:>13,} steps  return {values['return_mean']:.2f} (std {values['return_std']:.2f}, "
-        f"iqm {values['return_iqm']:.2f} [{values['return_iqm_low']:.2f}, {values['return_iqm_high']:.2f}], over {over})  "
-        f"length {values['length_mean']:.0f}{''.join(f'  {words}' for words in shown)}"
-    )
+    session.show.message(f"{session.frames:>13,} steps  {'  '.join([told, *shown])}")
     session.show.picture(lambda: _map_of(session))
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
@@ -357,8 +354,8 @@ def _show_progress(session: Session, values: dict[str, Any]) -> None:
     left = session.spec.total_updates - session.updates
     eta = session.busy_seconds / session.busy_updates * left
     returns = np.asarray(values.get("episode_return", np.nan), float)
-    shown = f"{np.nanmean(returns):.2f}" if np.isfinite(returns).any() else "-"
+    shown = digits(float(np.nanmean(returns))) if np.isfinite(returns).any() else "-"
     kind = entry(session.spec.algorithm)
-    figures = {name: f"{np.mean(values[name]):,.4g}" for name in kind.shown if name in values} or {"return": shown}
+    figures = {name: digits(float(np.mean(values[name]))) for name in kind.shown if name in values} or {"return": shown}
     figures |= {f"{kind.unit}/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
     session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)

@@ -11,6 +11,7 @@ from rollax.archives.core import Elites
 from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
+from rollax.host.evaluation import digits
 from rollax.host.merging import Comparison, compare_archives
 from rollax.view import cells
 from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, silent, write
@@ -82,9 +83,9 @@ def picture(first: Shown, second: Shown, comparison: Comparison, layout: cells.L
         numbers = comparison.numbers()
         for axis, each, which in zip(axes[:2], (first, second), "ab", strict=True):
             draw_elites(axis, each.found, each.layout, cmap=cells.COLORS, norm=scale)
-            score, best = numbers[f"qd_score_{which}"], numbers[f"fitness_best_{which}"] + 0.0
+            score, best = numbers[f"qd_score_{which}"], numbers[f"fitness_best_{which}"]
             where = "" if _same_cells(each.layout, layout) else " in the cells on the right"
-            axis.set_title(f"{each.name}\nQD score {score:,.5g}{where}, best fitness {best:.4g}")
+            axis.set_title(f"{each.name}\nQD score {digits(score)}{where}, best fitness {digits(best)}")
         figure.colorbar(ScalarMappable(scale, cells.COLORS), ax=axes[:2], label="fitness", pad=0.01)
         _difference(figure, axes[2], comparison, layout)
         figure.savefig(buffer, format="png", dpi=130)

@@ -10,7 +10,7 @@ from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.host.record import read_evaluations
 from rollax.host.run_folder import EVALUATIONS, METRICS, read_spec
-from rollax.host.settings import Spec
+from rollax.host.settings import Spec, entry
 
 WITHIN = "info/episode_returns"  # of the evaluations: the returns of the episodes within a trial
 # The metrics that are drawn in small panels, in this order, where a run has them.
@@ -47,6 +47,7 @@ class Run(NamedTuple):
     step: np.ndarray  # int [M]
     metrics: dict[str, np.ndarray]  # float [M, P], or [M, 1] for what all members have in common
     kind: str = ""  # the type of agents that this is about, where there are several
+    is_closed_form: bool = False  # evaluations are of one step each and all alike
 
 
 class Curve(NamedTuple):
@@ -64,7 +65,8 @@ def read_run(folder: Path | str) -> list[Run]:
     folder = Path(folder)
     spec = read_spec(folder)
     count = len(spec.members())
-    eval_step, by_kind, trials = _evaluations(folder / EVALUATIONS, count)
+    eval_step, by_kind, trials, is_closed_form = _evaluations(folder / EVALUATIONS, count)
+    is_closed_form &= entry(spec.algorithm).unit == "evaluations"
     records = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     lines = [record for record in records if "event" not in record]
     if not lines and not eval_step.size:
@@ -79,14 +81,15 @@ def read_run(folder: Path | str) -> list[Run]:
         wanted = of_kind if kind else {"episode_return": "episode_return", **of_kind}
         found = {name: label for name, label in wanted.items() if any(label in line for line in lines)}
         metrics = {name: _column([line.get(label) for line in lines], count) for name, label in found.items()}
-        runs.append(Run(folder, spec, eval_step, returns, trials, step, metrics, kind))
+        runs.append(Run(folder, spec, eval_step, returns, trials, step, metrics, kind, is_closed_form))
     return runs
 
 
-def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Steps `[K]`, returns `[K, P, N]` by type of agents, averaged over those, and returns within trials `[K, P, N, E]`."""
+def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, bool]:
+    """Steps `[K]`, returns `[K, P, N]` by type of agents, averaged over those, returns within trials `[K, P, N, E]`, and
+    whether all episodes of an evaluation are one and the same step."""
     if not path.exists():
-        return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0))
+        return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0)), False
     try:
         arrays = read_evaluations(path)
         steps, returns, length = arrays["step"], arrays["returns"].astype(float), arrays["length"]
@@ -96,7 +99,8 @@ def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarr
             str(kind): returns[..., kinds == kind].mean(axis=-1).reshape(len(steps), count, -1) for kind in dict.fromkeys(kinds)
         }
         within = arrays[WITHIN].astype(float) if WITHIN in arrays else np.zeros((*length.shape, 0))
-        return steps, by_kind, within.reshape(len(steps), count, length.shape[-1], within.shape[-1])
+        is_one = bool(length.size and np.all(length == 1) and np.all(returns == returns[..., :1, :]))
+        return steps, by_kind, within.reshape(len(steps), count, length.shape[-1], within.shape[-1]), is_one
     except (ValueError, IndexError) as error:
         raise UsageError(f"{error}: move it away to plot the rest of the run") from error
 

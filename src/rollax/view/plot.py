@@ -171,15 +171,15 @@ def _what_lines_are(curves: list[Curve]) -> str:
     """In words, for every reader of the figure."""
     counts = sorted({len(curve.members) for curve in curves})
     episodes = sorted({curve.run.returns.shape[2] for curve in curves if curve.run.eval_step.size})
-    words = []
-    if counts[0] == 1 and episodes:
+    words, is_closed_form = [], all(curve.run.is_closed_form for curve in curves)
+    if counts[0] == 1 and episodes and not is_closed_form:
         what = "trials" if all(curve.run.trials.size for curve in curves) else "episodes"
         words.append(f"mean of {' or '.join(map(str, episodes))} {what}")
     if counts[-1] > 1:
         what = "members" if any(curve.run.spec.evolve for curve in curves) else "seeds"
         words.append(f"interquartile mean of {' or '.join(str(n) for n in counts if n > 1)} {what}")
     if not words:
-        return ""
+        return "the best elite by a closed form, which plays no episodes" if is_closed_form else ""
     others = "training return and small panels" if _below(curves) == TRAINING else "small panels"
     quartiles = f"; {others}: with the middle half" if counts[-1] > 1 else ""
     return f"{', '.join(words)}, with its 95 % bootstrap interval{quartiles}"
