@@ -104,6 +104,19 @@ def test_pictures(run: Any) -> None:
     assert render(run.folder, descriptor=(0.5, 0.5), max_frames=20).exists()
 
 
+def test_pictures_of_elites_do_not_overwrite_each_other(run: Any) -> None:
+    place = int(rollax.load(run.folder).elites()["place"][0])
+    cell = divmod(place, 6)
+    paths = [render(run.folder, max_frames=4, **which) for which in ({}, {"cell": cell}, {"descriptor": (0.5, 1.0)})]
+    assert [path.name for path in paths] == [
+        "episode.gif",
+        "episode-cell-{}-{}.gif".format(*cell),
+        "episode-descriptor-0.5-1.gif",
+    ]
+    assert renders.name_of((-0.5, 2e-9), None, "best", 3) == "episode-descriptor--0.5-2e-09-checkpoint-best-member-3"
+    assert renders.name_of(None, None, "best", 3) == "episode"
+
+
 def test_a_picture_says_which_elite_it_is(run: Any, tmp_path: Path) -> None:
     """On one more line beneath it."""
     chosen, best = (

@@ -78,7 +78,8 @@ def render(
     network: Callable[[jax.Array], Any] | None = None,
     tell: Callable[[str], object] = silent,
 ) -> Path:
-    """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given.
+    """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given; of
+    an elite its name says which, as in `episode-cell-3-4.gif`.
 
     An episode of more than `max_frames / episodes` steps shows every second one, every fourth, ..., and says so in the picture.
     `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`;
@@ -87,7 +88,7 @@ def render(
     Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out`
     is no .gif or cannot be written.
     """
-    target = Path(folder) / "figures" / "episode.gif" if out is None else Path(out)
+    target = Path(folder) / "figures" / f"{name_of(descriptor, cell, checkpoint, member)}.gif" if out is None else Path(out)
     if target.suffix.lower() != ".gif":
         raise UsageError(f"--out ({target}) must end in .gif")
     for name, value, least in (("episodes", episodes, 1), ("max_frames", max_frames, 2 * episodes), ("fps", fps or 1, 1)):
@@ -112,6 +113,15 @@ def render(
     except OSError as error:
         raise UsageError(f"{target} cannot be written ({error}): choose another --out") from error
     return target
+
+
+def name_of(descriptor: Any, cell: Any, checkpoint: str | int, member: int | None) -> str:
+    """The name of an animation: one for each elite that is asked for, so that none overwrites another."""
+    which = {"cell": cell, "descriptor": descriptor}
+    asked = [name + "".join(f"-{x}".removesuffix(".0") for x in value) for name, value in which.items() if value is not None]
+    others = {"checkpoint": None if checkpoint == "last" else checkpoint, "member": member}
+    asked += [f"{name}-{value}" for name, value in others.items() if asked and value is not None]
+    return "-".join(["episode", *asked])
 
 
 def require_episodes(policy: Policy, folder: Path | str) -> None:
