@@ -10,6 +10,8 @@ from PIL import Image
 import rollax
 from rollax.archives.core import Elites, Scored
 from rollax.errors import UsageError
+from rollax.host import elites
+from rollax.host.logging import read_metrics
 from rollax.host.merging import Comparison
 from rollax.view import archive, cells, compared
 
@@ -103,6 +105,17 @@ def test_a_run_leaves_a_picture_and_a_table(folders, kind):
     assert list(rows[0]) == list(expected)
     for name, column in expected.items():
         np.testing.assert_array_equal(np.array([row[name] for row in rows], column.dtype), column)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_title_says_the_coverage_of_the_curves(folders, kind):
+    """In cells, also of a population, which says how many elites it has besides."""
+    policy = rollax.load(folders[kind])
+    words = archive.filled(policy, elites.best_of_cells(elites.of_policy(policy)))
+    coverage = read_metrics(folders[kind] / "metrics.jsonl")[-1]["coverage"]
+    size = {"grid": "36", "voronoi": "40", "dots": "6 x 6"}[kind]
+    number = f"{len(policy.elites()['place'])} " * (kind == "dots")
+    assert words == f"{number}elites in {coverage:.1%} of {size} cells"
 
 
 def test_of_a_population_a_title_names_the_member(tmp_path):

@@ -11,6 +11,7 @@ from rollax.archives.core import Elites
 from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
+from rollax.host.evaluation import digits
 from rollax.host.files import write_atomically
 from rollax.host.run_folder import read_spec
 from rollax.host.settings import entry
@@ -48,7 +49,18 @@ def draw_if_any(folder: Path, tell: Callable[[str], object] = silent) -> list[Pa
 def draw(policy: Policy, target: Path) -> Path:
     """Writes the picture of a policy's archive. Raises UsageError when there is none, or when it cannot be written."""
     found = elites.best_of_cells(elites.of_policy(policy))
-    return write(target, picture(found, shape_of(policy, found), title_of(policy), bounds_of(policy)))
+    title = f"{title_of(policy)}\n{filled(policy, found)}"
+    return write(target, picture(found, shape_of(policy, found), title, bounds_of(policy)))
+
+
+def filled(policy: Policy, found: Elites) -> str:
+    """How many cells have elites; of a population how many elites it has, and how many cells of its metrics they fill."""
+    if not elites.is_population(found):
+        return f"elites in {found.mask.mean():.1%} of {found.mask.size:,} cells"
+    archive, state = elites.archive_of(policy)
+    coverage = float(archive.metrics(state, 0.0)["coverage"])
+    shape = " x ".join(map(str, policy.spec.config.grid))
+    return f"{found.mask.sum():,} elites in {coverage:.1%} of {shape} cells"
 
 
 def title_of(policy: Policy) -> str:
@@ -105,8 +117,7 @@ def picture(found: Elites, shape: tuple[int, ...] | None, title: str, bounds: tu
         figure = Figure(figsize=(7, 5.6), layout="constrained")
         axis = figure.subplots()
         figure.colorbar(draw_elites(axis, found, layout, cmap=cells.COLORS), ax=axis, label="fitness")
-        share = f"{found.mask.mean():.1%} of {found.mask.size:,} places"
-        axis.set_title(f"{title}\n{share}, best fitness {found.scored.fitness[found.mask].max() + 0.0:.4g}")
+        axis.set_title(f"{title}, best fitness {digits(found.scored.fitness[found.mask].max())}")
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
