@@ -254,6 +254,23 @@ def test_resume(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
     assert [line["step"] for line in metrics(folder) if line.get("event") == "evaluation"][-1] == UPDATES * FRAMES
 
 
+def test_nothing_is_compiled_where_no_checkpoint_can_be_read(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every one of them has a file that is not what was saved, and a summary that can be read."""
+    shutil.copytree(stopped, tmp_path / "run")
+    steps = sorted((tmp_path / "run" / "checkpoints").glob("step_*"))
+    for step in steps:
+        zeros(
+            max((path for path in (step / "state").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size),
+            random.Random(),
+        )
+    monkeypatch.setattr("rollax.host.program.compile_program", lambda *_: pytest.fail("it compiles"))
+    with pytest.raises(rollax.UsageError, match="no checkpoint in .* can be read") as caught:
+        rollax.resume(tmp_path / "run", quiet=True)
+    assert all(step.name in str(caught.value) for step in steps)
+
+
 def readable(folder: Path) -> bool:
     """Whether the run's evaluations are all there."""
     return evaluations(folder)["step"].tolist() == [n * 3 * FRAMES for n in range(5)]

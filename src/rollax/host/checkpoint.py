@@ -161,13 +161,22 @@ class Checkpoints:
             with contextlib.suppress(DamagedCheckpoint):
                 yield self.summary(step)
 
-    def is_intact(self, summary: Summary) -> bool:
-        """Whether the files of a checkpoint are those that were saved. Reads them."""
-        try:
-            check_files(self._path(summary.step), summary.files)
-        except DamagedCheckpoint:
-            return False
-        return True
+    def newest_intact(self) -> Summary:
+        """The newest whose files, which are read, are those that were saved. Raises `DamagedCheckpoint` when none is."""
+        found = []
+        for step in self.steps()[::-1]:
+            try:
+                summary = read_summary(self._path(step))
+                check_files(self._path(step), summary.files)
+                return summary
+            except DamagedCheckpoint as error:
+                found.append(str(error))
+        raise self._none_is_readable(found)
+
+    def _none_is_readable(self, found: list[str]) -> DamagedCheckpoint:
+        return DamagedCheckpoint(
+            f"no checkpoint in {self._folder} can be read: {'; '.join(found)}: bring a copy of one back, or train anew"
+        )
 
     def best(self) -> int | None:
         """The step with the best `best_metric`, the newest of equals; None when no checkpoint has a finite one."""
@@ -192,9 +201,7 @@ class Checkpoints:
                 return step, place(self._read_arrays(summary), summary.leaves, like), warnings
             except DamagedCheckpoint as error:
                 warnings.append(f"{error}; it was passed over")
-        raise DamagedCheckpoint(
-            f"no checkpoint in {self._folder} can be read: {'; '.join(warnings)}: bring a copy of one back, or train anew"
-        )
+        raise self._none_is_readable(warnings)
 
     def set_aside_after(self, step: int) -> list[int]:
         """Renames the checkpoints of later steps to `superseded_step_...`, and returns their steps.

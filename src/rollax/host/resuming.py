@@ -73,15 +73,12 @@ def check(folder: Path, spec: Spec, environment: Any, network: Any) -> list[str]
         if not checkpoints.steps():
             _check_not_begun(folder)
             return []
-        newest = next(checkpoints.readable(), None)
-        if newest is None:
-            checkpoints.restore("last", {})  # which says what is wrong with each
-            return []
+        intact = checkpoints.newest_intact()
+        newest = next(checkpoints.readable())
         warnings = _check_same(folder, spec, newest.settings)
         end = spec.total_updates * spec.config.steps_per_update
         if newest.step >= end:
-            intact = next(filter(checkpoints.is_intact, checkpoints.readable()), None)
-            _check_unfinished(folder, -1 if intact is None else intact.step, end)
+            _check_unfinished(folder, intact.step, end)
     return warnings
 
 
