@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.text import Text
 
 import rollax
 from rollax.archives.core import Elites, Scored
-from rollax.host import archive_map, elites
+from rollax.host import archive_map, elites, loop
 from rollax.host.archive_map import COLUMNS, ROWS, SHADES, blocks, drawn, map_of
 from rollax.host.progress import Enduring, Lines, Live
 
@@ -109,7 +110,7 @@ def test_how_far_it_is_stands_in_a_narrow_terminal() -> None:
     show, file = live(width=80)
     figures = {
         "coverage": "0.9727",
-        "qd_score": "6.079e+04",
+        "qd_score": "60,786",
         "fitness_best": "-9.244",
         "evaluations/s": "5,094",
         "left": "0:01",
@@ -136,12 +137,23 @@ def trained(folder: Path, algorithm: str = "map_elites", environment: str = "tas
 def test_a_run_shows_its_archive_at_evaluations(tmp_path: Path, algorithm: str, environment: str) -> None:
     out = trained(tmp_path / "run", algorithm, environment)
     assert "archive at 320 evaluations" in out and "archive at 0 evaluations" not in out
+    assert "(a closed form)" in out and "episodes" not in out and "length" not in out and "nan" not in out.split()
     policy = rollax.load(tmp_path / "run")
     found = map_of(policy.algorithm, policy.state, policy.spec.config, 320)
     assert found is not None
     number = sum(found.plain.split("fitness")[0].count(shade) for shade in SHADES)
     cells = policy.elites()["place"] // getattr(policy.spec.config, "front_size", 1)
     assert number == len(set(cells.tolist()))  # a block for each cell of so small a grid
+
+
+def test_the_bar_has_numbers_as_the_lines_have_them() -> None:
+    seen: list[dict[str, str]] = []
+    spec = SimpleNamespace(total_updates=2, algorithm="map_elites", config=SimpleNamespace(steps_per_update=10))
+    show = SimpleNamespace(progress=lambda done, total, figures: seen.append(figures))
+    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, frames=10)
+    session.busy_seconds, session.busy_updates, session.steps_per_second = 1.0, 1, 10.0
+    loop._show_progress(session, {"coverage": 0.97266, "qd_score": 60786.17, "fitness_best": float("nan")})
+    assert list(seen[0].values())[:3] == ["0.9727", "60,786", "-"]
 
 
 def with_elites(policy: rollax.Policy, archive: Any, found: Elites) -> Any:

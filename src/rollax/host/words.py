@@ -48,13 +48,15 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
         return [*lines, f"  {rollax} resume {folder}"]
     if result.status == "nonfinite":
         return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]
-    best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint, on other episodes than chose it"
+    is_closed_form = has_closed_form(environment)
+    played, other = ("", "") if is_closed_form else ("other episodes of ", ", on other episodes than chose it")
+    best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint{other}"
     archive = " and its archive" if entry(spec.algorithm).unit == "evaluations" else ""
     return [
         *lines,
-        f"  {rollax} eval {folder}      other episodes of its last policy",
+        f"  {rollax} eval {folder}      {played}its last policy",
         *([best] if spec.options.keep_best else []),
         f"  {rollax} plot {folder}      its curves{archive}",
-        *([f"  {rollax} render {folder}    an episode to look at"] if not has_closed_form(environment) else []),
+        *([f"  {rollax} render {folder}    an episode to look at"] if not is_closed_form else []),
         f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
     ]

@@ -117,7 +117,7 @@ def picture(found: Elites, shape: tuple[int, ...] | None, title: str, bounds: tu
         figure = Figure(figsize=(7, 5.6), layout="constrained")
         axis = figure.subplots()
         figure.colorbar(draw_elites(axis, found, layout, cmap=cells.COLORS), ax=axis, label="fitness")
-        axis.set_title(f"{title}, best fitness {digits(found.scored.fitness[found.mask].max())}")
+        axis.set_title(f"{title}, best fitness {digits(float(np.max(found.scored.fitness[found.mask])))}")
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
 
