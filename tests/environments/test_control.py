@@ -146,6 +146,15 @@ def test_the_time_limit_truncates_with_the_true_last_observation() -> None:
     np.testing.assert_allclose(actor.obs[0], [0.0, -0.7, 0.0, 0.7], atol=1e-6)
 
 
+def test_time_is_observed_when_asked_for() -> None:
+    env = make("control/point-maze", time_limit=4, start_spread=0.0, observe_time=True)
+    assert env.observation_space.shape == (5,)
+    told = walk(env, np.asarray([[0.9, 0.15]]), steps=4)
+    np.testing.assert_allclose(told.obs[:, 4], [-0.5, 0.0, 0.5, 1.0])
+    np.testing.assert_allclose(told.obs[:, :2], [[0.1 * t, -0.7] for t in range(1, 5)], atol=1e-6)
+    np.testing.assert_allclose(env.reset(jax.random.key(0))[1][4], -1.0)
+
+
 def test_reaching_the_goal_in_the_last_step_is_no_time_limit() -> None:
     told = make("control/point-maze").step(jax.random.key(0), at(0.5, 0.76, time=99), jnp.asarray([0.0, 1.0]))
     assert bool(told.terminated) and not bool(told.truncated)

@@ -36,7 +36,9 @@ class PointMaze(eqx.Module):
     Action: a displacement [2], each part from -1 to 1 in units of `step_size`. The point moves along x first and then along y,
     each time as far as the nearest wall: it slides along walls and is never inside one, however long the step.
 
-    Observation: 2 (x, y) - 1, and the goal's position minus the own one; float32 [4], from -1 to 1.
+    Observation: 2 (x, y) - 1, and the goal's position minus the own one; float32 [4], from -1 to 1. With `observe_time` a fifth
+    number, from -1 at the start to 1 at the time limit: where the place at the end counts, as for a descriptor, what is best
+    depends on the steps that are left (Pardo et al. 2018, arXiv:1712.00378).
 
     Reward: `reward` "distance" gives minus the distance from the goal at every step, which deceives: the way round the cup
     leads away from the goal at first. "sparse" gives 1 for reaching the goal and 0 before.
@@ -56,9 +58,9 @@ class PointMaze(eqx.Module):
     walls: jax.Array  # float32 [W, 4]: left, bottom, right, top
     time_limit: int = eqx.field(static=True)
     reward: str = eqx.field(static=True)
+    observe_time: bool = eqx.field(static=True)
 
     name = "control/point-maze"
-    observation_space = Box(-1.0, 1.0, (4,))
     action_space = Box(-1.0, 1.0, (2,))
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
@@ -71,6 +73,7 @@ class PointMaze(eqx.Module):
         step_size: float = 0.05,
         goal_radius: float = 0.1,
         start_spread: float = 0.02,
+        observe_time: bool = False,
     ) -> None:
         if reward not in REWARDS:
             raise UsageError(f"{self.name}: reward ({reward!r}) must be one of {', '.join(REWARDS)}.")
@@ -78,6 +81,7 @@ class PointMaze(eqx.Module):
             raise UsageError(f"{self.name}: time_limit ({time_limit}) must be at least 1.")
         self.reward = reward
         self.time_limit = time_limit
+        self.observe_time = observe_time
         self.step_size = self._leaf("step_size", step_size, 1.0)
         self.goal_radius = self._leaf("goal_radius", goal_radius, 1.0)
         # More would let the point start in the cup's sides or outside the world.
@@ -89,6 +93,11 @@ class PointMaze(eqx.Module):
         if not isinstance(value, Tracer) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) <= high)):
             raise UsageError(f"{self.name}: {argument} ({value}) must be between 0 and {high:g}.")
         return jnp.asarray(value, jnp.float32)
+
+    @property
+    def observation_space(self) -> Box:
+        """Of 4 numbers, or 5 with the time."""
+        return Box(-1.0, 1.0, (5 if self.observe_time else 4,))
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """A uniform draw around the start."""
@@ -114,8 +123,10 @@ class PointMaze(eqx.Module):
         return jnp.stack([x, y])
 
     def observe(self, state: MazeState) -> jax.Array:
-        """What the policy sees, [4]."""
-        return jnp.concatenate([2 * state.position - 1, self.goal - state.position])
+        """What the policy sees, [4], or [5] with the time."""
+        places = (2 * state.position - 1, self.goal - state.position)
+        time = (2.0 * state.time[None] / self.time_limit - 1.0,) if self.observe_time else ()
+        return jnp.concatenate([*places, *time])
 
     def descriptor(self, state: MazeState) -> jax.Array:
         """What tells behaviors apart, float32 [2]: the position, from 0 to 1. To be read at an end, before any reset."""
