@@ -57,6 +57,26 @@ def test_a_saved_search_goes_on(tmp_path: Path, asked: bool) -> None:
         assert second.tell(*score(x)) == whole.tell(*score(x))
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("map_elites", {}, "algorithm cma_me, not map_elites"),
+        ("cma_me", {"high": (2, 3)}, r"high \[2.0, 2.0\], not \[2.0, 3.0\]"),
+        ("cma_me", {"seed": 1}, "seed 0, not 1"),
+        ("cma_me", {"config": SETTINGS["cma_me"] | {"sigma": 0.1}}, "sigma 0.5, not 0.1"),
+        ("cma_me", {"config": SETTINGS["cma_me"] | {"grid": (8, 9)}}, r"grid \[8, 8\], not \[8, 9\]"),
+    ],
+)
+def test_another_search_does_not_go_on(tmp_path: Path, name: str, changes: dict[str, Any], message: str) -> None:
+    """Elites would be in cells that are not theirs, or settings pass for what they are not."""
+    first = search("cma_me", folder=tmp_path)
+    first.tell(*score(first.ask()))
+    first.save()
+    arguments = {"low": (-2, -2), "high": (2, 2), "config": SETTINGS[name], "folder": tmp_path} | changes
+    with pytest.raises(UsageError, match=f"was made with .*{message}: give the same arguments"):
+        AskTell(name, 4, **arguments)
+
+
 def test_several_objectives_are_told_of() -> None:
     config = {"batch_size": 30, "grid": (4, 4), "iso_sigma": 0.2, "reference": (-9.0, -9.0)}
     it = AskTell("mome", 4, (-2, -2), (2, 2), config=config)
@@ -96,8 +116,30 @@ def test_what_is_refused() -> None:
         (("map_elites", 4, (0, 1), (1, 0)), "lower one first"),
         (("map_elites", 4, (0,), (1, 0)), "1 lower and 2 upper bounds"),
         (("map_elite", 4, (0,), (1,)), "did you mean map_elites"),
+        (("map_elites", 0, (0, 0), (1, 1)), r"dimensions \(0\) must be at least 1"),
+        (("map_elites", -3, (0, 0), (1, 1)), r"dimensions \(-3\) must be at least 1"),
+        (("map_elites", 3, "ab", (1, 1)), r"low \('ab'\) must be a sequence, each of it a number"),
+        (("map_elites", 3, (0, 0), (1, None)), r"high .* must be a sequence, each of it a number"),
+        (("map_elites", 3, 0, 1), "grid .* has 2 dimensions, but descriptors have 1"),
+        (("map_elites", 10**12, (0, 0), (1, 1)), "take fewer dimensions|try fewer cells or dimensions"),
     ):
         with pytest.raises(UsageError, match=message):
             AskTell(*arguments)
-    with pytest.raises(UsageError, match=r"start must be 4 \(dimensions\) finite numbers"):
-        search("map_elites", start=[1.0])
+    with pytest.raises(UsageError, match=r"the search needs .* GB and the memory has .*: try fewer cells or dimensions"):
+        AskTell("map_elites", 3, (0, 0), (1, 1), config={"grid": (40_000, 40_000)})
+    for start, message in (
+        ("ab", "must be an array of real numbers"),
+        ([1.0], r"start must be 4 \(dimensions\) finite numbers"),
+        ([1, 2, 3, np.nan], r"start must be 4 \(dimensions\) finite numbers, not \[1, 2, 3, nan\]"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            search("map_elites", start=start)
+
+
+@pytest.mark.parametrize("fitness", [["1"] * 30, [[1]] * 15 + [[1, 2]] * 15, np.full(30, 1j), {"a": 1}])
+def test_scores_are_real_numbers(fitness: Any) -> None:
+    it = search("map_elites")
+    it.ask()
+    with pytest.raises(UsageError, match=r"fitness must be an array of real numbers \(NaN where there is none\)"):
+        it.tell(fitness, np.zeros((30, 2)))
+    assert it.tell([None] * 29 + [1e300], np.zeros((30, 2)))["nonfinite"] == 30  # still waits for its scores; beyond float32
