@@ -19,6 +19,7 @@ from rollax.errors import UsageError
 SAMPLES, LEAST_SAMPLES, ITERATIONS = 10, 20_000, 20  # of k-means: samples for each centroid, in all, and rounds
 IN_BIN, REACH = 4, 2  # most centroids that a bin lists, and how many bins to every side are searched
 MOST_BINNED = 3  # dimensions beyond which there would be too many bins around
+SAMPLES_AT_ONCE = 65_536  # of k-means, so that what it needs of the memory hardly grows with the number of cells
 BLOCK = 256  # descriptors whose distances to all centroids are held at once
 
 
@@ -72,9 +73,13 @@ def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:
     sample_key, start_key = jax.random.split(key)
     samples = jax.random.uniform(sample_key, (max(SAMPLES * number, LEAST_SAMPLES), dimensions))
     start = jax.random.uniform(start_key, (number, dimensions))
+    block = min(SAMPLES_AT_ONCE, samples.shape[0])
+    padded = jnp.concatenate([samples, jnp.zeros((-samples.shape[0] % block, dimensions))])
+    blocks = padded.reshape(-1, block, dimensions)
 
     def move(centroids: jax.Array, _: None) -> tuple[jax.Array, None]:
-        cell = nearest(binned(centroids), samples)
+        cells = binned(centroids)
+        cell = jax.lax.map(lambda block: nearest(cells, block), blocks).reshape(-1)[: samples.shape[0]]
         total = jax.ops.segment_sum(samples, cell, number)
         count = jax.ops.segment_sum(jnp.ones((samples.shape[0], 1)), cell, number)
         return jnp.where(count > 0, total / jnp.maximum(count, 1), centroids), None
