@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from rollax.archives.core import Scored
-from rollax.archives.voronoi import binned, kmeans, nearest, nearest_of_all, voronoi
+from rollax.archives.voronoi import (
+    IN_BIN_AT_RANDOM,
+    binned,
+    bins_along,
+    kmeans,
+    nearest,
+    nearest_around,
+    nearest_of_all,
+    voronoi,
+)
 from rollax.errors import UsageError
 
 
@@ -41,8 +50,6 @@ def test_the_nearest_is_found(kind: str, number: int, dimensions: int) -> None:
 
 def test_most_are_certain_at_once() -> None:
     """Of even centroids, the bins around nearly always tell the nearest; else the search would be no faster."""
-    from rollax.archives.voronoi import bins_along, nearest_around
-
     cells = jax.jit(lambda key: binned(kmeans(key, 400, 2)))(jax.random.key(0))
     points = jax.random.uniform(jax.random.key(1), (2_000, 2))
     _, is_certain = jax.vmap(lambda point: nearest_around(cells, point, bins_along(400, 2)))(points)
@@ -63,6 +70,20 @@ def test_centroids_are_even() -> None:
     assert after[1] < 0.5 * before[1]
 
 
+def test_k_means_of_many_cells_is_no_larger_than_its_samples() -> None:
+    """A million samples of 8 bytes, a few times over, and not the hundreds of distances that each is compared by."""
+    compiled = jax.jit(kmeans, static_argnums=(1, 2)).lower(jax.random.key(0), 100_000, 2).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 300e6
+
+
+def test_most_are_certain_among_random_centroids() -> None:
+    """Where k-means begins; of others each is compared with all, so that its time would grow with the square of cells."""
+    cells = binned(jax.random.uniform(jax.random.key(0), (2_500, 2)), IN_BIN_AT_RANDOM)
+    points = jax.random.uniform(jax.random.key(1), (5_000, 2))
+    _, is_certain = jax.vmap(lambda point: nearest_around(cells, point, bins_along(2_500, 2)))(points)
+    assert jnp.mean(is_certain) > 0.995
+
+
 def test_given_centroids_are_the_cells() -> None:
     """In units of the descriptor, whatever the bounds."""
     archive = voronoi(3, (-10.0, 0.0), (10.0, 1.0), centroids=[[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]])
@@ -74,9 +95,9 @@ def test_given_centroids_are_the_cells() -> None:
     assert counts.outside == 1
 
 
-def test_more_cells_than_samples_can_be_counted_for() -> None:
+def test_more_cells_than_k_means_can_place() -> None:
     with pytest.raises(
-        UsageError, match="500,000,000 cells by k-means must be between 1 and 214,748,363: take fewer cvt_cells"
+        UsageError, match="500,000,000 cells by k-means must be between 1 and 10,000,000: take fewer cvt_cells, or a grid"
     ):
         voronoi(500_000_000, (0.0, 0.0), (1.0, 1.0))
 

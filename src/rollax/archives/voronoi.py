@@ -17,7 +17,9 @@ from rollax.archives.core import Archive
 from rollax.errors import UsageError
 
 SAMPLES, LEAST_SAMPLES, ITERATIONS = 10, 20_000, 20  # of k-means: samples for each centroid, in all, and rounds
+MOST_CELLS = 10_000_000  # of k-means, beyond which it would take hours, and its samples more memory than the archive
 IN_BIN, REACH = 4, 2  # most centroids that a bin lists, and how many bins to every side are searched
+IN_BIN_AT_RANDOM = 8  # the same of k-means: what no bin lists is compared with all, which many random centroids would make slow
 MOST_BINNED = 3  # dimensions beyond which there would be too many bins around
 SAMPLES_AT_ONCE = 65_536  # of k-means, so that what it needs of the memory hardly grows with the number of cells
 BLOCK = 256  # descriptors whose distances to all centroids are held at once
@@ -27,7 +29,7 @@ class Voronoi(NamedTuple):
     """Centroids `[C, K]`, in units where the bounds are 0 and 1, and bins to find the near ones by."""
 
     centroids: jax.Array
-    bins: jax.Array | None  # int32 [bins, IN_BIN]: centroids in each, then C; None where all are compared
+    bins: jax.Array | None  # int32 [bins, in_bin]: centroids in each, then C; None where all are compared
     is_whole: jax.Array | None  # bool [bins]: all centroids in it are listed
 
 
@@ -45,11 +47,11 @@ def voronoi(
 def voronoi_cells(size: int, low: tuple[float, ...], high: tuple[float, ...], centroids: Any = None) -> Cells:
     """`size` cells, by k-means or around given `centroids` `[C, K]` (in units of the descriptor).
 
-    Raises UsageError when these are not `[size, K]`, or not finite, or without them for more than k-means can count.
+    Raises UsageError when these are not `[size, K]`, or not finite, or without them for more than k-means can place.
     """
     check_bounds(low, high)
-    if centroids is None and not 1 <= size < 2**31 // SAMPLES:
-        raise UsageError(f"{size:,} cells by k-means must be between 1 and {2**31 // SAMPLES - 1:,}: take fewer cvt_cells")
+    if centroids is None and not 1 <= size <= MOST_CELLS:
+        raise UsageError(f"{size:,} cells by k-means must be between 1 and {MOST_CELLS:,}: take fewer cvt_cells, or a grid")
     low_row, span = jnp.asarray([low]), jnp.asarray([high]) - jnp.asarray([low])
     if centroids is not None:
         centroids = np.asarray(centroids, np.float32)
@@ -78,7 +80,7 @@ def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:
     blocks = padded.reshape(-1, block, dimensions)
 
     def move(centroids: jax.Array, _: None) -> tuple[jax.Array, None]:
-        cells = binned(centroids)
+        cells = binned(centroids, IN_BIN_AT_RANDOM)
         cell = jax.lax.map(lambda block: nearest(cells, block), blocks).reshape(-1)[: samples.shape[0]]
         total = jax.ops.segment_sum(samples, cell, number)
         count = jax.ops.segment_sum(jnp.ones((samples.shape[0], 1)), cell, number)
@@ -87,8 +89,8 @@ def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:
     return jax.lax.scan(move, start, None, length=ITERATIONS)[0]
 
 
-def binned(centroids: jax.Array) -> Voronoi:
-    """Centroids with bins, about as many as centroids."""
+def binned(centroids: jax.Array, in_bin: int = IN_BIN) -> Voronoi:
+    """Centroids with bins, about as many as centroids, each of which lists up to `in_bin`."""
     number, dimensions = centroids.shape
     if dimensions > MOST_BINNED:
         return Voronoi(centroids, None, None)
@@ -97,9 +99,9 @@ def binned(centroids: jax.Array) -> Voronoi:
     order = jnp.argsort(bin)  # stable
     first = jnp.searchsorted(bin[order], jnp.arange(side**dimensions))
     count = jnp.bincount(bin, length=side**dimensions)
-    places = first[:, None] + jnp.arange(IN_BIN)[None, :]
-    listed = jnp.where(jnp.arange(IN_BIN)[None, :] < count[:, None], order[jnp.minimum(places, number - 1)], number)
-    return Voronoi(centroids, listed.astype(jnp.int32), count <= IN_BIN)
+    places = first[:, None] + jnp.arange(in_bin)[None, :]
+    listed = jnp.where(jnp.arange(in_bin)[None, :] < count[:, None], order[jnp.minimum(places, number - 1)], number)
+    return Voronoi(centroids, listed.astype(jnp.int32), count <= in_bin)
 
 
 def bins_along(number: int, dimensions: int) -> int:
