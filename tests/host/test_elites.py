@@ -82,6 +82,9 @@ def test_what_is_no_elite(run: Any) -> None:
     for wanted, message in (
         ({}, "give one of the two"),
         ({"descriptor": (0.1,)}, r"descriptor \(0.1\) must be 2 finite numbers"),
+        ({"descriptor": 0.1}, r"descriptor \(0.1\) must be 2 finite numbers"),
+        ({"descriptor": "ab"}, r"descriptor \('ab'\) must be a sequence, each of it a number"),
+        ({"cell": 3}, r"cell \(3\) must be within"),
         ({"cell": (6, 0)}, r"cell \(6 0\) must be within 0 ... 5 x 0 ... 5"),
         *([({"cell": divmod(empty, 6)}, "is empty: the nearest elite is in cell")] if empty is not None else []),
     ):

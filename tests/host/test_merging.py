@@ -179,3 +179,6 @@ def test_what_does_not_go_together(runs: Any, tmp_path: Path) -> None:
     assert rollax.compare_archives(a, longer).numbers()["both"] > 0  # solutions need not be alike
     with pytest.raises(UsageError, match="nothing to merge"):
         rollax.merge_archives([])
+    for alone in (str(tmp_path), tmp_path, a, None):
+        with pytest.raises(UsageError, match=r"must be a sequence of policies or folders: put one alone in brackets"):
+            rollax.merge_archives(alone)

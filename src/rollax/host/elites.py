@@ -80,7 +80,7 @@ def with_elite(policy: Any, place: int) -> Any:
 def nearest(found: Elites, descriptor: Any) -> int:
     """The place of the elite nearest to a descriptor, in units of how far descriptors reach."""
     size = found.center.shape[1]
-    wanted = np.asarray(typed("descriptor", tuple(descriptor), tuple[float, ...]))
+    wanted = np.asarray(typed("descriptor", descriptor, tuple[float, ...]))
     if wanted.shape != (size,) or not np.isfinite(wanted).all():
         raise UsageError(f"descriptor ({' '.join(map(str, wanted))}) must be {size} finite numbers")
     span = np.ptp(found.center, axis=0)
@@ -93,7 +93,7 @@ def in_cell(policy: Any, found: Elites, cell: Any) -> int:
     shape = policy.spec.config.grid
     if not found.is_grid:
         raise UsageError("the archive has no grid: choose by --descriptor")
-    wanted = typed("cell", tuple(cell), tuple[int, ...])
+    wanted = typed("cell", cell, tuple[int, ...])
     if len(wanted) != len(shape) or not all(0 <= i < n for i, n in zip(wanted, shape, strict=True)):
         reach = " x ".join(f"0 ... {n - 1}" for n in shape)
         raise UsageError(f"cell ({' '.join(map(str, wanted))}) must be within {reach}")

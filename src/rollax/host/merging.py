@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from rollax.host.api import Policy, load
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.corrected import added, archive_with_cells, cells_of
 from rollax.host.settings import Spec
+from rollax.typed import shown
 
 
 class Comparison(NamedTuple):
@@ -57,6 +58,8 @@ def merge_archives(runs: Sequence[Policy | Path | str], *, folder: Path | str | 
     Raises UsageError when a run has no archive, when solutions or descriptors are not alike, for several environments, or when
     the folder is there already.
     """
+    if isinstance(runs, Policy | Path | str) or not isinstance(runs, Iterable):
+        raise UsageError(f"runs ({shown(runs)}) must be a sequence of policies or folders: put one alone in brackets")
     policies = [run if isinstance(run, Policy) else load(run) for run in runs]
     if not policies:
         raise UsageError("there is nothing to merge: give two runs or more")
