@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import rollax
+from host.runs import checksums
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.view import archive as archives
@@ -59,6 +60,35 @@ def test_a_resumed_archive_is_the_uninterrupted_one(run: Any, tmp_path: Path) ->
     whole, again = rollax.load(run.folder), rollax.load(half.folder)
     for a, b in zip(jax.tree.leaves(whole.state.archive), jax.tree.leaves(again.state.archive), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+CRITICS = {"critic_hidden": (8,), "capacity": 2000, "critic_updates": 2, "policy_updates": 2, "samples": 8}
+CODES = {"num_elites": 20, "num_frames": 3, "encoder_hidden": (8,), "encoder_updates": 5, "samples": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "settings"),
+    [
+        ("pga_me", "control/point-maze", CRITICS),
+        ("cma_mae", "task/arm", {"num_emitters": 4}),
+        ("aurora", "control/point-maze", CODES),
+    ],
+)
+def test_emitters_and_replay_go_on_as_if_not_stopped(name: str, environment: str, settings: Any, tmp_path: Path) -> None:
+    """From the run folder: emitter, replay and codes, each leaf of the state, bit for bit."""
+
+    def run(folder: str, steps: int) -> Path:
+        arguments = {"time_limit": 10} if environment.startswith("control") else {}
+        options = OPTIONS | {"run_dir": tmp_path / folder}
+        config = {"batch_size": 16, "num_iterations": 2, "grid": (6, 6)} | settings
+        return rollax.train(
+            name, environment, arguments=arguments, config=config, total_steps=steps, options=options, quiet=True
+        ).folder
+
+    whole, half = run("whole", 320), run("half", 160)
+    rollax.resume(half, total_steps=320, quiet=True)
+    mine, theirs = checksums(whole, 320), checksums(half, 320)
+    assert [leaf for leaf in mine | theirs if mine.get(leaf) != theirs.get(leaf)] == []
 
 
 def test_elites_are_a_table_and_policies(run: Any) -> None:
