@@ -101,7 +101,7 @@ def test_elites_are_a_table_and_policies(run: Any) -> None:
     wanted = float(table["descriptor_0"][-1]), float(table["descriptor_1"][-1])
     same = policy.elite(descriptor=wanted)
     assert f"fitness {table['fitness'][-1]:.4g}" in worst.warnings[-1] and worst.warnings == same.warnings
-    obs, key = np.array([-0.3, 0.4, 0.1, 0.7], np.float32), jax.random.key(0)
+    obs, key = np.array([-0.3, 0.4, 0.1, 0.7, 0.0], np.float32), jax.random.key(0)
     np.testing.assert_array_equal(worst.act(obs, (), key)[0], same.act(obs, (), key)[0])
     assert not np.array_equal(worst.act(obs, (), key)[0], policy.act(obs, (), key)[0])
 
