@@ -349,7 +349,7 @@ def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
     assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
     assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
     (words,) = further(played.info, numbers)
-    assert words == "episode_returns " + " ".join(f"{x:.2f}" for x in numbers["episode_returns"])
+    assert words == "episode_returns " + " ".join(map(digits, numbers["episode_returns"]))
     every = make_spec("ppo", TRIALS, {"split": "all"}, None, None, RunOptions(), {}, {"split": "all"})
     with pytest.raises(rollax.UsageError, match="claim tasks that training does not draw"):
         evaluated_with(every, {"split": "held-out"})
