@@ -96,9 +96,9 @@ def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.Monk
     assert rollax("train", "ppo", "test/counting", *TINY).code == 0
     outcome = rollax("eval", "run", "--episodes", 9)
     found = outcome.object
-    assert f"min {found['return_min']:.3f}  p20 {found['return_p20']:.3f}  median" in outcome.out
-    assert f"  steps {found['steps']:.2f}" in outcome.lines
-    assert f"  place {' '.join(f'{x:.2f}' for x in found['place'])}" in outcome.lines
+    assert f"min {digits(found['return_min'])}  p20 {digits(found['return_p20'])}  median" in outcome.out
+    assert f"  steps {digits(found['steps'])}" in outcome.lines
+    assert f"  place {' '.join(map(digits, found['place']))}" in outcome.lines
 
 
 def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
