@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax.acting.evaluate import episodes, info_shapes
 from rollax.acting.exploration import denormalize_action
 from rollax.acting.streams import Experience
-from rollax.environments.core import Environment, descriptor_space
+from rollax.environments.core import Environment, agent_types, descriptor_space
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.solutions import Constant, has_closed_form
 from rollax.replay.ring import Step
@@ -39,10 +40,13 @@ class Watched(NamedTuple):
 NOTHING = Watched()
 
 
-def scorer(environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING) -> Scorer:
+def scorer(
+    environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING, agent_type: str = ""
+) -> Scorer:
     """The scorer of an environment: its closed form if it has one, else the mean over `num_episodes` of each solution.
 
-    Raises UsageError when the environment describes no behavior, or has not what is to be watched.
+    `agent_type`: as for `played`. Raises UsageError when the environment describes no behavior, has not what is to be watched,
+    or has agents of several types and it is not said which of them score; UnknownNameError for a type that it has not.
     """
     if descriptor_space(environment) is None:
         raise UsageError(
@@ -53,7 +57,7 @@ def scorer(environment: Environment, num_episodes: int, max_steps: int, watched:
     check_watched(environment, watched)
     if has_closed_form(environment):
         return closed_form(environment, watched.objectives)
-    return played(environment, num_episodes, max_steps, watched)
+    return played(environment, num_episodes, max_steps, watched, agent_type)
 
 
 def check_watched(environment: Environment, watched: Watched) -> None:
@@ -92,14 +96,20 @@ def closed_form(environment: Any, objectives: tuple[str, ...] = ()) -> Scorer:
     return score
 
 
-def played(environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING) -> Scorer:
-    """The scorer that plays every solution for whole episodes, all of them side by side."""
+def played(
+    environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING, agent_type: str = ""
+) -> Scorer:
+    """The scorer that plays every solution for whole episodes, all of them side by side.
+
+    With agents a solution is the policy that all of them share. Its fitness is the mean return of those of `agent_type`, of all
+    where that is empty, and what is recorded is what these agents experienced.
+    """
     record = experienced if watched.records else seen if watched.num_frames else None
     play_all = episodes(environment, max_steps, record=record)
+    scoring = scoring_agents(environment, agent_type)
 
     def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
-        action = solution(obs)
-        return solution, denormalize_action(environment.action_space, action), action
+        return solution, *acted(environment, solution, obs)
 
     def score(solutions: Any, key: jax.Array) -> Score:
         number = jax.tree.leaves(solutions)[0].shape[0]
@@ -111,16 +121,48 @@ def played(environment: Environment, num_episodes: int, max_steps: int, watched:
             extras = mean(jnp.stack([result.info[name] for name in watched.objectives], axis=-1))
         elif watched.num_frames:
             extras = mean(frames(rows, result.length, watched.num_frames))
-        means = mean(result.returns), mean(result.descriptor), extras
+        returns = result.returns if scoring is None else result.returns[:, scoring].mean(axis=-1)
+        means = mean(returns), mean(result.descriptor), extras
         if not watched.records:
             return Score(*means)
-        is_step = jnp.arange(max_steps)[:, None] < result.length[None]
-        # [T, B E] as [E T, B]: the episodes of a solution one after the other.
-        apart = jax.tree.map(lambda x: x.reshape(max_steps, number, num_episodes, *x.shape[2:]), (rows, is_step))
+        steps, acting = rows
+        on = jnp.arange(max_steps)[:, None] < result.length[None]
+        if scoring is not None:
+            steps, acting = jax.tree.map(lambda x: x[:, :, scoring], (steps, acting))
+            on = on[:, :, None]
+        is_step = acting & on
+        # [T, B E A] as [E A T, B]: the episodes of a solution one after the other, and in them its agents.
+        apart = jax.tree.map(lambda x: x.reshape(max_steps, number, -1, *x.shape[is_step.ndim :]), (steps, is_step))
         joined = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart)
         return Score(*means, joined)
 
     return score
+
+
+def scoring_agents(environment: Environment, agent_type: str) -> np.ndarray | None:
+    """Which agents' returns are the fitness, int [M]; None without an axis of agents."""
+    types = agent_types(environment)
+    known = list(dict.fromkeys(types))
+    if agent_type and agent_type not in known:
+        if not known:
+            raise UsageError(f"{environment.name} has no agents: leave out config.agent_type ({agent_type!r})")
+        raise UnknownNameError(f"type of agents in {environment.name}", agent_type, known)
+    if not agent_type and len(known) > 1:
+        raise UsageError(
+            f"{environment.name} has agents of several types, and an archive needs one fitness: say whose return that is by "
+            f"config.agent_type, one of {', '.join(known)} (--config.agent-type {known[0]})"
+        )
+    return np.flatnonzero([not agent_type or name == agent_type for name in types]) if types else None
+
+
+def acted(environment: Environment, solution: Any, obs: Any) -> tuple[Any, Any]:
+    """The action of a policy, of all agents where there is an axis of them: in the environment's units, and as it gives it."""
+
+    def one(obs: Any) -> tuple[Any, Any]:
+        action = solution(obs)
+        return denormalize_action(environment.action_space, action), action
+
+    return one(obs) if environment.num_agents is None else jax.vmap(one)(obs)
 
 
 def seen(experience: Experience) -> jax.Array:
@@ -136,16 +178,16 @@ def frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
     return jnp.moveaxis(picked, 0, 1).reshape(length.shape[0], -1)
 
 
-def experienced(experience: Experience) -> Step:
-    """What learners keep of a step; policies in archives have no memory."""
+def experienced(experience: Experience) -> tuple[Step, jax.Array]:
+    """What learners keep of a step, and who was acting; policies in archives have no memory."""
     ends = experience.terminated, experience.truncated
-    return Step(experience.obs, experience.extras, experience.reward, *ends, experience.next_obs, experience.reset, ())
+    step = Step(experience.obs, experience.extras, experience.reward, *ends, experience.next_obs, experience.reset, ())
+    return step, jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
 
 
 def choose(environment: Environment, solution: Any, obs: Any) -> Any:
     """The action of a solution in the environment's units."""
-    action = solution(obs)
-    return action if isinstance(solution, Constant) else denormalize_action(environment.action_space, action)
+    return solution(obs) if isinstance(solution, Constant) else acted(environment, solution, obs)[0]
 
 
 def gradients(environment: Any) -> Callable[[Constant], Constant]:

@@ -46,6 +46,8 @@ class QDConfig:
     """Episodes that each solution is scored by; its fitness and descriptor are their means. (static)"""
     max_steps: int = static(1000)
     """Steps after which such an episode is given up, where the environment sets no limit. (static)"""
+    agent_type: str = static("")
+    """Whose mean return is the fitness, of agents of several types; all of them share the policy. (static)"""
     qd_offset: float = number(0.0)
     """Added to the fitness of every elite in the QD score; minus the lowest possible fitness makes all terms positive."""
     total_updates: float = number(1.0)
@@ -165,7 +167,7 @@ def assemble(
 def scorer_of(environment: Environment, config: QDConfig, watched: Watched) -> Scorer:
     """The scorer that the settings ask for."""
     max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-    return scorer(environment, config.num_episodes, max_steps, watched)
+    return scorer(environment, config.num_episodes, max_steps, watched, config.agent_type)
 
 
 def iterate(

@@ -70,13 +70,12 @@ def has_closed_form(environment: Environment) -> bool:
 def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> Any:
     """A solution to begin with, which maps an observation to an action, of a box normalized.
 
-    Of a closed form it is a `Constant`: uniform within bounds, 0 where there are none. Else it is a network.
+    Of a closed form it is a `Constant`: uniform within bounds, 0 where there are none. Else it is a network, with agents that
+    which all of them share.
 
-    Raises UsageError for actions that are neither a bounded box, a ball nor discrete, and for agents.
+    Raises UsageError for actions that are neither a bounded box, a ball nor discrete.
     """
     space: Any = environment.action_space
-    if environment.num_agents is not None:
-        raise UsageError(f"{environment.name} has agents, but archives hold the policy of one agent: use an environment of one")
     if has_closed_form(environment):
         bounded = space.is_bounded
         return Constant(space.sample(key) if bounded else jnp.zeros(space.shape, space.dtype))

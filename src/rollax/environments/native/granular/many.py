@@ -107,6 +107,14 @@ class ManyNavigators(eqx.Module):
         return Ball(2)
 
     @property
+    def descriptor_space(self) -> Box:
+        return Box(0.0, 1.0, (2,))
+
+    @property
+    def descriptor_extraction(self) -> str:
+        return "final"
+
+    @property
     def time_limit(self) -> int:
         return self.max_steps
 
@@ -146,6 +154,10 @@ class ManyNavigators(eqx.Module):
             info["overflow"] = state.neighbors.overflow.astype(jnp.float32)
         every = jnp.broadcast_to(is_last, (self.num_agents,))
         return Transition(after, self._observe(after), reward, jnp.zeros_like(every), every, info)
+
+    def descriptor(self, state: ManyState) -> jax.Array:
+        """Where the agents are in the mean, float32 [2], in shares of the box."""
+        return jnp.mean(state.spheres.position, axis=0) / self.side
 
     def _places(self, key: jax.Array) -> jax.Array:
         """A place `[A, 2]` for each agent, in a cell of its own."""
