@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("ROLLAX_COMPILATION_CACHE", "off")  # nothing of a test goes to the user's folder
 # Without the emitters of fusions a program compiles in a third of the time and holds half of the memory maps. From jaxlib 0.11
 # on there is no such flag, and a process ends at one that it does not know.
 if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")) and "XLA_FLAGS" not in os.environ:

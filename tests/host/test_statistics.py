@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rollax.host.statistics import bootstrap_interval, interquartile_mean, summarize
 
@@ -71,3 +72,22 @@ def test_nothing_finite_gives_nan(values, flag):
 
 def test_the_interquartile_mean_is_over_the_last_axis():
     assert interquartile_mean(np.array([[0.0, 1, 2, 9], [4, 4, 4, 4]])).tolist() == [1.5, 4.0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 128])
+def test_the_interval_is_that_of_scipy(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in pieces; the interquartile mean is scipy's trimmed mean."""
+    monkeypatch.setattr("rollax.host.statistics.NUMBERS_AT_ONCE", 300 * size)
+    values = np.random.default_rng(size).normal(size=size)
+    theirs = stats.bootstrap(
+        (values,),
+        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
+        n_resamples=2000,
+        batch=300,
+        vectorized=True,
+        confidence_level=0.9,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    np.testing.assert_allclose(bootstrap_interval(values, 0.9), (theirs.low, theirs.high), rtol=1e-12)
+    np.testing.assert_allclose(interquartile_mean(values), stats.trim_mean(values, 0.25), rtol=1e-12)

@@ -22,7 +22,8 @@ rollax: reinforcement learning trained end to end in JAX
   rollax doctor                           versions, devices, what is installed and what is not
 
 rollax COMMAND --help says more; `rollax train ALGORITHM ENVIRONMENT --help` shows every setting with its tuned value.
-Every command takes --import MODULE, also several times: the module registers environments of your own.
+Every command takes --import MODULE, also several times: the module registers environments of your own. Compiled programs are
+kept in the user's cache folder, at most 1 GB, so that a second start is fast; --no-compilation-cache does without.
 """
 
 COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {

@@ -54,10 +54,11 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
 
     import jax
 
-    from rollax.host import api
+    from rollax.host import api, compilation_cache
 
     rest, eval_env = take(arguments, "--eval-env.")
     given = parse(Evaluate, rest, "rollax eval")
+    compilation_cache.use()
     episodes = 128 if given.episodes is None else given.episodes
     if episodes < 1:
         raise UsageError(f"episodes ({episodes}) must be at least 1")
@@ -229,10 +230,12 @@ class Render:
 
 
 def render(arguments: list[str], shared: Shared) -> int:
+    from rollax.host import compilation_cache
     from rollax.view.render import render as draw
     from rollax.view.text import show
 
     given = parse(Render, commas_apart(arguments), "rollax render")
+    compilation_cache.use()
     _check(given)
     if not 1 <= given.episodes <= MOST_RENDERED:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rollax.errors import UsageError
 
 IMPORT = "--import"
+NO_CACHE = "--no-compilation-cache"
 
 
 class Shared(NamedTuple):
@@ -18,7 +19,8 @@ class Shared(NamedTuple):
 
 
 def take_shared(words: list[str]) -> tuple[list[str], Shared]:
-    """The words without the shared options, and those. Imports the modules of `--import MODULE`.
+    """The words without the shared options, and those. Imports the modules of `--import MODULE`; for `--no-compilation-cache`
+    switches the cache of compiled programs off.
 
     Raises UsageError when there is no such module, or when importing it fails.
     """
@@ -28,6 +30,9 @@ def take_shared(words: list[str]) -> tuple[list[str], Shared]:
     while position < len(words):
         word = words[position]
         position += 1
+        if word == NO_CACHE:
+            os.environ["ROLLAX_COMPILATION_CACHE"] = "off"  # also for the processes that this one starts
+            continue
         if word != IMPORT and not word.startswith(f"{IMPORT}="):
             rest.append(word)
             continue

@@ -12,7 +12,7 @@ from rollax.acting.evaluate import Episodes, info_shapes
 from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host import lineage, members, record, run_folder
+from rollax.host import compilation_cache, lineage, members, record, run_folder
 from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
@@ -282,6 +282,7 @@ def _advance(session: Session) -> bool:
         values = record.line(rows, first, stop)
         session.recorder.metrics(updates * session.spec.config.steps_per_update, {**values, **timing})
     session.updates += number
+    compilation_cache.settled()
     _show_progress(session, values)
     return True
 

@@ -18,7 +18,7 @@ from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.core import Environment
 from rollax.environments.views import AgentId
 from rollax.errors import UsageError
-from rollax.host import keys, sizes
+from rollax.host import compilation_cache, keys, sizes
 from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, naming_imports
 from rollax.populations import population
@@ -139,6 +139,7 @@ class _Uncompiled(NamedTuple):
 
 def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
     """Traces and compiles everything a run needs, the two large programs side by side."""
+    compilation_cache.use()
     algorithm, environment = assemble(spec, environment, make_network)
     shown = evaluation_environment(spec, environment)
     is_population = spec.num_members > 1

@@ -18,17 +18,20 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces as gymnax_spaces
 from jax.core import Tracer
 
 from rollax.environments.convert import check_names, convert, leaf_types, signature_defaults, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites.later import later
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, Space
+
+with later("seaborn", "matplotlib.pyplot"):
+    import gymnax
+    from gymnax.environments import spaces as gymnax_spaces
 
 _LIMIT = "max_steps_in_episode"
 
