@@ -279,14 +279,14 @@ def test_version_and_overview(rollax: Rollax) -> None:
     [
         (
             "train ppo probe/memory",
-            "--total-steps --seeds --run-dir --config.gamma --network.hidden --sweep --env --json",
+            "--total-steps --seeds --run-dir --gamma --hidden --sweep --env --help-all",
         ),
-        ("train", "--total-steps --config.learning-rate"),
+        ("train", "ALGORITHM ENVIRONMENT ppo td3 --total-steps --learning-rate --help-all"),
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out"),
         ("render", "--out --checkpoint --seed --episodes --member"),
-        ("train sac", "--config.target-entropy --config.warmup"),
+        ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),
         ("algorithms", "--json"),
         ("doctor", "--json"),

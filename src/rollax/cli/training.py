@@ -1,59 +1,45 @@
 """The commands that train: train, resume."""
 
 import dataclasses
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from rollax import environments
+from rollax.cli import flags
 from rollax.cli.shared import Shared
 from rollax.cli.words import check_single, close, number, parse, single, take
 from rollax.config import checked, traced_fields
 from rollax.errors import UnknownNameError, UsageError
-from rollax.typed import shown
 
-TRAIN_HELP = """\
-Trains ALGORITHM on ENVIRONMENT and leaves a run folder.
-
-  rollax train ppo gymnax/CartPole-v1 --total-steps 100000 --seeds 8
-  rollax train ppo gymnax/CartPole-v1 --config.learning-rate 3e-4 --env.gravity 5
-  rollax train ppo gymnax/Pendulum-v1 --sweep.learning-rate 1e-4 3e-4 1e-3
-  rollax train ppo gymnax/Acrobot-v1 --seeds 16 --evolve.learning-rate 1e-4 1e-2 --evolve.entropy-coefficient 1e-4 0.1
-
---env.NAME VALUE sets an argument of the environment (`rollax envs ENVIRONMENT` lists them), --eval-env.NAME VALUE another value
-of it for evaluations (tasks that are held out, other physics); --sweep.NAME VALUES trains one
-member for each value of a setting, and each seed, in one compiled program; --evolve.NAME LOW HIGH [log|linear] moves a
-setting within a range by population-based training over the members that --seeds counts; --opponents.TYPE RUN lets the
-agents of a type follow the policy of another run instead of learning; --import MODULE imports a module that registers
-environments of your own. The defaults below are tuned for this pair."""
+HELP = ("-h", "--help", "--help-all")
 
 
 def train(arguments: list[str], shared: Shared) -> int:
     """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.host import api
-    from rollax.host.settings import entry, example, preset
+    from rollax.host.settings import entry, preset
 
-    rest, env = take(arguments, "--env.")
-    rest, eval_env = take(rest, "--eval-env.")
+    rest, eval_env = take(arguments, "--eval-env.")
     rest, sweep = take(rest, "--sweep.")
     rest, evolve = take(rest, "--evolve.")
     rest, opponents = take(rest, "--opponents.")
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
-    wants_help = "-h" in rest or "--help" in rest
-    if len(names) != 2 and not wants_help:
+    if any(word in rest for word in HELP):
+        return _help(names, "--help-all" in rest)
+    if len(names) != 2:
         raise UsageError("train takes an algorithm and an environment: rollax train ppo gymnax/CartPole-v1")
-    algorithm = names[0] if names else "ppo"
-    entry(algorithm)
-    environment = names[1] if len(names) > 1 else example(algorithm)
+    algorithm, environment = names
+    kinds = entry(algorithm)
     _check_environment(environment)
-    tuned = preset(algorithm, environment)
-    command = _command(algorithm, tuned)
-    check_single(rest, [name.replace("_", "-") for name in traced_fields(entry(algorithm).config)])
-    given = " ".join(f"--env.{name.replace('_', '-')} {shown(value)}" for name, value in tuned.arguments.items())
-    text = f"{TRAIN_HELP[:-1]}, with {given}." if given else TRAIN_HELP
-    parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}", text)
+    rest, env = take(_in_full(rest, kinds, environment), "--env.")
+    command = _command(algorithm, preset(algorithm, environment))
+    check_single(rest, [name.replace("_", "-") for name in traced_fields(kinds.config)])
+    parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}")
     unused = [word.partition("=")[0] for word in rest if word.startswith(("--evolve-", "--evolve_"))]
     if unused and not evolve:
         raise UsageError(f"{unused[0]} is for a population that evolves: add --evolve.NAME LOW HIGH, or leave it out")
@@ -74,31 +60,82 @@ def train(arguments: list[str], shared: Shared) -> int:
     return result.exit_code
 
 
-def _command(algorithm: str, tuned: Any) -> type:
-    """The options of train, with what is tuned for the pair as their defaults."""
+def _in_full(words: list[str], kinds: Any, environment: str) -> list[str]:
+    """The words with every option by its full name, and whole numbers in digits."""
+    from rollax.host.options import RunOptions
+
+    groups = {"config.": kinds.config, "network.": kinds.network_config}
+    words = flags.whole_words(words, RunOptions, groups, lambda: environments.arguments(environment))
+    return flags.counts(words, {"": RunOptions} | groups)
+
+
+def _help(names: list[str], everything: bool) -> int:
+    """What there is to set, of a pair or of training at all; an algorithm alone is shown on an environment it is tuned for."""
+    from rollax.algorithms import list_algorithms
+    from rollax.cli import help as helping
+    from rollax.host.options import RunOptions
+    from rollax.host.settings import entry, example, preset
+
+    if not names:
+        print(helping.TRAIN.format(algorithms="\n                ".join(_rows(list(list_algorithms())))))
+        return 0
+    algorithm, kinds = names[0], entry(names[0])
+    environment = names[1] if len(names) > 1 else example(algorithm)
+    _check_environment(environment)
+    tuned = preset(algorithm, environment)
+    given, config, network = _defaults(algorithm, tuned)
+    own = environments.arguments(environment)
+    lists = [{field.name for field in dataclasses.fields(kind)} for kind in (RunOptions, kinds.config, kinds.network_config)]
+    short = {name for name in set().union(*lists, own) if sum(name in names for names in (*lists, own)) == 1} | lists[0]
+    chosen = (None, None, None) if everything else (helping.RUN, helping.foremost(kinds.config), helping.NETWORK)
+    groups = [
+        helping.group_of("Run", given, "", lists[0], chosen[0]),
+        helping.group_of(algorithm if "_" in algorithm else algorithm.upper(), config, "config.", short - lists[0], chosen[1]),
+        helping.group_of("Network", network, "network.", short - lists[0], chosen[2]),
+    ]
+    values = {name: helping.default(value) for name, value in (own | tuned.arguments).items()}
+    if everything:
+        options = [helping.Option(f"--env.{name.replace('_', '-')}", "", value, "") for name, value in values.items()]
+    else:
+        listed = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in values.items())
+        options = [helping.Option("--env.NAME", "VALUE", "", listed)] if listed else []
+    helping.train_help(algorithm, environment, [*groups, helping.Group("Environment", options)], everything)
+    return 0
+
+
+def _rows(names: list[str]) -> list[str]:
+    """Names in lines of a screen's width."""
+    return textwrap.wrap(", ".join(names), 80)
+
+
+def _defaults(algorithm: str, tuned: Any) -> tuple[Any, Any, Any]:
+    """Options of the host, settings and network, with what is tuned for the pair."""
     from rollax.host.options import RunOptions
     from rollax.host.settings import DEFAULT_TOTAL_STEPS, entry, settings_of
 
     kinds = entry(algorithm)
     options = RunOptions(total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
     config = checked(settings_of("config", kinds.config, tuned.config, None))
-    network = checked(settings_of("network", kinds.network_config, tuned.network, None), "network.")
+    return options, config, checked(settings_of("network", kinds.network_config, tuned.network, None), "network.")
+
+
+def _command(algorithm: str, tuned: Any) -> type:
+    """The options of train, with what is tuned for the pair as their defaults."""
+    options, config, network = _defaults(algorithm, tuned)
     return dataclasses.make_dataclass(
         "Train",
         [
-            ("run", tyro.conf.OmitArgPrefixes[RunOptions], dataclasses.field(default=options)),
+            ("run", tyro.conf.OmitArgPrefixes[type(options)], dataclasses.field(default=options)),
             ("json", Annotated[bool, tyro.conf.arg(help="End with one JSON object also on a terminal.")], False),
-            ("config", kinds.config, dataclasses.field(default=config)),
-            ("network", kinds.network_config, dataclasses.field(default=network)),
+            ("config", type(config), dataclasses.field(default=config)),
+            ("network", type(network), dataclasses.field(default=network)),
         ],
     )
 
 
 def _check_environment(environment: str) -> None:
     """An unknown id is refused before its suite is imported."""
-    from rollax.environments import list_environments
-
-    known = list_environments()
+    known = environments.list_environments()
     if environment not in known:
         raise UnknownNameError("environment", environment, known)
 
@@ -122,7 +159,7 @@ class Resume:
 def resume(arguments: list[str], shared: Shared) -> int:
     from rollax.host import api
 
-    given = parse(Resume, arguments, "rollax resume")
+    given = parse(Resume, flags.counts(arguments, {"": Resume}), "rollax resume")
     changes = {name: getattr(given, name) for name in ("on_nonfinite", "devices")}
     changes = {name: value for name, value in changes.items() if value is not None}
     result = api.resume(given.run, total_steps=given.total_steps, **changes)
