@@ -218,7 +218,7 @@ def test_rollback(rollax: Rollax, bad: str) -> None:
 
 
 def test_envs(rollax: Rollax) -> None:
-    """All, those of a suite, or the arguments of one; as JSON too."""
+    """All, those of a suite, those that hold a word, or one of them; as JSON too."""
     everything = rollax("envs")
     assert everything.code == 0
     assert {"gymnax/CartPole-v1", "probe/memory"} <= set(everything.lines)
@@ -226,16 +226,36 @@ def test_envs(rollax: Rollax) -> None:
     assert suite.lines and all(line.startswith("probe/") for line in suite.lines)
     assert json.loads(rollax("envs", "probe", "--json").out) == suite.lines
     assert "delay" in rollax("envs", "probe/memory").out and "default 3" in rollax("envs", "probe/memory").out
-    assert json.loads(rollax("envs", "probe/memory", "--json").out) == {"delay": 3}
-    assert rollax("envs", "probe/one-action").out == "takes no arguments\n"
+    assert rollax("envs", "cartpole").lines == ["gymnax/CartPole-v1", "memory/CartPole-v1"]
+    one = json.loads(rollax("envs", "hunting/3-players", "--json").out)
+    assert one["agents"] == "3 (1 prey, 2 predator)" and one["time_limit"] == 200 and one["arguments"]["catch_radius"] == 0.2
+    assert one["choices"] == {"headings": ["continuous", "four"]} and "ppo" in one["tuned_for"] and "flees" in one["about"]
+    text = rollax("envs", "control/point-maze").out
+    assert "--env.reward" in text and "(distance, sparse)" in text and "float32 [2], -1 to 1" in text
+    assert "takes no arguments" in rollax("envs", "probe/one-action").out
 
 
 def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
     """Names and defaults that `--env` takes."""
     lines = rollax("envs", "gymnax/CartPole-v1").lines
     assert any(line.split() == ["--env.gravity", "default", "9.8"] for line in lines)
-    found = rollax("envs", "gymnax/CartPole-v1", "--json").object
-    assert found["gravity"] == 9.8 and len(found) == len(lines)
+    found = rollax("envs", "gymnax/CartPole-v1", "--json").object["arguments"]
+    assert found["gravity"] == 9.8 and len(found) == sum(line.startswith("    --env.") for line in lines)
+
+
+def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By suite, with what is missing; every environment of a suite has a line about it."""
+    from rollax.cli import catalogue
+    from rollax.environments import list_environments
+    from rollax.environments.suites.about import about
+    from rollax.environments.suites.table import SUITES
+
+    monkeypatch.setattr(catalogue, "is_read_by_a_person", lambda: True)
+    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None if name == "brax" else name)
+    out = rollax("envs").out
+    assert 'brax/  (11, not installed: pip install "rollax[brax]")' in out and "gymnax/  (25)" in out
+    assert "probe/  (11, part of rollax)" in out and max(map(len, out.splitlines())) <= 100
+    assert [id for id in list_environments() if id.split("/")[0] in SUITES and not about(id)] == []
 
 
 def test_tasks_in_words(rollax: Rollax) -> None:
@@ -257,13 +277,15 @@ def test_doctor(rollax: Rollax) -> None:
     assert outcome.code == 0
     import jax
 
-    for part in (f"jax {jax.__version__}", f"rollax {__version__}", "cpu", "can be written"):
+    for part in (f"jax {jax.__version__}", f"rollax {__version__}", "cpu", "can be written", "xland     xminigrid "):
         assert part.lower() in outcome.out.lower()
     found = rollax("doctor", "--json").object
     assert found["packages"]["jax"] == jax.__version__ and found["runs_writable"] is True
-    for package, version in found["optional"].items():
-        line = next(line for line in outcome.lines if line.startswith(package))
-        assert version in line if version else "not installed: pip install" in line
+    assert {"wandb", "xland", "brax", "granular", "linen"} <= set(found["extras"]) and "test" not in found["extras"]
+    for extra, packages in found["extras"].items():
+        line = next(line for line in outcome.lines if line.startswith(f"{extra} "))
+        for package, version in packages.items():
+            assert f"{package} {version}" in line if version else f'pip install "rollax[{extra}]"' in line and package in line
 
 
 def test_version_and_overview(rollax: Rollax) -> None:

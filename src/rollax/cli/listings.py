@@ -13,16 +13,20 @@ from rollax.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Environments:
-    """Lists the environments, or the arguments of one; with --env.NAME VALUE its tasks in words, where it has several."""
+    """Lists the environments, or shows one; with --env.NAME VALUE its tasks in words, where it has several.
+
+    On a terminal they stand by suite; elsewhere there is one id a line.
+    """
 
     suite: tyro.conf.Positional[str | None] = None
-    """A suite (gymnax), or an environment (gymnax/CartPole-v1) to see its arguments."""
+    """A suite (gymnax), a word that ids hold (cartpole), or an environment (gymnax/CartPole-v1) to see what it is."""
     json: bool = False
     """As JSON."""
 
 
 def envs(arguments: list[str], shared: Shared) -> int:
     from rollax import environments
+    from rollax.cli import catalogue
 
     rest, env = take(arguments, "--env.")
     given = parse(Environments, rest, "rollax envs")
@@ -33,11 +37,11 @@ def envs(arguments: list[str], shared: Shared) -> int:
         found: Any = describe()
         lines = [found]
     elif given.suite is not None and "/" in given.suite:
-        found = environments.arguments(given.suite)
-        lines = [f"--env.{name:<28} default {value!r}" for name, value in found.items()] or ["takes no arguments"]
+        found = catalogue.in_detail(given.suite)
+        lines = [catalogue.shown(found)]
     else:
-        found = environments.list_environments(given.suite)
-        lines = found
+        found = catalogue.found(given.suite)
+        lines = [catalogue.by_suite(found)] if catalogue.is_read_by_a_person() else found
     print(json.dumps(found, default=str) if given.json else "\n".join(lines))
     return 0
 

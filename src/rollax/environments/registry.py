@@ -76,6 +76,12 @@ def arguments(id: str) -> dict[str, Any]:
     return _suite_module(suite).arguments(name)
 
 
+def choices(id: str) -> dict[str, tuple[str, ...]]:
+    """The words that those arguments take which take one of a few; {} where none does. It may import the suite."""
+    known = _optional(id, "CHOICES") or {}
+    return {name: tuple(words) for name, words in known.items() if name in arguments(id)}
+
+
 def evaluation_arguments(id: str) -> dict[str, Any]:
     """The arguments that evaluations have other values of, by the suite of the environment; {} where there are none."""
     suite, _, name = id.partition("/")
@@ -98,11 +104,11 @@ def check_evaluation(id: str, training: Mapping[str, Any], other: Mapping[str, A
         check(id, dict(training), dict(other))
 
 
-def _optional(id: str, function: str) -> Callable[..., Any] | None:
-    """A function that the module of a suite may have; None where it has none, and for environments of no suite."""
+def _optional(id: str, member: str) -> Any:
+    """What the module of a suite may have; None where it has not, and for environments of no suite."""
     suite, _, name = id.partition("/")
     is_listed = suite in SUITES and name in SUITES[suite].names
-    return getattr(_suite_module(suite), function, None) if is_listed else None
+    return getattr(_suite_module(suite), member, None) if is_listed else None
 
 
 def _factory(id: str) -> Callable[..., Environment] | None:

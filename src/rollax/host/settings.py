@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import yaml
 
-from rollax.algorithms import AlgorithmEntry, find
+from rollax.algorithms import AlgorithmEntry, find, list_algorithms
 from rollax.config import LARGEST_INT, check_range, checked, traced_fields
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
@@ -103,6 +103,11 @@ def preset(algorithm: str, environment: str) -> Preset:
     matching = [pattern for pattern in table if fnmatch.fnmatchcase(environment, pattern)]
     found = table[min(matching, key=lambda p: (p != environment, -len(p)))] if matching else {}
     return Preset(found.get("total_steps"), found.get("env", {}), found.get("config", {}), found.get("network", {}))
+
+
+def tuned_for(environment: str) -> list[str]:
+    """The algorithms that have tuned settings for an environment."""
+    return [name for name in list_algorithms() if any(fnmatch.fnmatchcase(environment, p) for p in _presets(name))]
 
 
 def example(algorithm: str) -> str:

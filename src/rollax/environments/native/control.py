@@ -19,6 +19,7 @@ from rollax.errors import UsageError
 from rollax.spaces import Box
 
 REWARDS = ("distance", "sparse")
+CHOICES = {"reward": REWARDS}
 START, GOAL = (0.5, 0.15), (0.5, 0.85)
 # Each wall is (left, bottom, right, top): the bottom of the cup, which is up, and its two sides. They overlap, because a point
 # may stand on the face of a wall and would slip between two that only touch.

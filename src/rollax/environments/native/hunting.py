@@ -26,6 +26,7 @@ from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Ball, Box, Discrete
 
 HEADINGS = ("continuous", "four")
+CHOICES = {"headings": HEADINGS}
 # A vector shorter than this has no heading that rounding would not decide: who gives one stands still.
 _SHORTEST = 1e-6
 # Beyond it a predator that is moved away from the prey (see `reset`) may be as near as before.

@@ -40,6 +40,7 @@ fluid.jp = types.SimpleNamespace(**{**vars(jnp), "clip": lambda x, a_min: jnp.ma
 
 BACKENDS = ("spring", "generalized", "positional", "mjx")
 DESCRIPTORS = ("contact", "position")
+CHOICES = {"backend": BACKENDS, "descriptor": DESCRIPTORS}
 # The spring backend is the fastest by far. But it does not know the swimmer, and of linear policies drawn at random six times
 # as many balance a pendulum under the generalized one, and there an arm reaches its target in a third of the training.
 _EXACT = ("swimmer", "inverted_pendulum", "inverted_double_pendulum", "reacher")
@@ -171,9 +172,9 @@ def make(name: str, arguments: dict[str, Any]) -> Brax:
     limit, descriptor = given.pop("max_steps"), given.pop("descriptor", None)
     if limit < 1:
         raise UsageError(f"{id}: max_steps ({limit}) must be at least 1.")
-    for key, value, choices in (("descriptor", descriptor, DESCRIPTORS), ("backend", given["backend"], BACKENDS)):
-        if value is not None and value not in choices:
-            raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(choices)}.")
+    for key, value in (("descriptor", descriptor), ("backend", given["backend"])):
+        if value is not None and value not in CHOICES[key]:
+            raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(CHOICES[key])}.")
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         dynamics = _dynamics(name, tuple(sorted(given.items())))

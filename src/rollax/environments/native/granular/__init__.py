@@ -7,6 +7,8 @@ from rollax.environments.core import Environment
 from rollax.environments.native.granular.many import ManyNavigators
 from rollax.environments.native.granular.worlds import SingleNavigator, SingleRoller
 
+CHOICES = {"pairs": ("all", "listed")}
+
 _ENVIRONMENTS: dict[str, Any] = {
     "single-navigator": SingleNavigator,
     "many-navigators": ManyNavigators,

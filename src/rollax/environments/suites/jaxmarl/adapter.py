@@ -150,6 +150,7 @@ _BRAX = {"episode_length": 1000, "action_repeat": 1, "homogenisation_method": ""
 # What is chosen by name.
 _SCENARIOS = {"scenario": {"": None, **MAP_NAME_TO_SCENARIO}}
 _FALLEN = {"stay": SMAX_TOGETHER, "leave": SMAX}
+CHOICES = {"scenario": tuple(name for name in _SCENARIOS["scenario"] if name), "fallen": tuple(_FALLEN)}
 _CHOICES: dict[str, dict[str, dict[str, Any]]] = {
     "SMAX": _SCENARIOS,
     "HeuristicEnemySMAX": _SCENARIOS,

@@ -36,6 +36,7 @@ from rollax.spaces import Box, Dict, Discrete, Grid, Space
 
 OBSERVATIONS = ("symbols", "image")
 EACH = ("episode", "environment")
+CHOICES = {"observation": OBSERVATIONS, "ruleset_each": EACH, "split": task_sets.SPLITS}
 SINGLE = {
     "observation": "symbols",
     "tile_size": 8,
@@ -185,9 +186,9 @@ def check_evaluation(id: str, training: dict[str, Any], other: dict[str, Any]) -
 
 def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str, Any]) -> tuple[XMiniGrid, dict[str, Any]]:
     given = wanted | convert_all(id, arguments, wanted)
-    for key, choices in (("observation", OBSERVATIONS), ("ruleset_each", EACH)):
-        if key in given and given[key] not in choices:
-            raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(choices)}.")
+    for key in ("observation", "ruleset_each"):
+        if key in given and given[key] not in CHOICES[key]:
+            raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(CHOICES[key])}.")
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
         if given[key] < low:
             raise UsageError(f"{id}: {key} ({given[key]}) must be at least {low}.")
