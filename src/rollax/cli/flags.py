@@ -1,4 +1,4 @@
-"""Options as people type them: `--learning-rate` for `--config.learning-rate` where one thing has the name, 1e6 for a million."""
+"""Options as people type them: `--learning-rate` for `--config.learning-rate` where one thing has it, and 1e6 for a million."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
