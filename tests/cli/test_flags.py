@@ -96,3 +96,12 @@ def test_every_setting_is_documented(name: str) -> None:
         words = documented(kind)
         assert [field for field in kind.__dataclass_fields__ if not words.get(field)] == []
     assert len(foremost(kinds.config)) == 8
+
+
+def test_with_json_nothing_else_is_on_standard_output(rollax: Rollax) -> None:
+    sizes = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--num-epochs", "1", "--hidden", "8"]
+    outcome = rollax("train", "ppo", "probe/memory", "--total-steps", "32", *sizes, "--run-dir", "run", "--json")
+    assert outcome.code == 0 and len(outcome.lines) == 1 and outcome.object["steps"] == 32
+    assert "run folder run" in outcome.err and "done: 32 steps" in outcome.err
+    outcome = rollax("resume", "run", "--total-steps", "0.064k", "--json")
+    assert outcome.code == 0 and len(outcome.lines) == 1 and "going on from step 32" in outcome.err

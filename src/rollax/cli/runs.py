@@ -137,7 +137,9 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
     is_closed_form = has_closed_form(policy.environment)
     by_agents = ["return_agents", "return_team", *(f"return_{kind}" for kind in dict.fromkeys(agent_types(policy.environment)))]
     iqm, low, high = (digits(numbers[f"return_iqm{end}"]) for end in ("", "_low", "_high"))
-    member = "" if policy.member is None else f", member {policy.member}"
+    settings = [] if policy.member is None else policy.spec.members()[policy.member].items()
+    told = ", ".join(f"{name} {value:g}" for name, value in settings)
+    member = "" if policy.member is None else f", member {policy.member} ({told})"
     elsewhere = ", ".join(f"{name} {value}" for name, value in policy.spec.eval_arguments.items())
     figures = "  ".join(
         f"{name} {digits(numbers[f'return_{name}'])}" for name in ("mean", "std", "min", "p20", "median", "max")

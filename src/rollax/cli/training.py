@@ -20,6 +20,7 @@ HELP = ("-h", "--help", "--help-all")
 def train(arguments: list[str], shared: Shared) -> int:
     """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.host import api
+    from rollax.host.progress import display
     from rollax.host.settings import entry, preset
 
     rest, eval_env = take(arguments, "--eval-env.")
@@ -55,6 +56,7 @@ def train(arguments: list[str], shared: Shared) -> int:
         evolve=evolve,
         options=parsed.run,
         imports=shared.imports,
+        show=display(stderr=parsed.json),
     )
     close(result.summary(), parsed.json)
     return result.exit_code
@@ -126,7 +128,7 @@ def _command(algorithm: str, tuned: Any) -> type:
         "Train",
         [
             ("run", tyro.conf.OmitArgPrefixes[type(options)], dataclasses.field(default=options)),
-            ("json", Annotated[bool, tyro.conf.arg(help="End with one JSON object also on a terminal.")], False),
+            ("json", Annotated[bool, tyro.conf.arg(help="End with one JSON object; all else goes to standard error.")], False),
             ("config", type(config), dataclasses.field(default=config)),
             ("network", type(network), dataclasses.field(default=network)),
         ],
@@ -148,20 +150,25 @@ class Resume:
     """Folder of the run."""
     total_steps: int | None = None
     """Another end than the one the run was started with; schedules end there."""
+    learning_rate: float | None = None
+    """Hold this learning rate from here on, in place of its schedule."""
     on_nonfinite: Literal["stop", "rollback"] | None = None
     """What to do when numbers are not finite, if other than before."""
     devices: int | None = None
     """Devices to spread over, if other than before."""
     json: bool = False
-    """End with one JSON object also on a terminal."""
+    """End with one JSON object; all else goes to standard error."""
 
 
 def resume(arguments: list[str], shared: Shared) -> int:
     from rollax.host import api
+    from rollax.host.progress import display
 
     given = parse(Resume, flags.counts(arguments, {"": Resume}), "rollax resume")
     changes = {name: getattr(given, name) for name in ("on_nonfinite", "devices")}
     changes = {name: value for name, value in changes.items() if value is not None}
-    result = api.resume(given.run, total_steps=given.total_steps, **changes)
+    rate = given.learning_rate
+    show = display(stderr=given.json)
+    result = api.resume(given.run, total_steps=given.total_steps, learning_rate=rate, show=show, **changes)
     close(result.summary(), given.json)
     return result.exit_code

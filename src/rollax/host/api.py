@@ -97,8 +97,8 @@ def train(
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
         spec = opponents_of_its_own(folder, spec, policies)
-        message = _not_held_elsewhere(name, lost) if lost else None
-        return _run(spec, folder, played, own_network, metrics, show or display(quiet), message)
+        told = [words.of_what_was_passed(name, lost)] if lost else []
+        return _run(spec, folder, played, own_network, metrics, show or display(quiet), told)
 
 
 def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
@@ -108,15 +108,6 @@ def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
     return spec if network is None else dataclasses.replace(spec, network=run_folder.CUSTOM)
 
 
-def _not_held_elsewhere(name: str, lost: dict[str, Any]) -> str:
-    """What is said when an environment was passed of which evaluations would have had other arguments."""
-    values = ", ".join(f"{argument} {value}" for argument, value in lost.items())
-    return (
-        f"warning: evaluations are in the environment that was passed, not with {values}: give its id ({name!r}) and its "
-        "arguments=... for that"
-    )
-
-
 def resume(
     folder: str | Path,
     *,
@@ -124,43 +115,50 @@ def resume(
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
     metrics: Metric | None = None,
+    learning_rate: float | None = None,
     quiet: bool = False,
     show: Display | None = None,
     **changes: Any,
 ) -> Result:
     """Goes on with a run from its newest checkpoint, bit for bit as if it had never stopped.
 
-    With other `total_steps` its schedules end there from now on. `environment` and `network` are needed again when
-    the run was given objects of its own. Further keywords change options of the host, such as `on_nonfinite`.
+    With other `total_steps` its schedules end there from now on; `learning_rate` is held from here on. `environment` and
+    `network` are needed again when the run was given objects of its own. Further keywords change options of the host, such as
+    `on_nonfinite`.
 
     Raises UsageError when there is no run, or nothing left to do; when checkpoints are gone, or config.yaml was changed since
     they were made; or for an object that the run was not given.
     """
     folder = Path(folder)
-    spec = resuming.resumed(run_folder.read_spec(folder), total_steps, changes)
-    warnings = resuming.check(folder, spec, environment, network)
+    before = run_folder.read_spec(folder)
+    spec, rate = resuming.resumed(before, total_steps, changes), resuming.check_learning_rate(before, learning_rate)
+    warnings = resuming.check(folder, spec, before, environment, network, rate)
     environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
-    show = show or display(quiet)
     with run_folder.alone(folder):
-        for warning in warnings:
-            show.message(f"warning: {warning}")
-        return _run(spec, folder, environment, network, metrics, show)
+        return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate)
 
 
 def _run(
-    spec: Spec, folder: Path, environment: Any, network: Any, metrics: Metric | None, show: Display, warning: str | None = None
+    spec: Spec,
+    folder: Path,
+    environment: Any,
+    network: Any,
+    metrics: Metric | None,
+    show: Display,
+    warnings: list[str],
+    rate: float | None = None,
 ) -> Result:
     show = Enduring(show)
     with stop_on_signals() as request:
         try:
-            if warning is not None:
-                show.message(warning)
+            for warning in warnings:
+                show.message(f"warning: {warning}")
             show.message(words.of_run(spec, folder))
             show.status("compiling")
             program = programs.compile_program(spec, environment, network)
-            session = loop.Session(spec, folder, program, show, metrics)
+            session = loop.Session(spec, folder, program, show, metrics, rate)
             show.message(words.of_program(program))
             result = loop.run(session, request)
             for line in words.at_the_end(result, spec, program.environment):

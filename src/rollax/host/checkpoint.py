@@ -183,6 +183,11 @@ class Checkpoints:
         ranked = self._ranked(self._intact_summaries()[0])
         return ranked[0] if ranked else None
 
+    def best_value(self) -> tuple[int, float] | None:
+        """`best` with its `best_metric`."""
+        step = self.best()
+        return None if step is None else (step, float(self.summary(step).metrics[self._best_metric] or 0.0))
+
     def restore(self, which: Literal["last", "best"] | int, like: T) -> tuple[int, T, list[str]]:
         """Reads a checkpoint: `(step, state, warnings)`.
 

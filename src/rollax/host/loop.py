@@ -40,6 +40,8 @@ class Result(NamedTuple):
     evaluation: dict[str, Any]  # the numbers of the last evaluation, not of the best one; empty when there was none
     wall_time: float
     steps_per_second: float  # frames of all members together, without evaluation and compiling
+    best: tuple[int, float] | None = None  # the step of the best checkpoint and its best metric
+    scores: MemberScores | None = None  # of a population: the best metric of each member as last evaluated
 
     def summary(self) -> dict[str, Any]:
         """One flat object for scripts."""
@@ -49,6 +51,7 @@ class Result(NamedTuple):
             "status": self.status,
             "steps": self.steps,
             **{name: self.evaluation[name] for name in kept if name in self.evaluation},
+            **({} if self.best is None else {"best_step": self.best[0], "best": self.best[1]}),
             "any_nan": bool(self.evaluation.get("return_any_nan", 0.0)),
             "wall_time": round(self.wall_time, 3),
             "steps_per_second": round(self.steps_per_second, 1),
@@ -58,8 +61,17 @@ class Result(NamedTuple):
 class Session:
     """One process' share of a run: the state between segments and what is done with it."""
 
-    def __init__(self, spec: Spec, folder: Path, program: programs.Program, show: Display, metric: Metric | None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        folder: Path,
+        program: programs.Program,
+        show: Display,
+        metric: Metric | None,
+        learning_rate: float | None = None,
+    ) -> None:
         options = spec.options
+        self.learning_rate = learning_rate  # from here on, in place of its schedule
         self.spec, self.folder, self.program, self.show, self.metric = spec, folder, program, show, metric
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS, options.keep_last, options.keep_best, options.best_metric, options.best_mode
@@ -117,7 +129,8 @@ def run(session: Session, request: StopRequest) -> Result:
     if status == "done" and unfinished:
         status = "stopped"
     code = {"done": 0, "nonfinite": 3, "stopped": 128 + (request.number or 0)}[status]
-    return Result(session.folder, status, code, session.frames, session.evaluation, session.wall_time, session.steps_per_second)
+    measured = session.frames, session.evaluation, session.wall_time, session.steps_per_second
+    return Result(session.folder, status, code, *measured, session.checkpoints.best_value(), session.scores)
 
 
 def _begin(session: Session) -> None:
@@ -141,9 +154,16 @@ def _begin(session: Session) -> None:
     evaluations = [line for line in earlier if line.get("event") == "evaluation"]
     session.evaluation = evaluations[-1] if evaluations else {}
     _record(session, step)
-    session.state = programs.with_total_updates(program.algorithm, state, session.spec.total_updates)
+    session.state = _scheduled(session, state)
     lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
     session.show.message(f"going on from step {step:,}")
+
+
+def _scheduled(session: Session, state: Any) -> Any:
+    """A restored state with the schedules of this session."""
+    algorithm = session.program.algorithm
+    state = programs.with_total_updates(algorithm, state, session.spec.total_updates)
+    return state if session.learning_rate is None else programs.with_learning_rate(algorithm, state, session.learning_rate)
 
 
 def _record(session: Session, resume_from: int | None) -> None:
@@ -332,7 +352,7 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
     _record(session, step)
     session.scores = session.checkpoints.summary(step).scores
     algorithm = session.program.algorithm
-    state = programs.with_total_updates(algorithm, state, session.spec.total_updates)
+    state = _scheduled(session, state)
     session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
     lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")

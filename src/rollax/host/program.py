@@ -266,6 +266,21 @@ def with_total_updates(algorithm: Algorithm, state: Any, total_updates: int) -> 
     return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
 
 
+def with_learning_rate(algorithm: Algorithm, state: Any, learning_rate: float) -> Any:
+    """The state with this learning rate from now on, without a schedule; rates of parts that have their own keep the ratio."""
+    config = algorithm.config(state)
+    ratio = learning_rate / config.learning_rate
+    new = {"learning_rate": jnp.full_like(config.learning_rate, learning_rate)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name == "learning_rate_final_fraction":
+            new[field.name] = jnp.ones_like(value)
+        elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
+            new[field.name] = value * ratio
+    new = {name: jax.device_put(value, getattr(config, name).sharding) for name, value in new.items()}
+    return algorithm.with_config(state, dataclasses.replace(config, **new))
+
+
 def with_other_keys(algorithm: Algorithm, spec: Spec, state: Any, updates: int, number: int) -> Any:
     """The state with other random numbers ahead, so that going back does not repeat what went wrong."""
     each = [keys.rollback(int(member["seed"]), updates, number) for member in spec.members()]

@@ -26,24 +26,24 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def display(quiet: bool = False) -> Display:
-    """The live display when standard output is a terminal, else lines; nothing but warnings when quiet."""
+def display(quiet: bool = False, stderr: bool = False) -> Display:
+    """The live display on a terminal, else lines; nothing but warnings when quiet. `stderr`: on standard error."""
     if quiet:
         return Lines(seconds=float("inf"), silent=True)
-    console = Console()
-    return Live(console) if console.is_terminal else Lines()
+    console = Console(stderr=stderr)
+    return Live(console) if console.is_terminal else Lines(stderr=stderr)
 
 
 class Lines:
     """A plain line for each message, and one of progress every few seconds."""
 
-    def __init__(self, seconds: float = 5.0, silent: bool = False) -> None:
-        self._seconds, self._silent, self._last = seconds, silent, 0.0
+    def __init__(self, seconds: float = 5.0, silent: bool = False, stderr: bool = False) -> None:
+        self._seconds, self._silent, self._last, self._stderr = seconds, silent, 0.0, stderr
         self._said: set[str] = set()
 
     def message(self, text: str) -> None:
         if not self._silent:
-            print(text, flush=True)
+            print(text, file=sys.stderr if self._stderr else sys.stdout, flush=True)
         elif text.startswith(("warning:", "error:")):
             print(text, file=sys.stderr, flush=True)
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rollax.config import LARGEST_FLOAT
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import logging, record, run_folder
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.run_folder import CHECKPOINTS, CONFIG, CUSTOM, EVALUATIONS, LINEAGE, METRICS
 from rollax.host.settings import Spec
+from rollax.typed import typed
 
 CHANGEABLE = (
     "on_nonfinite",
@@ -52,8 +54,37 @@ def checkpoints_of(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
         yield checkpoints
 
 
-def check(folder: Path, spec: Spec, environment: Any, network: Any) -> list[str]:
-    """Raises UsageError when a run cannot go on as what it is; returns warnings of what is other than it was.
+def check_learning_rate(spec: Spec, learning_rate: float | None) -> float | None:
+    """The rate as a number. Raises UsageError where the algorithm has none of that name, or it is out of its range."""
+    if learning_rate is None:
+        return None
+    fields = {field.name: field for field in dataclasses.fields(spec.config)}
+    if "learning_rate" not in fields or fields["learning_rate"].metadata.get("static"):
+        raise UsageError(f"{spec.algorithm} has no learning rate that could be held: leave learning_rate ({learning_rate}) out")
+    value = typed("learning_rate", learning_rate, float)
+    if not 0 < value < LARGEST_FLOAT:
+        raise UsageError(f"learning_rate ({value:g}) must be more than 0")
+    return value
+
+
+def _of_the_learning_rate(spec: Spec, before: Spec, step: int) -> list[str]:
+    """A warning where another end raises the learning rate of a run again that has annealed it."""
+    final = getattr(spec.config, "learning_rate_final_fraction", 1.0)
+    ends = [each.total_updates * spec.config.steps_per_update for each in (before, spec)]
+    then, now = (spec.config.learning_rate * (1 + (final - 1) * min(step / end, 1.0)) if final < 1 else 0.0 for end in ends)
+    if now <= 1.01 * then:
+        return []
+    return [
+        f"the learning rate had come down to {then:.3g} at step {step:,}, is {now:.3g} now, and comes down to "
+        f"{spec.config.learning_rate * final:.3g} at step {ends[1]:,}: what was learnt may get worse at first "
+        "(--learning-rate RATE holds one, such as a tenth of that)"
+    ]
+
+
+def check(
+    folder: Path, spec: Spec, before: Spec, environment: Any, network: Any, learning_rate: float | None = None
+) -> list[str]:
+    """Raises UsageError when a run cannot go on as what it is; returns warnings of what is other than it was `before`.
 
     That is: when it is finished, when it was made from an id and another object is passed, when its checkpoints are gone or all
     damaged, or when config.yaml was changed since.
@@ -79,7 +110,7 @@ def check(folder: Path, spec: Spec, environment: Any, network: Any) -> list[str]
         end = spec.total_updates * spec.config.steps_per_update
         if newest.step >= end:
             _check_unfinished(folder, intact.step, end)
-    return warnings
+    return warnings if learning_rate else [*warnings, *_of_the_learning_rate(spec, before, newest.step)]
 
 
 def check_to_load(folder: Path, spec: Spec, network: Any) -> list[str]:

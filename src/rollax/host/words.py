@@ -4,14 +4,17 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from rollax.environments.core import Environment
+from rollax.host import sweeps
+from rollax.host.evaluation import digits
 from rollax.host.loop import Result
 from rollax.host.program import Program
 from rollax.host.progress import duration, size
-from rollax.host.settings import Spec, entry
+from rollax.host.settings import CUSTOM, Spec, entry
 from rollax.networks.solutions import has_closed_form
 from rollax.typed import shown
 
@@ -20,6 +23,15 @@ def of_run(spec: Spec, folder: Path) -> str:
     """What begins, and where it is kept."""
     given = ", ".join(f"{name} {shown(value)}" for name, value in spec.arguments.items())
     return f"{spec.algorithm} on {spec.environment}{f' ({given})' if given else ''}, run folder {folder}"
+
+
+def of_what_was_passed(name: str, lost: dict[str, Any]) -> str:
+    """What is said when an environment was passed of which evaluations would have had other arguments."""
+    values = ", ".join(f"{argument} {value}" for argument, value in lost.items())
+    return (
+        f"evaluations are in the environment that was passed, not with {values}: give its id ({name!r}) and its "
+        "arguments=... for that"
+    )
 
 
 def of_program(program: Program) -> str:
@@ -41,9 +53,16 @@ def command() -> str:
 def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str]:
     """What a person is told at the end: the outcome and what to do next; a closed form plays no episode to look at."""
     rollax = command()
-    folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
-    lines = [f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {result.folder}"]
+    lines = [
+        f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {result.folder}",
+        *sweeps.table(spec, result.scores),
+    ]
+    if result.best is not None and spec.options.keep_best:
+        lines.append(f"  best checkpoint: {spec.options.best_metric} {digits(result.best[1])} at step {result.best[0]:,}")
+    if spec.own_environment or spec.network == CUSTOM:
+        return [*lines, *in_python(result, spec)]
+    folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     if result.status == "stopped":
         return [*lines, f"  {rollax} resume {folder}"]
     if result.status == "nonfinite":
@@ -51,6 +70,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     is_closed_form = has_closed_form(environment)
     played, other = ("", "") if is_closed_form else ("other episodes of ", ", on other episodes than chose it")
     best = f"  {rollax} eval {folder} --checkpoint best    its best checkpoint{other}"
+    rises = "; its learning rate rises again" if getattr(spec.config, "learning_rate_final_fraction", 1.0) < 1 else ""
     archive = " and its archive" if entry(spec.algorithm).unit == "evaluations" else ""
     return [
         *lines,
@@ -58,5 +78,18 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
         *([best] if spec.options.keep_best else []),
         f"  {rollax} plot {folder}      its curves{archive}",
         *([f"  {rollax} render {folder}    an episode to look at"] if not is_closed_form else []),
-        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on",
+        f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on{rises}",
     ]
+
+
+def in_python(result: Result, spec: Spec) -> list[str]:
+    """What to do next with a run that was given objects, which no command has."""
+    objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (spec.network == CUSTOM)
+    given = ", ".join([repr(str(result.folder)), *objects])
+    if result.status == "done":
+        following = [f"policy = rollax.load({given})", "numbers, episodes = policy.evaluate(128, jax.random.key(0))"]
+    else:
+        changed = ', on_nonfinite="rollback"' if result.status == "nonfinite" else ""
+        following = [f"rollax.resume({given}{changed})"]
+    passed = " and ".join(["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM))
+    return [f"  in Python, with {passed} that you passed:", *(f"    {line}" for line in following)]
