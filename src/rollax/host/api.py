@@ -161,11 +161,11 @@ def _run(
             session = loop.Session(spec, folder, program, show, metrics, rate)
             show.message(words.of_program(program))
             result = loop.run(session, request)
-            for line in words.at_the_end(result, spec, program.environment):
-                show.message(line)
-            return result
         finally:
             show.close()
+        for line in words.at_the_end(result, spec, program.environment):
+            show.message(line)
+        return result
 
 
 class Policy(NamedTuple):

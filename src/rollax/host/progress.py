@@ -23,7 +23,7 @@ class Display(Protocol):
     def status(self, text: str) -> None: ...
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
     def picture(self, make: Callable[[], Text | None]) -> None: ...  # where there is room for one, `make` is called
-    def close(self) -> None: ...
+    def close(self) -> None: ...  # nothing runs any more; the closing messages come after it
 
 
 def display(quiet: bool = False, stderr: bool = False) -> Display:
@@ -109,6 +109,7 @@ class Live:
             self._bar.above = above
 
     def close(self) -> None:
+        self._bar.columns = self._bar.columns[1:]  # no spinner stays on the screen beside what has ended
         self._bar.stop()
 
 
