@@ -35,6 +35,8 @@ def refused(outcome: Any, *parts: str) -> None:
         (["trian"], ["unknown command 'trian'", "did you mean train?"]),
         (["train", "ppo"], ["an algorithm and an environment", "rollax train ppo gymnax/CartPole-v1"]),
         (["train", "ppo", "probe/memory", "more"], ["an algorithm and an environment"]),
+        (["train", "MAPPO", "probe/memory"], ["unknown algorithm 'MAPPO'", "ppo with --env.global-state true"]),
+        (["train", "cvt-map-elites", "task/arm"], ["map_elites with --config.cvt-cells"]),
         (["train", "ppp", "probe/memory"], ["unknown algorithm 'ppp'", "did you mean ppo?"]),
         (["train", "ppo", "gymnax/CartPol-v1"], ["unknown environment", "did you mean gymnax/CartPole-v1"]),
         (["train", "ppo", "cartpole"], ["did you mean gymnax/CartPole-v1"]),

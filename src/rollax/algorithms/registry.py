@@ -35,6 +35,19 @@ class AlgorithmEntry(NamedTuple):
 
 _registered: dict[str, AlgorithmEntry] = {}
 
+# What papers have a name for and here is an algorithm with a setting.
+ELSEWHERE = {
+    "mappo": "MAPPO is ppo whose critic sees the state of all agents: ppo with --env.global-state true",
+    "ippo": "IPPO is ppo in an environment with agents; --config.sharing says who shares parameters",
+    "rppo": "recurrent PPO is ppo with --network.core gru (and --config.sequence-length)",
+    "rl2": "RL^2 is ppo with a memory in an environment rl2/...: rollax envs rl2",
+    "pbt": "population-based training is any algorithm with --evolve.NAME LOW HIGH and --seeds",
+    "vtrace": "V-trace is impala",
+    "ddpg": "td3 is DDPG with two critics, delayed updates and target noise",
+    "ddqn": "double DQN is dqn, as it is by default",
+    "cvt_map_elites": "MAP-Elites on Voronoi cells is map_elites with --config.cvt-cells",
+}
+
 
 def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
     """Makes an algorithm known as `name`, to `train` and to the command line. The last registration of a name counts.
@@ -80,6 +93,8 @@ def find(algorithm: AlgorithmEntry | str) -> tuple[str, AlgorithmEntry]:
         return algorithm, _registered[algorithm]
     if algorithm in _entry_points():
         return algorithm, _entry_points()[algorithm].load()
+    if algorithm.lower().replace("-", "_") in ELSEWHERE:
+        raise UsageError(f"unknown algorithm {algorithm!r}: {ELSEWHERE[algorithm.lower().replace('-', '_')]}")
     raise UnknownNameError("algorithm", algorithm, [*ALGORITHMS, *_registered, *_entry_points()])
 
 
