@@ -26,6 +26,7 @@ from rollax.checks.algorithm import check_algorithm
 from rollax.checks.environment import check_environment
 from rollax.environments import Environment, Transition, list_environments, make, register
 from rollax.errors import UsageError
+from rollax.exporting.api import Exported, export
 from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.ask_tell import AskTell
 from rollax.host.merging import Comparison, compare_archives, merge_archives
@@ -69,6 +70,7 @@ __all__ = [
     "DNSConfig",
     "DQNConfig",
     "Environment",
+    "Exported",
     "ImpalaConfig",
     "Metrics",
     "NetworkConfig",
@@ -89,6 +91,7 @@ __all__ = [
     "dqn",
     "evolve",
     "evolving",
+    "export",
     "impala",
     "list_algorithms",
     "list_environments",

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import listings, runs, training
+from rollax.cli import exporting, listings, runs, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -17,6 +17,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
   rollax plot RUN...                      draw learning curves, of several runs together, and archives
   rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
+  rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
   rollax envs [SUITE]                     list the environments
   rollax algorithms                       list the algorithms
   rollax doctor                           versions, devices, what is installed and what is not
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "eval": runs.evaluate,
     "plot": runs.plot,
     "render": runs.render,
+    "export": exporting.export,
     "envs": listings.envs,
     "algorithms": listings.algorithms,
     "doctor": listings.doctor,

@@ -141,6 +141,22 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process is writing to the run, as far as the system has locks to tell."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    if not (folder / LOCK).is_file():
+        return False
+    with (folder / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
 def machine() -> dict[str, Any]:
     """What a run depends on besides its specification: versions, devices, flags, commit."""
     packages = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy", "gymnax", "xminigrid")
