@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from rollax.errors import UsageError
+from rollax.exporting import numpy_file, onnx_file
 from rollax.exporting.program import Program, run
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -93,4 +94,10 @@ def act(inputs):  # arguments and results are in the order of their names
 FORMATS: dict[str, Format] = {
     "jax": Format("a serialized jax.export", "export", ("flatbuffers",), write_jax, open_jax, False, JAX_OPENING),
     "stablehlo": Format("StableHLO as text", None, (), write_stablehlo, open_stablehlo, False, STABLEHLO_OPENING, 1),
+    "onnx": Format(
+        "an ONNX model", "onnx", ("onnx", "onnxruntime"), onnx_file.write, onnx_file.open_again, True, onnx_file.OPENING
+    ),
+    "numpy": Format(
+        "arrays for NumPy", None, (), numpy_file.write, numpy_file.open_again, True, numpy_file.OPENING
+    ),
 }

@@ -1,0 +1,126 @@
+"""Opens a policy that rollax has exported to NumPy. This file needs NumPy alone, and is the same for every policy.
+
+    from numpy_policy import load
+
+    act = load("policy.npz")
+    outputs = act({"observation": observations})  # [batch, ...] each; policy.json says which inputs and outputs there are
+    outputs["action"]
+
+The file holds arrays and a list of operations as JSON: nothing of it is executed but the functions below.
+"""
+
+import json
+import math
+
+import numpy as np
+
+
+def load(path):
+    """The policy of a file: a function of arrays by name, which returns arrays by name."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    program = json.loads(arrays.pop("program").tobytes().decode())
+    constants = {int(number): array for number, array in arrays.items()}
+    unknown = {step[0] for step in program["steps"]} - set(OPERATIONS) - {"expand"}
+    if unknown:
+        raise ValueError(f"{path} has operations that this reader does not know: {', '.join(sorted(unknown))}")
+    return lambda inputs: run(program, constants, inputs)
+
+
+def run(program, constants, inputs):
+    """The outputs by name. Raises ValueError when inputs are missing or have other shapes."""
+    values, batch = dict(constants), None
+    for name, (number, shape, dtype) in program["inputs"].items():
+        if name not in inputs:
+            raise ValueError(f"the input {name!r} is missing: there are {', '.join(program['inputs'])}")
+        value = np.asarray(inputs[name]).astype(dtype, copy=False)
+        batch = value.shape[0] if batch is None and value.ndim else batch
+        wanted = tuple(side_of(side, batch) for side in shape)
+        if value.shape != wanted:
+            raise ValueError(f"the input {name!r} has the shape {value.shape}: it must be {wanted}")
+        values[number] = value
+    with np.errstate(all="ignore"):
+        for name, arguments, results, given, types in program["steps"]:
+            found = [values[number] for number in arguments]
+            if name == "expand":
+                given = {"shape": [side_of(side, batch) for side in given["shape"]]}
+            outputs = OPERATIONS[name](*found, **given)
+            outputs = outputs if name == "split" else [outputs]
+            for number, output, dtype in zip(results, outputs, types):
+                values[number] = np.asarray(output).astype(dtype, copy=False)
+    return {name: np.array(values[number]) for name, number in program["outputs"].items()}
+
+
+def side_of(side, batch):
+    """A size: a number, "batch", or a multiple of it such as "6*batch"."""
+    if isinstance(side, int):
+        return side
+    return int(side.partition("*")[0] if "*" in side else 1) * batch
+
+
+def part(x, axes, starts, limits, steps):
+    places = [slice(None)] * x.ndim
+    for axis, start, limit, step in zip(axes, starts, limits, steps):
+        places[axis] = slice(start, limit, step)
+    return x[tuple(places)]
+
+
+def split(x, sizes, axis):
+    return np.split(x, np.cumsum(sizes)[:-1], axis=axis)
+
+
+OPERATIONS = {
+    "abs": np.abs,
+    "add": np.add,
+    "and": np.logical_and,
+    "argmax": lambda x, axis: np.argmax(x, axis=axis),
+    "argmin": lambda x, axis: np.argmin(x, axis=axis),
+    "cast": lambda x, dtype: x.astype(dtype),
+    "ceil": np.ceil,
+    "concatenate": lambda *parts, axis: np.concatenate(parts, axis=axis),
+    "cos": np.cos,
+    "div": np.divide,
+    "einsum": lambda x, y, equation: np.einsum(equation, x, y),
+    "eq": np.equal,
+    "erf": lambda x: np.vectorize(math.erf, otypes=[np.float64])(x),
+    "exp": np.exp,
+    "expand": lambda x, shape: np.broadcast_to(x, shape),
+    "expm1": np.expm1,
+    "floor": np.floor,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "is_finite": np.isfinite,
+    "le": np.less_equal,
+    "log": np.log,
+    "log1p": np.log1p,
+    "logistic": lambda x: (np.tanh(x / 2) + 1) / 2,
+    "lt": np.less,
+    "matmul": np.matmul,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.logical_not,
+    "or": np.logical_or,
+    "power": lambda x, exponent: x**exponent if exponent >= 0 else 1 / x**-exponent,
+    "reduce_and": lambda x, axes: np.all(x, axis=tuple(axes)),
+    "reduce_max": lambda x, axes: np.max(x, axis=tuple(axes)),
+    "reduce_min": lambda x, axes: np.min(x, axis=tuple(axes)),
+    "reduce_or": lambda x, axes: np.any(x, axis=tuple(axes)),
+    "reduce_prod": lambda x, axes: np.prod(x, axis=tuple(axes)),
+    "reduce_sum": lambda x, axes: np.sum(x, axis=tuple(axes)),
+    "reshape": lambda x, shape: np.reshape(x, shape),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "select": np.where,
+    "sign": np.sign,
+    "sin": np.sin,
+    "slice": part,
+    "split": split,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "sub": np.subtract,
+    "take": lambda x, places, axis: np.take(x, places, axis=axis),
+    "tanh": np.tanh,
+    "transpose": lambda x, axes: np.transpose(x, axes),
+}
