@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import jax
@@ -60,6 +61,17 @@ def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for program in programs:
             exec(program, {"__name__": "__main__"})
     assert len(programs) >= 4
+
+
+def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do the examples with a policy that leaves."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    programs = programs_of("docs/export.md")
+    with jax.debug_key_reuse(False):  # as above
+        for program in programs:
+            exec(program, {"__name__": "__main__"})
+    assert len(programs) == 2
 
 
 def test_imports() -> None:

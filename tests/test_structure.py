@@ -41,7 +41,7 @@ ROOMS = (
     ("algorithm", "acting", "learning", "replay", "populations", "archives"),
     ("emitters",),
     ("algorithms", "presets"),
-    ("host", "scale", "view", "checks"),
+    ("host", "scale", "view", "checks", "exporting"),
     ("cli",),
     ("__init__", "__main__"),
 )

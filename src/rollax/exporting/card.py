@@ -56,9 +56,9 @@ def write(policy: Any, folder: Path, document: dict[str, Any], kind: Format, par
     spec = policy.spec
     parts = [
         f"# {spec.algorithm} on {spec.environment}",
-        f"A policy trained with rollax {__version__}, exported on {document['date']} as `{document['file']}`: {kind.summary}. It "
-        f"takes observations of the environment and gives {document['actions']} actions in the environment's units; `policy.json` "
-        "has names, shapes, types and bounds.",
+        f"A policy trained with rollax {__version__}, exported on {document['date']} as `{document['file']}`: {kind.summary}. "
+        f"It takes observations of the environment and gives {document['actions']} actions in the environment's units; "
+        "`policy.json` has names, shapes, types and bounds.",
         table({"": ""} | about(policy, document)),
         "## Scores",
         scores(policy, folder),
@@ -182,7 +182,7 @@ def opening(document: dict[str, Any], kind: Format) -> str:
     if RESET in names:
         lines.append('inputs["reset"][:] = True  # where an episode begins')
     if KEY in names:
-        lines.append(f'inputs["key"][:] = np.random.default_rng().integers(2**32, size=inputs["key"].shape, dtype=np.uint32)')
+        lines.append('inputs["key"][:] = np.random.default_rng().integers(2**32, size=inputs["key"].shape, dtype=np.uint32)')
     for name in names:
         if name.startswith(UNIFORM):
             lines.append(f'inputs["{name}"] = np.random.default_rng().random(inputs["{name}"].shape, np.float32)')

@@ -22,7 +22,7 @@ class Format(NamedTuple):
     extra: str | None  # pip install "rollax[extra]"
     packages: tuple[str, ...]  # that it needs
     write: Callable[[Program], dict[str, bytes]]
-    open: Callable[[dict[str, bytes]], Callable[[Arrays], Arrays]]
+    open: Callable[[dict[str, bytes]], Callable[[Arrays], Any]]  # outputs by name, or in the order of their names
     is_plain: bool  # samples by uniform numbers in place of a random key
     opening: str  # lines of Python that define `act(inputs)` in the folder of the files
     batch: int | None = None  # where nobody says: None for any
@@ -57,7 +57,7 @@ def write_stablehlo(program: Program) -> dict[str, bytes]:
     return {"policy.mlir": function.lower(specifications(program)).as_text().encode()}
 
 
-def open_stablehlo(files: dict[str, bytes]) -> Callable[[Arrays], Arrays]:
+def open_stablehlo(files: dict[str, bytes]) -> Callable[[Arrays], list[Any]]:
     """The text as compiled here, with arguments and results in the order of their names."""
     device = jax.devices("cpu")[0]
     program = device.client.compile_and_load(files["policy.mlir"].decode(), [device])
@@ -97,7 +97,5 @@ FORMATS: dict[str, Format] = {
     "onnx": Format(
         "an ONNX model", "onnx", ("onnx", "onnxruntime"), onnx_file.write, onnx_file.open_again, True, onnx_file.OPENING
     ),
-    "numpy": Format(
-        "arrays for NumPy", None, (), numpy_file.write, numpy_file.open_again, True, numpy_file.OPENING
-    ),
+    "numpy": Format("arrays for NumPy", None, (), numpy_file.write, numpy_file.open_again, True, numpy_file.OPENING),
 }

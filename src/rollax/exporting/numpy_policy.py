@@ -46,7 +46,7 @@ def run(program, constants, inputs):
                 given = {"shape": [side_of(side, batch) for side in given["shape"]]}
             outputs = OPERATIONS[name](*found, **given)
             outputs = outputs if name == "split" else [outputs]
-            for number, output, dtype in zip(results, outputs, types):
+            for number, output, dtype in zip(results, outputs, types, strict=True):
                 values[number] = np.asarray(output).astype(dtype, copy=False)
     return {name: np.array(values[number]) for name, number in program["outputs"].items()}
 
@@ -60,7 +60,7 @@ def side_of(side, batch):
 
 def part(x, axes, starts, limits, steps):
     places = [slice(None)] * x.ndim
-    for axis, start, limit, step in zip(axes, starts, limits, steps):
+    for axis, start, limit, step in zip(axes, starts, limits, steps, strict=True):
         places[axis] = slice(start, limit, step)
     return x[tuple(places)]
 

@@ -40,7 +40,7 @@ def plain(program: Program) -> Program:
 
 
 def _refused(what: str) -> UsageError:
-    return UsageError(f"this policy uses {what}, which the formats onnx and numpy do not have here: export it --to jax or stablehlo")
+    return UsageError(f"this policy uses {what}, which the formats onnx and numpy lack here: export it --to jax or stablehlo")
 
 
 class _Lowering:
@@ -91,7 +91,8 @@ class _Lowering:
         if self.shape(number) == shape:
             self.same[output] = number
         else:
-            self.emit("reshape", (number,), (output,), shape=[side if isinstance(side, int) else -1 for side in map(size, shape)])
+            sides = [side if isinstance(side, int) else -1 for side in map(size, shape)]
+            self.emit("reshape", (number,), (output,), shape=sides)
 
     def transpose(self, number: int, axes: tuple[int, ...], output: int) -> None:
         """Two in a row are one; one that changes nothing is none."""
@@ -114,19 +115,15 @@ class _Lowering:
             axis, value = int(contracted[1 - side][0]), np.asarray(self.constants[matrix])
             weights = self.constant(value if contracted[side][0] == 0 else value.T)
             last = tuple(i for i in range(len(self.shape(other))) if i != axis)
-            moved = self.new(tuple(self.shape(other)[i] for i in (*last, axis)), dtype)
+            free = tuple(self.shape(other)[i] for i in last)
+            moved = self.new((*free, value.shape[contracted[side][0]]), dtype)
             self.transpose(other, (*last, axis), moved)
-            result = output if side else self.new((*(self.shape(other)[i] for i in last), weights_of(value, contracted[side])), dtype)
+            result = output if side else self.new((*free, self.shape(weights)[1]), dtype)
             self.emit("matmul", (self.now(moved), weights), (result,))
             if not side:
                 self.transpose(result, (len(last), *range(len(last))), output)
             return
-        self.emit("einsum", inputs, (output,), equation=equation(*map(self.shape, inputs), contracted, batched))
-
-
-def weights_of(value: np.ndarray, contracted: Any) -> int:
-    """How many outputs a matrix has of which that axis is contracted."""
-    return value.shape[1 - int(contracted[0])]
+        self.emit("einsum", inputs, (output,), equation=equation(self.shape(left), self.shape(right), contracted, batched))
 
 
 def equation(left: tuple[Any, ...], right: tuple[Any, ...], contracted: Any, batched: Any) -> str:

@@ -127,8 +127,8 @@ _FAR = (*_FAR, 1.00167406, 2.83297682)
 
 
 def with_uniform_numbers(program: Program) -> tuple[Program, Program | None]:
-    """A program that samples by uniform numbers within [0, 1), inputs "uniform/0" ..., in place of a random key; and the program
-    from the key to these numbers. One that samples nothing is returned as it is, with None.
+    """A program that samples by uniform numbers within [0, 1), inputs "uniform/0" ..., in place of a random key; and the
+    program from the key to these numbers plus 1. One that samples nothing is returned as it is, with None.
 
     JAX makes every random float of 32 random bits, as 1 + u, by one primitive: there the program is cut in two. Raises
     UsageError for a policy that draws other random numbers.
@@ -144,7 +144,7 @@ def with_uniform_numbers(program: Program) -> tuple[Program, Program | None]:
             else:
                 random |= set(operation.outputs)
     first = max(program.types) + 1
-    types, constants = dict(program.types), dict(program.constants)
+    types, constants = dict(program.types), dict[int, Any](program.constants)
     types |= {first + k: jax.ShapeDtypeStruct((), jnp.float32) for k in range(2)}
     constants |= {first: np.float32(1.0), first + 1: np.nextafter(np.float32(2), np.float32(0))}
     operations, inputs, numbers = list[Any](program.operations), dict(program.inputs), dict[str, int]()

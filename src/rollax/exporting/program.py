@@ -40,7 +40,7 @@ class Program(NamedTuple):
     inputs: dict[str, int]  # by name
     outputs: dict[str, int]
     operations: tuple[Operation, ...]
-    constants: dict[int, np.ndarray]
+    constants: dict[int, Any]  # arrays
     types: dict[int, jax.ShapeDtypeStruct]
 
 
@@ -88,7 +88,11 @@ class _Builder:
         numbers = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> int:
-            return self.constant(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else numbers[atom]
+            return (
+                self.constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
+                if isinstance(atom, Literal)
+                else numbers[atom]
+            )
 
         for equation in jaxpr.eqns:
             arguments = [read(atom) for atom in equation.invars]
