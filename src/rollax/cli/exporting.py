@@ -17,9 +17,9 @@ class Export:
     """Writes the policy of a run as files that are opened without rollax.
 
     jax: a serialized jax.export, for JAX alone. stablehlo: text, for compilers. onnx: for ONNX Runtime and others.
-    numpy: arrays and a reader, for NumPy alone. Normalization, memory, action masks and the scaling of actions are in the file: it takes
-    observations of the environment and gives its actions. Beside it policy.json says what goes in and comes out, and card.md is
-    a model card. Before anything is written, the files are opened and compared with the policy.
+    numpy: arrays and a reader, for NumPy alone. Normalization, memory, action masks and the scaling of actions are in the
+    file: it takes observations of the environment and gives its actions. Beside it policy.json says what goes in and comes
+    out, and card.md is a model card. Before anything is written, the files are opened and compared with the policy.
     """
 
     run: tyro.conf.Positional[Path]

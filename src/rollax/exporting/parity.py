@@ -127,7 +127,8 @@ def measured(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> Par
             continue
         if np.issubdtype(right.dtype, np.floating):
             both = np.isclose(left, right, rtol=0, atol=0, equal_nan=True)
-            apart = np.where(both, 0.0, np.abs(left.astype(float) - right.astype(float)))
+            with np.errstate(invalid="ignore"):  # infinity less infinity
+                apart = np.where(both, 0.0, np.abs(left.astype(float) - right.astype(float)))
             apart = np.where(np.isnan(apart), np.inf, apart)
             difference = max(difference, float(apart.max(initial=0.0)))
             is_same &= bool(np.all(apart <= MOST * (1 + np.where(np.isfinite(right), np.abs(right), 0.0))))

@@ -182,32 +182,44 @@ def _broadcast(lowering: _Lowering, params: dict[str, Any], inputs: tuple[int, .
 
 def _slice(lowering: _Lowering, params: dict[str, Any], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
     shape, starts, limits = lowering.shape(inputs[0]), params["start_indices"], params["limit_indices"]
-    steps = params["strides"] or (1,) * len(shape)
+    _part(lowering, inputs[0], starts, limits, params["strides"] or (1,) * len(shape), outputs[0])
+
+
+def _part(lowering: _Lowering, x: int, starts: Any, limits: Any, steps: Any, output: int) -> None:
+    """A part of an array, by three numbers for each axis; all of the batch."""
+    shape = lowering.shape(x)
     cut = [(i, *each) for i, each in enumerate(zip(starts, limits, steps, strict=True)) if each != (0, shape[i], 1)]
     if any(not isinstance(bound, int | np.integer) for each in cut for bound in each):
         raise _refused("a part of the batch")
-    axes, starts, limits, steps = zip(*cut, strict=True) if cut else ((), (), (), ())
-    names = {"axes": axes, "starts": starts, "limits": limits, "steps": steps}
-    lowering.emit("slice", inputs, outputs, **{name: _numbers(values) for name, values in names.items()})
+    if not cut:
+        lowering.same[output] = x
+        return
+    columns = dict(zip(("axes", "starts", "limits", "steps"), zip(*cut, strict=True), strict=True))
+    lowering.emit("slice", (x,), (output,), **{name: _numbers(values) for name, values in columns.items()})
 
 
 def _gather(lowering: _Lowering, params: dict[str, Any], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-    """Places along one axis that are known beforehand."""
+    """One part of an array, or places along one axis, that are known beforehand."""
     numbers, (x, indices) = params["dimension_numbers"], inputs
-    shape, axes = lowering.shape(x), _numbers(numbers.start_index_map)
-    others = [i for i in range(len(shape)) if i not in axes]
-    is_take = (
-        len(axes) == 1
-        and indices in lowering.constants
-        and _numbers(numbers.collapsed_slice_dims) == axes
-        and _numbers(numbers.offset_dims) == others
-        and not numbers.operand_batching_dims
-        and len(lowering.shape(indices)) == 2
-        and tuple(params["slice_sizes"]) == tuple(1 if i in axes else side for i, side in enumerate(shape))
-    )
-    places = np.asarray(lowering.constants[indices])[:, 0] if is_take else np.zeros(0, int)
-    if not is_take or places.min(initial=0) < 0 or places.max(initial=0) >= shape[axes[0]]:
+    shape, axes, collapsed = lowering.shape(x), _numbers(numbers.start_index_map), _numbers(numbers.collapsed_slice_dims)
+    if indices not in lowering.constants or numbers.operand_batching_dims:
         raise _refused("indices that are computed (the operation gather)")
+    where, sizes = np.asarray(lowering.constants[indices]), tuple(params["slice_sizes"])
+    if where.ndim == 1:
+        starts = [0 if i not in axes else int(where[axes.index(i)]) for i in range(len(shape))]
+        limits = [start + side if start else side for start, side in zip(starts, sizes, strict=True)]
+        within = all(0 <= int(where[k]) and limits[axis] <= shape[axis] for k, axis in enumerate(axes))
+        part = lowering.new(sizes, lowering.types[x].dtype)
+        if within:
+            _part(lowering, x, starts, limits, (1,) * len(shape), part)
+            lowering.reshape(lowering.now(part), lowering.shape(outputs[0]), outputs[0])
+            return
+    others = [i for i in range(len(shape)) if i not in axes]
+    rows = tuple(1 if i in axes else side for i, side in enumerate(shape))
+    is_take = where.ndim == 2 and len(axes) == 1 and collapsed == axes and _numbers(numbers.offset_dims) == others and sizes == rows
+    places = where[:, 0] if is_take else where.reshape(-1)
+    if not is_take or places.min(initial=0) < 0 or places.max(initial=0) >= shape[axes[0]]:
+        raise _refused("places of several axes, or beyond the ends (the operation gather)")
     lowering.emit("take", (x, lowering.constant(places.astype(np.int32))), outputs, axis=axes[0])
 
 
