@@ -216,7 +216,9 @@ def _gather(lowering: _Lowering, params: dict[str, Any], inputs: tuple[int, ...]
             return
     others = [i for i in range(len(shape)) if i not in axes]
     rows = tuple(1 if i in axes else side for i, side in enumerate(shape))
-    is_take = where.ndim == 2 and len(axes) == 1 and collapsed == axes and _numbers(numbers.offset_dims) == others and sizes == rows
+    is_take = (
+        where.ndim == 2 and len(axes) == 1 and collapsed == axes and _numbers(numbers.offset_dims) == others and sizes == rows
+    )
     places = where[:, 0] if is_take else where.reshape(-1)
     if not is_take or places.min(initial=0) < 0 or places.max(initial=0) >= shape[axes[0]]:
         raise _refused("places of several axes, or beyond the ends (the operation gather)")
