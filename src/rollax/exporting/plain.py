@@ -208,7 +208,7 @@ def _gather(lowering: _Lowering, params: dict[str, Any], inputs: tuple[int, ...]
     if where.ndim == 1:
         starts = [0 if i not in axes else int(where[axes.index(i)]) for i in range(len(shape))]
         limits = [start + side if start else side for start, side in zip(starts, sizes, strict=True)]
-        within = all(0 <= int(where[k]) and limits[axis] <= shape[axis] for k, axis in enumerate(axes))
+        within = all(int(where[k]) >= 0 and limits[axis] <= shape[axis] for k, axis in enumerate(axes))
         part = lowering.new(sizes, lowering.types[x].dtype)
         if within:
             _part(lowering, x, starts, limits, (1,) * len(shape), part)
