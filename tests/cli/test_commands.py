@@ -292,7 +292,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
     assert rollax("--version").out.strip() == __version__
     overview = rollax()
     assert overview.code == 0 and overview == rollax("--help") == rollax("-h") == rollax("help")
-    for command in ("train", "resume", "eval", "plot", "render", "envs", "algorithms", "doctor"):
+    for command in ("train", "resume", "eval", "plot", "render", "export", "envs", "algorithms", "doctor"):
         assert f"rollax {command}" in overview.out
 
 
@@ -308,6 +308,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out"),
         ("render", "--out --checkpoint --seed --episodes --member"),
+        ("export", "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json"),
         ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),
         ("algorithms", "--json"),

@@ -256,6 +256,19 @@ def test_a_run_with_objects_of_its_own(tmp_path: Path) -> None:
         library.export(tmp_path / "run", "numpy", environment=environment)
 
 
+def test_agents_that_see_who_they_are(tmp_path: Path) -> None:
+    """Their numbers are added within: what goes in is the observation of the environment."""
+    network, chosen = library.NetworkConfig(hidden=(8,), agent_id=True), options(tmp_path / "run", updates=2, eval_count=1)
+    library.train("ppo", "hunting/2-players", config=SMALL, network=network, options=chosen, show=Script())
+    exported = library.export(tmp_path / "run", "numpy")
+    described = json.loads((exported.folder / "policy.json").read_text())
+    (observation,) = described["inputs"]
+    assert observation["name"] == "observation" and observation["shape"][:2] == ["batch", 2] and described["agents"] == 2
+    act = FORMATS["numpy"].open({path.name: path.read_bytes() for path in exported.files})
+    action = act({"observation": np.ones((1, *observation["shape"][1:]), np.float32)})["action"]
+    assert action.shape[:2] == (1, 2) and not np.allclose(action[0, 0], action[0, 1])
+
+
 def test_the_server(recurrent: Path, tmp_path: Path) -> None:
     """The example answers requests with a memory, and says what is wrong with one."""
     library.export(recurrent, "jax", tmp_path / "policy")

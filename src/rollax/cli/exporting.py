@@ -50,8 +50,10 @@ class Export:
 
 def export(arguments: list[str], shared: Shared) -> int:
     from rollax.exporting.api import export as write
+    from rollax.host import compilation_cache
 
     given = parse(Export, commas_apart(arguments), "rollax export")
+    compilation_cache.use()
     if given.checkpoint.isdecimal() and len(given.checkpoint) > LONGEST_STEP:
         raise UsageError(f"checkpoint ({shown(given.checkpoint)}) must be last, best or the number of a step")
     words = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}

@@ -15,7 +15,7 @@ from rollax.exporting import card as cards
 from rollax.exporting.description import describe
 from rollax.exporting.formats import FORMATS, Format, named
 from rollax.exporting.parity import NUM_ENVS, Parity, compare, on_processor
-from rollax.exporting.policy import erf_inv, exportable, with_uniform_numbers
+from rollax.exporting.policy import erf_inv, exportable, identifying, with_uniform_numbers
 from rollax.host import run_folder
 from rollax.host.api import Policy, load
 from rollax.host.files import sync, write_atomically
@@ -66,10 +66,10 @@ def export(
     missing, and files that are there already (`overwrite` replaces them).
     """
     kind, size = format_of(to), batch_of(batch, to)
-    folder, greedy = Path(run), typed("greedy", greedy, bool)
+    folder, greedy = typed("run", run, Path), typed("greedy", greedy, bool)
     options = {"checkpoint": checkpoint, "member": member, "descriptor": descriptor, "cell": cell, "batch": batch}
-    target = folder / EXPORTS / name_of(to, greedy, options) if output is None else Path(output)
-    own_card = target / CARD if card is None else Path(card)
+    target = folder / EXPORTS / name_of(to, greedy, options) if output is None else typed("output", output, Path)
+    own_card = target / CARD if card is None else typed("card", card, Path)
     for name, path in (("output", target), ("card", own_card)):
         check_path(name, path)
     run_folder.read_spec(folder)  # that there is a run is said first
@@ -79,6 +79,7 @@ def export(
         policy = policy.elite(descriptor, cell)
     check_exportable(policy, folder)
     warnings = [*policy.warnings, *cards.of_progress(policy, folder)]
+    policy = identifying(policy)
     with on_processor() as device:
         moved = policy if device is None else policy._replace(state=jax.device_put(policy.state, device))
         files, described, parity = made(moved, kind, size, greedy)

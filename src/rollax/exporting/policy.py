@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
+from rollax.environments.views import AgentId, with_agent_id
 from rollax.errors import UsageError
 from rollax.exporting.program import Operation, Program, keep_outputs, needed, trace, used_inputs
 
@@ -53,6 +55,19 @@ def exportable(
         outputs={names_of_next(names, name): number for name, number in program.outputs.items()},
     )
     return Exportable(program, one, shapes, leaves)
+
+
+def identifying(policy: Any) -> Any:
+    """The policy of observations that do not tell agents who they are, where it adds that itself (`network.agent_id`)."""
+    environment, algorithm = policy.environment, policy.algorithm
+    if not isinstance(environment, AgentId):
+        return policy
+    space = environment.env.observation_space
+
+    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
+        return algorithm.act(state, with_agent_id(space, obs), carry, key, greedy)
+
+    return policy._replace(environment=environment.env, algorithm=algorithm._replace(act=act))
 
 
 def names_of_next(names: dict[str, str], output: str) -> str:
