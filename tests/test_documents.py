@@ -64,7 +64,7 @@ def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do the examples with a policy that leaves."""
+    """So do the examples with an exported policy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     programs = programs_of("docs/export.md")

@@ -1,4 +1,4 @@
-"""The formats that a policy leaves in: how each is written, and how it is opened again to be compared."""
+"""The formats of exported policies: how each is written, and how it is opened again to be compared."""
 
 import importlib.util
 from collections.abc import Callable

@@ -22,13 +22,17 @@ class Parity(NamedTuple):
     """How far an exported policy is from the one in hand."""
 
     observations: int
-    difference: float  # the largest between two floats, actions or memory
-    different: float  # share of actions that are whole numbers and not the same
+    difference: float | None  # the largest between two floats, actions or memory; None where there are none
+    different: float | None  # share of whole numbers, such as discrete actions, that are not the same
     is_same: bool
 
     def __str__(self) -> str:
-        apart = f"{self.different:.2%} of the actions differ, " if self.different else ""
-        return f"on {self.observations} observations {apart}the largest difference is {self.difference:.2g}"
+        parts = []
+        if self.different is not None:
+            parts.append(f"{self.different:.2%} of the actions differ" if self.different else "all actions are the same")
+        if self.difference is not None:
+            parts.append(f"the largest difference is {self.difference:.2g}")
+        return f"on {self.observations} observations {', '.join(parts)}"
 
 
 @contextlib.contextmanager
@@ -119,7 +123,7 @@ def follow(program: Program, act: Callable[..., Any], inputs: dict[str, Any], st
 
 def measured(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> Parity:
     """How far outputs are apart. What is not finite on one side only is infinitely far."""
-    difference, different, is_same = 0.0, 0.0, True
+    difference, different, is_same = None, None, True
     for name, right in wanted.items():
         left = found[name]
         is_same &= left.shape == right.shape and left.dtype == right.dtype
@@ -130,10 +134,10 @@ def measured(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> Par
             with np.errstate(invalid="ignore"):  # infinity less infinity
                 apart = np.where(both, 0.0, np.abs(left.astype(float) - right.astype(float)))
             apart = np.where(np.isnan(apart), np.inf, apart)
-            difference = max(difference, float(apart.max(initial=0.0)))
+            difference = max(difference or 0.0, float(apart.max(initial=0.0)))
             is_same &= bool(np.all(apart <= MOST * (1 + np.where(np.isfinite(right), np.abs(right), 0.0))))
         else:
-            different = max(different, float(np.mean(left != right)))
+            different = max(different or 0.0, float(np.mean(left != right)))
             is_same &= different <= MOST_DIFFERENT
     return Parity(STEPS * NUM_ENVS, difference, different, is_same)
 
