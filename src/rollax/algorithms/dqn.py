@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rollax.acting.exploration import epsilon_schedule
-from rollax.algorithm import Algorithm
+from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.off_policy import AgentFns, OffPolicyState, off_policy
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
@@ -104,7 +104,12 @@ def dqn(environment: Environment, network: Callable[[jax.Array], Any]) -> Algori
         replay = jax.lax.cond(is_same, lambda replay: replay, reweight, state.replay)
         return state._replace(config=config, replay=replay)
 
-    return algorithm._replace(with_config=with_config)
+    def with_epsilon(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
+        epsilon = epsilon_schedule(state.config, state.updates / state.config.total_updates)
+        state, metrics = algorithm.step(state)
+        return state, metrics._replace(values=metrics.values | {"epsilon": epsilon})
+
+    return algorithm._replace(step=with_epsilon, with_config=with_config)
 
 
 def init(network: Any, config: DQNConfig) -> DQNAgent:

@@ -287,8 +287,11 @@ def _advance(session: Session) -> bool:
     number = _segment_length(session)
     started = time.monotonic()
     session.state, rows = session.program.advance(session.state, number)
-    session.busy_seconds += time.monotonic() - started
+    seconds = time.monotonic() - started
+    session.busy_seconds += seconds
     session.busy_updates += number
+    # Of this segment alone, so that one sees when a run slows down.
+    speed = number * session.spec.config.steps_per_update * (session.program.num_members or 1) / max(seconds, 1e-9)
     bad = record.first_nonfinite(rows)
     if bad is not None:
         return _go_back(session, *bad)
@@ -298,7 +301,7 @@ def _advance(session: Session) -> bool:
         stop = min(number, (start // session.spec.updates_per_line + 1) * session.spec.updates_per_line - session.updates)
         first = max(start - session.updates, 0)
         updates = session.updates + stop
-        timing = {"updates": updates, "wall_time": session.wall_time, "steps_per_second": session.steps_per_second}
+        timing = {"updates": updates, "wall_time": session.wall_time, "steps_per_second": speed}
         values = record.line(rows, first, stop)
         session.recorder.metrics(updates * session.spec.config.steps_per_update, {**values, **timing})
     session.updates += number

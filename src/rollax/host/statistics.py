@@ -50,18 +50,24 @@ def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """The percentile bootstrap interval of the interquartile mean, with a generator of its own. `values`: finite, `[N]`.
+    """The percentile bootstrap interval of the interquartile mean, with a generator of its own. `values`: finite, `[N]`."""
+    if values.min() == values.max():  # one value, or all the same
+        return float(values[0]), float(values[0])
+    low, high = bootstrap_intervals(values, confidence)
+    return float(low), float(high)
+
+
+def bootstrap_intervals(values: np.ndarray, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Those of many samples at once, `[..., N]` to `[...]`, by the same resamples.
 
     In few lines here, as scipy.stats, with which a test compares it, takes longer to import than all of this package.
     """
-    if values.min() == values.max():  # one value, or all the same
-        return float(values[0]), float(values[0])
-    generator, size = np.random.default_rng(0), values.size
-    batch = max(1, NUMBERS_AT_ONCE // size)
+    generator, size = np.random.default_rng(0), values.shape[-1]
+    batch = max(1, NUMBERS_AT_ONCE // max(values.size, 1))
     means = [
-        interquartile_mean(values[generator.integers(0, size, (min(batch, RESAMPLES - first), size))])
+        interquartile_mean(values[..., generator.integers(0, size, (min(batch, RESAMPLES - first), size))])
         for first in range(0, RESAMPLES, batch)
     ]
     tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(np.concatenate(means), (tail, 100 - tail))
-    return float(low), float(high)
+    low, high = np.percentile(np.concatenate(means, axis=-1), (tail, 100 - tail), axis=-1)
+    return low, high
