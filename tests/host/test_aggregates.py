@@ -57,7 +57,10 @@ def every_resample(samples):
 
 def test_intervals_are_those_of_all_resamples_of_each_environment():
     """27 x 27 draws of two environments, and those of two algorithms with three seeds each."""
-    first, second = [np.array([0.0, 0.2, 0.7]), np.array([0.1, 0.5, 2.0])], [np.array([0.1, 0.3, 0.4]), np.array([0.4, 0.5, 0.6])]
+    first, second = (
+        [np.array([0.0, 0.2, 0.7]), np.array([0.1, 0.5, 2.0])],
+        [np.array([0.1, 0.3, 0.4]), np.array([0.4, 0.5, 0.6])],
+    )
     drawn = every_resample(first)
     means = [stats.trim_mean(np.concatenate(one), 0.25) for one in drawn]
     found = aggregates.interquartile(first)

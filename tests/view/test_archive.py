@@ -168,34 +168,35 @@ def test_pictures_that_cannot_be_written(folders, tmp_path):
 
 
 def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
-    from rollax.view import plot as plots
+    from rollax.view import overview
     from rollax.view.curves import curves_of, read_run
 
     maze = trained(tmp_path / "maze", environment="control/point-maze", arguments={"time_limit": 5}, network={"hidden": (4,)})
-    words = [plots._what_lines_are(curves_of(read_run(each))) for each in (folders["grid"], maze)]
+    words = [overview._what_lines_are(curves_of(read_run(each))) for each in (folders["grid"], maze)]
     assert words[0] == "the best elite by a closed form, which plays no episodes"
     assert words[1].startswith("mean of 4 episodes, with its")
 
 
 def test_curves_of_members_have_intervals(tmp_path):
     """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
-    from rollax.view import plot as plots
+    from rollax.view import estimates, overview
     from rollax.view.curves import curves_of, read_run
+    from rollax.view.plot import plot
 
     folder = trained(tmp_path / "seeds", network={}, seeds=3)
     curves = curves_of(read_run(folder))
-    assert plots._below(curves) == ("qd_score", "QD score")
-    assert "interquartile mean of 3 seeds, with its 95 % bootstrap interval" in plots._what_lines_are(curves)
-    axes = Figure().subplots(2, 1)
-    plots._returns(axes, curves, True)
-    (line,), (band,) = axes[1].lines, axes[1].collections
+    assert overview._below(curves) == ("qd_score", "QD score")
+    assert "interquartile mean of 3 seeds, with its 95 % bootstrap interval" in overview._what_lines_are(curves)
+    figure = Figure()
+    overview._returns(figure, curves, True)
+    (line,), (band,) = figure.axes[1].lines, figure.axes[1].collections
     scores = curves[0].run.metrics["qd_score"]
     assert scores.shape[1] == 3
-    np.testing.assert_allclose(line.get_ydata(), [plots._interval(row[:, None])[0] for row in scores])
+    np.testing.assert_allclose(line.get_ydata(), [estimates.interval(row[:, None])[0] for row in scores])
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.min() < heights.max() <= scores.max() + 1e-3
     assert {"coverage", "fitness_best"} <= set(curves[0].run.metrics)
-    assert plots.plot([folder]).exists()
+    assert plot([folder]).exists()
 
 
 @pytest.mark.parametrize(("dimensions", "shape"), [(4, None), (4, (2, 3, 3, 2)), (1, (36,)), (1, None)])

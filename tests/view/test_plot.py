@@ -15,7 +15,8 @@ from PIL import Image
 import rollax
 from rollax.errors import UsageError
 from rollax.view import curves
-from rollax.view import plot as plots
+from rollax.view import estimates, overview, style
+from rollax.view.labels import labels
 from rollax.view.plot import plot
 
 
@@ -92,7 +93,7 @@ def test_a_sweep_has_a_line_for_each_value(sweep):
 def test_the_line_is_the_mean_and_lies_in_its_interval(run):
     (read,) = curves.read_run(run)
     for returns in read.returns:
-        line, low, high = plots._interval(returns)
+        line, low, high = estimates.interval(returns)
         assert low <= line <= high and line == pytest.approx(returns.mean())
 
 
@@ -155,17 +156,17 @@ def test_several_environments_have_a_column_each(copy, run, tmp_path):
 
 def test_labels_say_what_differs(copy, run):
     facts = [{"environment": "a", "algorithm": "ppo", "gamma": 0.9}, {"environment": "a", "algorithm": "ppo", "gamma": 0.99}]
-    assert curves.labels(facts, [run, copy]) == ["gamma 0.9", "gamma 0.99"]
-    assert curves.labels([facts[0], facts[0]], [run, copy]) == ["single", "copy"]
-    assert curves.labels([facts[0], {**facts[1], "algorithm": "impala"}], [run, copy]) == ["ppo", "impala"]
-    assert curves.labels([facts[0], {**facts[0], "environment": "b"}], [run, copy]) == ["ppo", "ppo"]
+    assert labels(facts, [run, copy]) == ["gamma 0.9", "gamma 0.99"]
+    assert labels([facts[0], facts[0]], [run, copy]) == ["single", "copy"]
+    assert labels([facts[0], {**facts[1], "algorithm": "impala"}], [run, copy]) == ["ppo", "impala"]
+    assert labels([facts[0], {**facts[0], "environment": "b"}], [run, copy]) == ["ppo", "ppo"]
 
 
 @pytest.mark.parametrize(
     "value, text", [(0, "0"), (500, "500"), (10_000, "10k"), (1_000_000, "1M"), (1_500_000, "1.5M"), (2e9, "2B")]
 )
 def test_frames_are_short(value, text):
-    assert plots.frames(value) == text
+    assert style.frames(value) == text
 
 
 def with_trials(folder, within):
@@ -177,7 +178,7 @@ def with_trials(folder, within):
 
 def adaptation(folder):
     axis = Figure().subplots()
-    plots._adaptation(axis, curves.curves_of(curves.read_run(folder)), is_wide=True)
+    overview._adaptation(axis, curves.curves_of(curves.read_run(folder)), is_wide=True)
     return axis
 
 
@@ -203,11 +204,11 @@ def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
     steps = curves.read_run(copy)[0].eval_step
     with_trials(copy, np.zeros((3, 4, 5)))
     lines = adaptation(copy).lines
-    assert [line.get_label() for line in lines] == [plots.frames(step) for step in steps]
+    assert [line.get_label() for line in lines] == [style.frames(step) for step in steps]
     lightness = [sum(matplotlib.colors.to_rgb(line.get_color())) for line in lines]
     assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == len(lightness)
-    assert plots._earlier(1) == [] and plots._earlier(2) == [0]
-    assert plots._earlier(21) == [0, 5, 10, 14, 19] and len(plots._earlier(1000)) == plots.EARLIER
+    assert overview._earlier(1) == [] and overview._earlier(2) == [0]
+    assert overview._earlier(21) == [0, 5, 10, 14, 19] and len(overview._earlier(1000)) == overview.EARLIER
 
 
 def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):
@@ -258,7 +259,7 @@ def test_every_type_of_agents_has_a_curve(tmp_path):
         np.testing.assert_allclose(predator.returns[:, 0], file["returns"][..., 1:].mean(axis=-1))
     assert [curve.label for curve in curves.curves_of([prey, predator])] == ["prey", "predator"]
     assert not np.array_equal(prey.metrics["entropy"], predator.metrics["entropy"])
-    assert plots.plot([folder]).is_file()
+    assert plot([folder]).is_file()
 
 
 @pytest.mark.parametrize(("algorithm", "unit"), [("ppo", "steps"), ("map_elites", "evaluations")])
@@ -266,5 +267,5 @@ def test_speed_is_in_what_an_algorithm_counts(run, algorithm, unit):
     curve = curves.curves_of(curves.read_run(run))[0]
     spec = dataclasses.replace(curve.run.spec, algorithm=algorithm)
     axis = Figure().subplots()
-    plots._panel(axis, [curve._replace(run=curve.run._replace(spec=spec))], "steps_per_second")
+    overview._panel(axis, [curve._replace(run=curve.run._replace(spec=spec))], "steps_per_second")
     assert axis.get_title(loc="left") == f"{unit} per second"

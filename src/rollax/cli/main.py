@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import exporting, listings, runs, training
+from rollax.cli import exporting, listings, plotting, runs, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -31,7 +31,7 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "train": training.train,
     "resume": training.resume,
     "eval": runs.evaluate,
-    "plot": runs.plot,
+    "plot": plotting.plot,
     "render": runs.render,
     "export": exporting.export,
     "envs": listings.envs,

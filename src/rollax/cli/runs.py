@@ -1,4 +1,4 @@
-"""The commands that look at runs: eval, plot, render."""
+"""The commands that play the policies of runs: eval, render."""
 
 import dataclasses
 import re
@@ -162,42 +162,6 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
     if "descriptor_mean" in numbers:
         lines.append(f"  descriptor mean [{', '.join(f'{value:.3f}' for value in numbers['descriptor_mean'])}]")
     return "\n".join(lines)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plot:
-    """Draws the learning curves of one run, or of several together.
-
-    Of a run with an archive also this, as a picture and as a table (archive.csv); of two such runs with the same descriptors
-    both side by side and their difference.
-    """
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of runs."""
-    out: Path | None = None
-    """Picture to write (png, pdf or svg); default: in the run's figures/."""
-
-
-def plot(arguments: list[str], shared: Shared) -> int:
-    from rollax.view.plot import plot as draw
-
-    given = parse(Plot, arguments, "rollax plot")
-    if not given.runs:
-        raise UsageError("plot takes one or more run folders: rollax plot RUN")
-    curves = draw(list(given.runs), given.out)
-    print(curves)
-    for path in of_archives(list(given.runs), curves) if given.out is None else ():
-        print(path)
-    return 0
-
-
-def of_archives(runs: list[Path], curves: Path) -> list[Path]:
-    """Pictures of the archives of one run or of two. `curves`: the file that is beside the latter."""
-    from rollax.view import archive, compared
-
-    if len(runs) == 2:
-        return compared.draw_if_both(runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"), warn)
-    return archive.draw_if_any(runs[0], warn) if len(runs) == 1 else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Algorithms over several environments: interquartile means, performance profiles, probabilities of improvement.
 
-Agarwal et al. 2021 (arXiv:2108.13264). Scores are normalized, an array of one number a seed for each environment; the numbers of
-seeds may differ. Intervals are percentiles of the stratified bootstrap: the seeds of every environment are drawn anew from those
-of that environment, so that which environments there are is no chance.
+Agarwal et al. 2021 (arXiv:2108.13264). Scores are normalized, an array of one number a seed for each environment; the
+numbers of seeds may differ. Intervals are percentiles of the stratified bootstrap: seeds are resampled within each
+environment, and the environments are given.
 """
 
 from collections.abc import Callable, Iterator, Sequence

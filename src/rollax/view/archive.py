@@ -16,7 +16,7 @@ from rollax.host.files import write_atomically
 from rollax.host.run_folder import read_spec
 from rollax.host.settings import entry
 from rollax.view import cells, fronts
-from rollax.view.plot import STYLE
+from rollax.view.style import STYLE
 
 
 def silent(warning: str) -> None:

@@ -15,7 +15,7 @@ from rollax.host.evaluation import digits
 from rollax.host.merging import Comparison, compare_archives
 from rollax.view import cells
 from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, silent, write
-from rollax.view.plot import STYLE
+from rollax.view.style import STYLE
 
 DIFFERENCE = "RdBu"  # from the first one's red to the second one's blue
 ONLY = "#E69F00", "#009E73"  # cells that only the first has, and only the second

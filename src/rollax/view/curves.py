@@ -1,19 +1,24 @@
-"""What learning curves are made of: runs as they lie on disk, and what tells one from another."""
+"""What learning curves are made of: runs as they lie on disk, those of one experiment together, and the lines they make."""
 
+import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.host.logging import read_metrics
+from rollax.host.reading import silent
 from rollax.host.record import read_evaluations
 from rollax.host.run_folder import EVALUATIONS, METRICS, read_spec
 from rollax.host.settings import Spec, entry
+from rollax.view.estimates import smoothed
+from rollax.view.labels import COLORS, DASHES, colors, is_one_scale, labels
 
 WITHIN = "info/episode_returns"  # of the evaluations: the returns of the episodes within a trial
-# The metrics that are drawn in small panels, in this order, where a run has them.
+# Metrics by what a figure calls them, in the order in which it shows them; others come after these, by their own names.
 PANELS = {
     "coverage": "coverage",
     "qd_score": "QD score",
@@ -21,19 +26,29 @@ PANELS = {
     "moqd_score": "MOQD score",
     "hypervolume": "hypervolume",
     "num_elites": "elites",
+    "loss": "loss",
     "critic_loss": "critic loss",
     "value_loss": "value loss",
     "policy_loss": "policy loss",
+    "td_error": "TD error",
+    "value": "mean value",
+    "selected_q": "Q of actions taken",
     "entropy": "entropy",
+    "temperature": "temperature",
     "approx_kl": "KL estimate",
     "explained_variance": "explained variance",
     "clip_fraction": "clipped fraction",
+    "grad_norm": "gradient norm",
+    "epsilon": "epsilon",
     "learning_rate": "learning rate",
+    "episode_length": "training episode length",
     "steps_per_second": "{unit} per second",  # steps, or evaluations
 }
-# Okabe and Ito (2008): eight colors that remain apart for color-blind eyes; yellow is left out, being too light for a line.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")
+STEPS = "environment steps"
+RETURN = "return"  # in evaluation; the names of an evaluation's other numbers are those of evaluations.npz
+OF_EVALUATION = {RETURN: "evaluation return", "length": "episode length"}
+TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+BOOKS = ("step", "updates", "wall_time", "episodes")  # what a line of metrics counts, which is no result
 
 
 class Run(NamedTuple):
@@ -41,17 +56,26 @@ class Run(NamedTuple):
 
     folder: Path
     spec: Spec
-    eval_step: np.ndarray  # int [K]
+    eval_step: np.ndarray  # int [K]; a time where curves are over time
     returns: np.ndarray  # float [K, P, N]
     trials: np.ndarray  # float [K, P, N, E]: returns of the E episodes within a trial; E is 0 where episodes are no trials
-    step: np.ndarray  # int [M]
+    step: np.ndarray  # int [M]; a time where curves are over time
     metrics: dict[str, np.ndarray]  # float [M, P], or [M, 1] for what all members have in common
     kind: str = ""  # the type of agents that this is about, where there are several
     is_closed_form: bool = False  # evaluations are of one step each and all alike
+    eval_time: np.ndarray = np.zeros(0)  # float [K]: seconds of all sessions; NaN where that is not known
+    time: np.ndarray = np.zeros(0)  # float [M]
+    evaluated: dict[str, np.ndarray] = {}  # float [K, P, N]: further numbers of episodes
+    axis: str = STEPS  # what steps count
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return self.returns.shape[1]
 
 
 class Curve(NamedTuple):
-    """One line: the members of a run that differ in their seeds only."""
+    """One line: the members of a run, or of several, that differ in their seeds only."""
 
     run: Run
     members: np.ndarray  # int [p]
@@ -65,31 +89,54 @@ def read_run(folder: Path | str) -> list[Run]:
     folder = Path(folder)
     spec = read_spec(folder)
     count = len(spec.members())
-    eval_step, by_kind, trials, is_closed_form = _evaluations(folder / EVALUATIONS, count)
+    eval_step, by_kind, trials, evaluated, is_closed_form = _evaluations(folder / EVALUATIONS, count)
     is_closed_form &= entry(spec.algorithm).unit == "evaluations"
     records = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     lines = [record for record in records if "event" not in record]
     if not lines and not eval_step.size:
         raise UsageError(f"{folder} has recorded nothing yet: train it for longer, with rollax resume {folder}")
     step = np.array([line["step"] for line in lines], int)
-    runs = []
-    for kind, returns in by_kind.items():
-        # What parameters of this type's own did, where it has some; the return in training is that of all agents together.
-        of_kind = {
-            name: f"{kind}/{name}" if kind and any(f"{kind}/{name}" in line for line in lines) else name for name in PANELS
-        }
-        wanted = of_kind if kind else {"episode_return": "episode_return", **of_kind}
-        found = {name: label for name, label in wanted.items() if any(label in line for line in lines)}
-        metrics = {name: _column([line.get(label) for line in lines], count) for name, label in found.items()}
-        runs.append(Run(folder, spec, eval_step, returns, trials, step, metrics, kind, is_closed_form))
-    return runs
+    times = {record["step"]: record.get("wall_time") for record in records if record.get("event") == "evaluation"}
+    eval_time = np.array([_numbers(times.get(int(each)), 1)[0] for each in eval_step])
+    time = _column([line.get("wall_time") for line in lines], 1)[:, 0] if lines else np.zeros(0)
+    logged = dict.fromkeys(name for line in lines for name in line if name not in BOOKS)
+    columns = {name: _column([line.get(name) for line in lines], count) for name in logged}
+    return [
+        Run(
+            folder,
+            spec,
+            eval_step,
+            returns,
+            trials,
+            step,
+            _of_kind(columns, kind, list(by_kind)),
+            kind,
+            is_closed_form,
+            eval_time,
+            time,
+            evaluated,
+            STEPS if entry(spec.algorithm).unit == "steps" else entry(spec.algorithm).unit,
+        )
+        for kind, returns in by_kind.items()
+    ]
 
 
-def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, bool]:
-    """Steps `[K]`, returns `[K, P, N]` by type of agents, averaged over those, returns within trials `[K, P, N, E]`, and
-    whether all episodes of an evaluation are one and the same step."""
+def _of_kind(columns: dict[str, np.ndarray], kind: str, kinds: list[str]) -> dict[str, np.ndarray]:
+    """The metrics of a type of agents: those of its own parameters, where it has some, in place of those of all agents.
+
+    The return in training is that of all agents together.
+    """
+    if not kind:
+        return columns
+    common = {n: x for n, x in columns.items() if n.partition("/")[0] not in kinds and n != "episode_return"}
+    return common | {name.partition("/")[2]: x for name, x in columns.items() if name.startswith(f"{kind}/")}
+
+
+def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray, dict[str, np.ndarray], bool]:
+    """Steps `[K]`, returns `[K, P, N]` by type of agents, averaged over those, returns within trials `[K, P, N, E]`, further
+    numbers `[K, P, N]` of episodes, and whether all episodes of an evaluation are one and the same step."""
     if not path.exists():
-        return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0)), False
+        return np.zeros(0, int), {"": np.zeros((0, count, 1))}, np.zeros((0, count, 1, 0)), {}, False
     try:
         arrays = read_evaluations(path)
         steps, returns, length = arrays["step"], arrays["returns"].astype(float), arrays["length"]
@@ -100,7 +147,10 @@ def _evaluations(path: Path, count: int) -> tuple[np.ndarray, dict[str, np.ndarr
         }
         within = arrays[WITHIN].astype(float) if WITHIN in arrays else np.zeros((*length.shape, 0))
         is_one = bool(length.size and np.all(length == 1) and np.all(returns == returns[..., :1, :]))
-        return steps, by_kind, within.reshape(len(steps), count, length.shape[-1], within.shape[-1]), is_one
+        others = {name: x for name, x in arrays.items() if x.shape == length.shape and x.dtype.kind in "fiub"}
+        evaluated = {name: x.astype(float).reshape(len(steps), count, -1) for name, x in others.items() if name != "returns"}
+        trials = within.reshape(len(steps), count, length.shape[-1], within.shape[-1])
+        return steps, by_kind, trials, evaluated, is_one
     except (ValueError, IndexError) as error:
         raise UsageError(f"{error}: move it away to plot the rest of the run") from error
 
@@ -117,27 +167,139 @@ def _numbers(value: Any, width: int) -> np.ndarray:
     return np.array(numbers) if len(numbers) == width else np.full(width, math.nan)
 
 
-def curves_of(runs: list[Run]) -> list[Curve]:
-    """The lines of all runs, with labels and colors that tell them apart."""
+def together(runs: list[Run], tell: Callable[[str], object] = silent) -> list[Run]:
+    """Runs of one experiment, alike in all but their seeds, as one with the members of all.
+
+    Runs that share a seed are not: they are meant to be compared, as before and after a change of a program. `tell` is called
+    with steps that are left out because not all of an experiment have them.
+    """
+    experiments: dict[str, list[Run]] = {}
+    for index, run in enumerate(runs):
+        key = repr(_experiment(run)) if not run.spec.evolve else str(index)  # members that evolve depend on each other
+        experiments.setdefault(key, []).append(run)
+    alike = {id(run): group for group in experiments.values() for run in group}
+    found: dict[int, Run] = {}
+    for run in runs:
+        group = alike[id(run)]
+        seeds = [member["seed"] for other in group for member in other.spec.members()[: other.spec.options.seeds]]
+        if len(group) == 1 or len(set(seeds)) < len(seeds):
+            found[id(run)] = run
+        elif run is group[0]:
+            found[id(run)] = _joined(group, tell)
+    return list(found.values())
+
+
+def _experiment(run: Run) -> dict[str, Any]:
+    """All that runs of one experiment have in common."""
+    spec = run.spec
+    common = ("algorithm", "environment", "arguments", "config", "network", "sweep", "eval_arguments", "opponents")
+    return {**{name: getattr(spec, name) for name in common}, "steps": spec.options.total_steps, "kind": run.kind}
+
+
+def _joined(group: list[Run], tell: Callable[[str], object]) -> Run:
+    """One run of the members of all, at the steps that all have. A swept value comes first with all of its seeds."""
+    first, seeds = group[0], [run.spec.options.seeds for run in group]
+    at = [_where([run.eval_step for run in group]), _where([run.step for run in group])]
+    for run, where in itertools.product(group, (0, 1)):
+        had, kept = (run.eval_step, run.step)[where].size, at[where][0].size
+        if had > kept:
+            what = ("evaluations", "lines of metrics")[where]
+            tell(f"{run.folder}: {kept} of its {had} {what} are drawn, at the steps that all runs of {_name(run)} have")
+    members, offset = list[tuple[float, int]](), 0
+    for number, run in zip(seeds, group, strict=True):
+        members += [(index // number, offset + index) for index in range(run.size)]
+        offset += run.size
+    order = [place for _, place in sorted(members, key=lambda pair: pair[0])]
+    is_equal = len({run.returns.shape[2] for run in group}) == 1
+    parts = [_at(run, rows, lines, is_equal) for run, rows, lines in zip(group, at[0][1], at[1][1], strict=True)]
+    join = lambda arrays: np.concatenate(arrays, axis=1)[:, order]  # noqa: E731
+    return first._replace(
+        eval_step=at[0][0],
+        step=at[1][0],
+        returns=join([part.returns for part in parts]),
+        trials=join([part.trials for part in parts]),
+        metrics={name: join([p.metrics[name] for p in parts]) for name in _common([p.metrics for p in parts])},
+        evaluated={name: join([p.evaluated[name] for p in parts]) for name in _common([p.evaluated for p in parts])},
+        eval_time=np.mean([part.eval_time for part in parts], axis=0),
+        time=np.mean([part.time for part in parts], axis=0),
+    )
+
+
+def _name(run: Run) -> str:
+    return f"{run.spec.algorithm} on {run.spec.environment}"
+
+
+def _where(steps: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The steps that all have, and where each has them."""
+    common = steps[0]
+    for each in steps[1:]:
+        common = np.intersect1d(common, each)
+    return common, [np.searchsorted(each, common) for each in steps]
+
+
+def _common(tables: list[dict[str, np.ndarray]]) -> list[str]:
+    return [name for name in tables[0] if all(name in table for table in tables)]
+
+
+def _at(run: Run, evaluations: np.ndarray, lines: np.ndarray, is_equal: bool) -> Run:
+    """A run at some of its steps, every metric with all members; episodes as their mean where runs have not equally many."""
+    of_episodes = (lambda x: x[evaluations]) if is_equal else (lambda x: x[evaluations].mean(axis=2, keepdims=True))
+    return run._replace(
+        returns=of_episodes(run.returns),
+        trials=of_episodes(run.trials),
+        metrics={name: np.broadcast_to(x[lines], (lines.size, run.size)) for name, x in run.metrics.items()},
+        evaluated={name: of_episodes(x) for name, x in run.evaluated.items()},
+        eval_time=run.eval_time[evaluations],
+        time=run.time[lines],
+    )
+
+
+def over_time(runs: list[Run]) -> list[Run]:
+    """Runs with the time since their start in place of steps, without what has none."""
+    longest = max((float(time) for run in runs for time in (*run.eval_time, *run.time) if math.isfinite(time)), default=0.0)
+    seconds, unit = next((size, unit) for size, unit in TIMES if longest >= 3 * size or size == 1)
+    found = []
+    for run in runs:
+        at, lines = np.flatnonzero(np.isfinite(run.eval_time)), np.flatnonzero(np.isfinite(run.time))
+        cut = _at(run, at, lines, is_equal=True)
+        found.append(cut._replace(eval_step=cut.eval_time / seconds, step=cut.time / seconds, axis=f"wall time ({unit})"))
+    return found
+
+
+def smooth(run: Run, number: int) -> Run:
+    """A run whose numbers are means of so many neighboring points."""
+    return run._replace(
+        returns=smoothed(run.returns, number),
+        metrics={name: smoothed(x, number) for name, x in run.metrics.items()},
+        evaluated={name: smoothed(x, number) for name, x in run.evaluated.items()},
+    )
+
+
+def curves_of(runs: list[Run], names: tuple[str, ...] = ()) -> list[Curve]:
+    """The lines of all runs, with labels and colors that tell them apart.
+
+    `names`: for the labels, in their order. Raises UsageError when they are not as many.
+    """
     groups = [(run, members, facts) for run in runs for members, facts in _groups(run)]
     all_facts = [facts for *_, facts in groups]
-    names = labels(all_facts, [run.folder for run, *_ in groups])
-    distinct = list(dict.fromkeys(names))
-    colors = _colors(len(distinct), _is_one_scale(all_facts))
-    return [
-        Curve(run, members, label, colors[distinct.index(label)], DASHES[distinct.index(label) // len(COLORS) % len(DASHES)])
-        for (run, members, _), label in zip(groups, names, strict=True)
-    ]
+    own = labels(all_facts, [run.folder for run, *_ in groups])
+    distinct = list(dict.fromkeys(own))
+    if names and len(names) != len(distinct):
+        told = f"{len(distinct)} name{'s' * (len(distinct) > 1)}, in this order for: {'; '.join(distinct)}"
+        raise UsageError(f"--label has {len(names)}, and takes {told}")
+    shown = dict(zip(distinct, names or distinct, strict=True))
+    palette = colors(len(distinct), is_one_scale(all_facts))
+    style = {label: (palette[i], DASHES[i // len(COLORS) % len(DASHES)]) for i, label in enumerate(distinct)}
+    return [Curve(run, members, shown[label], *style[label]) for (run, members, _), label in zip(groups, own, strict=True)]
 
 
 def _groups(run: Run) -> list[tuple[np.ndarray, dict[str, Any]]]:
     """The members of a run by swept values, each with everything that may tell them from others."""
-    by_values: dict[tuple[float, ...], list[int]] = {}
-    for index, member in enumerate(run.spec.members()):
-        by_values.setdefault(tuple(member[name] for name in run.spec.sweep), []).append(index)
+    combinations = list(itertools.product(*run.spec.sweep.values()))
+    members = np.arange(run.size).reshape(len(combinations), -1)
     return [
-        (np.array(members), _facts(run, dict(zip(run.spec.sweep, values, strict=True))))
-        for values, members in by_values.items()
+        (own, _facts(run, dict(zip(run.spec.sweep, values, strict=True))))
+        for own, values in zip(members, combinations, strict=True)
     ]
 
 
@@ -145,53 +307,57 @@ def _facts(run: Run, swept: dict[str, float]) -> dict[str, Any]:
     """The names and values that a label may be made of, the more telling first."""
     spec = run.spec
     network = {} if isinstance(spec.network, str) else vars(spec.network)
-    others = {**spec.arguments, **vars(spec.config), **network, "seed": spec.options.seed, "seeds": spec.options.seeds}
+    options = {"total_steps": spec.options.total_steps, "seed": spec.options.seed, "seeds": run.size}
+    others = {**spec.arguments, **vars(spec.config), **network, **options}
     about = {"environment": spec.environment, "algorithm": spec.algorithm, "agents": run.kind}
     return {**about, **swept, **(others | swept)}
 
 
-def labels(facts: list[dict[str, Any]], folders: list[Path]) -> list[str]:
-    """What differs between the lines of one environment, or the runs' folders where nothing does or too much."""
-    environments = {each["environment"] for each in facts}
-    parts = [[each for each in facts if each["environment"] == environment] for environment in environments]
-    found = {name for part in parts for name in _differing(part)}
-    names = [name for name in dict.fromkeys(name for each in facts for name in each) if name in found]
-    if "algorithm" in found:  # the settings of two algorithms differ by nature
-        names = ["algorithm", *(["agents"] if "agents" in found else [])]
-    labels = [", ".join(_fact(name, each.get(name)) for name in names) or each["algorithm"] for each in facts]
-    places = [(each["environment"], label) for each, label in zip(facts, labels, strict=True)]
-    if len(names) <= 4 and len(set(places)) == len(places):
-        return labels
-    return [_folder_label(index, facts, folders) for index in range(len(facts))]
+def has(run: Run, name: str) -> bool:
+    """Whether a run has finite numbers of a metric."""
+    return name in run.metrics and bool(np.isfinite(run.metrics[name]).any())
 
 
-def _folder_label(index: int, facts: list[dict[str, Any]], folders: list[Path]) -> str:
-    """A folder's name, with what tells the lines of that one run apart."""
-    siblings = [each for each, folder in zip(facts, folders, strict=True) if folder == folders[index]]
-    parts = [_fact(name, facts[index][name]) for name in _differing(siblings)]
-    return ", ".join([folders[index].resolve().name, *parts])
+def metric(curve: Curve, name: str) -> np.ndarray:
+    """A metric of the curve's members, `[M, p]` (`[M, 1]` for what all have in common); NaN where the run lacks it."""
+    values = curve.run.metrics.get(name, np.full((curve.run.step.size, 1), math.nan))
+    return values if values.shape[1] == 1 else values[:, curve.members]
 
 
-def _differing(facts: list[dict[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for each in facts for name in each)
-    return [name for name in names if len({repr(each.get(name)) for each in facts}) > 1]
+def title(name: str, unit: str = "steps") -> str:
+    """What a figure calls a metric."""
+    known = OF_EVALUATION.get(name) or PANELS.get(name) or ("training return" if name == "episode_return" else None)
+    return known.format(unit=unit) if known else name.removeprefix("info/").replace("_", " ").replace("/", " ")
 
 
-def _fact(name: str, value: Any) -> str:
-    if name in ("algorithm", "agents"):
-        return str(value)
-    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+def series(curve: Curve, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps `[K]` and numbers `[K, p]` of a metric, of evaluations averaged over their episodes.
+
+    Raises UnknownNameError for a name that no run has, by `check_names` before.
+    """
+    run = curve.run
+    if name == RETURN or name in run.evaluated:
+        values = run.returns if name == RETURN else run.evaluated[name]
+        return run.eval_step, values[:, curve.members].mean(axis=2)
+    values = metric(curve, name)
+    return run.step, np.broadcast_to(values, (len(values), curve.members.size))
 
 
-def _is_one_scale(facts: list[dict[str, Any]]) -> bool:
-    """Whether the lines differ in one number only, so that their colors may be a scale."""
-    names = _differing(facts)
-    return len(names) == 1 and len(facts) > 2 and all(isinstance(each.get(names[0]), int | float) for each in facts)
+def names_of(runs: list[Run]) -> list[str]:
+    """The metrics that any of the runs has numbers of: of evaluations, then of training."""
+    of_evaluations = [RETURN] if any(run.eval_step.size for run in runs) else []
+    of_evaluations += [name for run in runs for name in run.evaluated]
+    ordered = ["episode_return", *PANELS]
+    known = [name for name in ordered if any(has(run, name) for run in runs)]
+    return list(dict.fromkeys([*of_evaluations, *known, *(n for run in runs for n in run.metrics if has(run, n))]))
 
 
-def _colors(count: int, is_scale: bool) -> list[Any]:
-    from matplotlib import colormaps
-
-    if is_scale or count > len(COLORS) * len(DASHES):
-        return list(colormaps["viridis"](np.linspace(0.0, 0.88, count)))
-    return [COLORS[i % len(COLORS)] for i in range(count)]
+def check_names(runs: list[Run], wanted: tuple[str, ...]) -> None:
+    """Raises UsageError for a metric that none of the runs has, with those that there are."""
+    known = names_of(runs)
+    for name in wanted:
+        if name == RETURN and name not in known:
+            raise UsageError(f"there are no evaluations yet: of training there are {', '.join(known)}")
+        if name not in known:
+            near = str(UnknownNameError("metric", name, known))
+            raise UsageError(near if "known are" in near else f"{near} Known are: {', '.join(known)}")

@@ -11,7 +11,7 @@ from rollax.archives.core import Elites
 from rollax.archives.fronts import hypervolume
 from rollax.host import elites
 from rollax.view import cells
-from rollax.view.plot import STYLE
+from rollax.view.style import STYLE
 
 
 def picture(policy: Any, title: str) -> bytes:
