@@ -2,13 +2,14 @@
 
 import json
 import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rollax.errors import UsageError
-from rollax.host import logging
+from rollax.host import logging, record
 
 
 def write(path, *records, resume_from=None):
@@ -125,3 +126,107 @@ def test_a_missing_package_is_an_error_that_says_how_to_get_it(tmp_path, monkeyp
             logging.wandb("project", "name", tmp_path, {})
         else:
             logging.trackio("project", "name", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("steps_per_second", "time/steps_per_second"),
+        ("wall_time", "time/wall_time"),
+        ("episode_return", "train/episode_return"),
+        ("coverage", "train/coverage"),
+        ("mine", "train/mine"),
+        ("value_loss", "losses/value_loss"),
+        ("approx_kl", "losses/approx_kl"),
+        ("prey/entropy", "losses/prey/entropy"),
+    ],
+)
+def test_dashboards_have_sections(name, shown):
+    assert logging.in_section(name) == shown
+
+
+def test_a_single_run_is_one_by_sections_with_its_settings(train):
+    folder = train(updates=4, tensorboard=True).folder
+    scalars, _ = events(folder / "tensorboard")
+    names = {name for _, name, _ in scalars if not name.startswith("_hparams_")}
+    assert {name.partition("/")[0] for name in names} == {"time", "train", "losses", "eval"}
+    assert {"train/episode_return", "losses/entropy", "eval/return_mean", "time/steps_per_second"} <= names
+    lines = logging.read_metrics(folder / "metrics.jsonl")
+    entropy = {line["step"]: line["entropy"] for line in lines if "entropy" in line}
+    found = {step: value for step, name, value in scalars if name == "losses/entropy"}
+    assert found == pytest.approx(entropy) and len(found) > 1
+
+
+def test_every_member_of_a_population_is_a_run_with_its_own_settings(train):
+    folder = train(updates=4, tensorboard=True, sweep={"learning_rate": [0.001, 0.01]}, seeds=2).folder
+    members = sorted(path.name for path in (folder / "tensorboard").iterdir())
+    assert members == [f"learning_rate={rate},seed={seed}" for rate in ("0.001", "0.01") for seed in (0, 1)]
+    lines = logging.read_metrics(folder / "metrics.jsonl")
+    with np.load(folder / "evaluations.npz") as file:
+        returns = file["returns"].reshape(len(file["step"]), 4, -1).mean(axis=2)
+    for index, name in enumerate(members):
+        scalars, _ = events(folder / "tensorboard" / name)
+        entropy = [value for _, each, value in scalars if each == "losses/entropy"]
+        assert entropy == pytest.approx([line["entropy"][index] for line in lines if "entropy" in line])
+        evaluated = [value for _, each, value in scalars if each == "eval/return_mean"]
+        assert evaluated == pytest.approx(returns[:, index])
+        settings = hyperparameters(folder / "tensorboard" / name)
+        rate, seed = (float(part.partition("=")[2]) for part in name.split(","))
+        assert (settings["learning_rate"], settings["seed"]) == (rate, seed)
+
+
+def hyperparameters(folder):
+    """The settings that TensorBoard compares a run by."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    (path,), found = list(folder.iterdir()), {}
+    data = path.read_bytes()
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        for value in Event.FromString(data[12 : 12 + length]).summary.value:
+            if value.tag == "_hparams_/session_start_info":
+                start = HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
+                found |= {name: getattr(x, x.WhichOneof("kind")) for name, x in start.hparams.items()}
+        data = data[12 + length + 4 :]
+    return found
+
+
+def test_a_large_population_is_one_run_of_means(train, monkeypatch):
+    monkeypatch.setattr(record, "MOST_MEMBERS", 2)
+    folder = train(updates=4, tensorboard=True, seeds=3).folder
+    scalars, _ = events(folder / "tensorboard")
+    lines = logging.read_metrics(folder / "metrics.jsonl")
+    entropy = [value for _, name, value in scalars if name == "losses/entropy"]
+    assert entropy == pytest.approx([np.mean(line["entropy"]) for line in lines if "entropy" in line])
+
+
+def test_weights_and_biases_has_a_group_of_members(train, monkeypatch):
+    """By a stand-in of the package that keeps what it is told."""
+    begun = []
+
+    class Run:
+        def __init__(self, **about):
+            self.about, self.logged, self.is_over = about, [], False
+            begun.append(self)
+
+        def define_metric(self, name, step_metric=None):
+            pass
+
+        def log(self, values):
+            self.logged.append(values)
+
+        def finish(self):
+            self.is_over = True
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **about: Run(**about)))
+    monkeypatch.setattr("rollax.host.loop.installed", lambda package: "1.0")
+    folder = train(updates=4, seeds=2, wandb="project").folder
+    first, second = begun
+    assert first.is_over and second.is_over
+    assert first.about["group"] == second.about["group"] == folder.name and first.about["reinit"] == "create_new"
+    assert [run.about["id"] for run in begun] == [f"{folder.name}-seed-0", f"{folder.name}-seed-1"]
+    assert [run.about["config"]["seed"] for run in begun] == [0, 1]
+    assert first.logged != second.logged and all("step" in values for values in first.logged)
+    train("single", updates=2, wandb="project")
+    assert begun[2].about["id"] == "single" and "group" not in begun[2].about

@@ -14,8 +14,7 @@ from PIL import Image
 
 import rollax
 from rollax.errors import UsageError
-from rollax.view import curves
-from rollax.view import estimates, overview, style
+from rollax.view import curves, estimates, overview, style
 from rollax.view.labels import labels
 from rollax.view.plot import plot
 

@@ -90,16 +90,40 @@ def unreadable_lines(path: str | Path) -> int:
     return sum(bool(line.strip()) and _parsed(line) is None for line in Path(path).read_bytes().splitlines())
 
 
-def tensorboard(folder: str | Path, resume_from: int | None = None) -> Sink:
-    """Event files. What an earlier session wrote for steps after `resume_from` is hidden."""
+TIME = ("updates", "wall_time", "steps_per_second")
+# What an update reports of learning; other metrics are of what is learnt: returns, archives, schedules.
+LOSSES = (
+    *("loss", "entropy", "temperature", "approx_kl", "clip_fraction", "rho_clipped", "explained_variance", "grad_norm"),
+    *("td_error", "value", "selected_q", "epochs"),
+)
+
+
+def in_section(name: str) -> str:
+    """A metric's name with the section that dashboards show it in: `time/`, `losses/` or `train/`."""
+    last = name.rpartition("/")[2]
+    if name in TIME:
+        return f"time/{name}"
+    return f"losses/{name}" if last in LOSSES or last.endswith("_loss") else f"train/{name}"
+
+
+def tensorboard(folder: str | Path, resume_from: int | None = None, settings: Metrics | None = None) -> Sink:
+    """Event files. What an earlier session wrote for steps after `resume_from` is hidden.
+
+    `settings`: numbers and texts by name, which the tab of hyperparameters compares runs by.
+    """
     import logging
 
     from tensorboardX import SummaryWriter
+    from tensorboardX.summary import hparams
 
     # What has no value yet, such as the best of an empty archive, is NaN, and there is nothing to warn of each time.
     logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
     first_new_step = None if resume_from is None else int(resume_from) + 1
     writer = SummaryWriter(str(folder), purge_step=first_new_step)
+    if settings and resume_from is None:
+        plain = {name: value for name, value in settings.items() if isinstance(value, str | bool | int | float)}
+        for summary in hparams(plain, {"eval/return_mean": 0.0}):
+            writer.file_writer.add_summary(summary)  # pyright: ignore[reportOptionalMemberAccess]
 
     def write(step: int, metrics: Metrics) -> None:
         for name, value in metrics.items():
@@ -109,8 +133,12 @@ def tensorboard(folder: str | Path, resume_from: int | None = None) -> Sink:
     return Sink(write, writer.close)
 
 
-def wandb(project: str, name: str, folder: str | Path, config: dict[str, Any], resume: bool = False) -> Sink:
+def wandb(
+    project: str, name: str, folder: str | Path, config: dict[str, Any], resume: bool = False, group: str | None = None
+) -> Sink:
     """Weights & Biases. `name` is the run's name and identity, so that a resumed run goes on in the same place.
+
+    `group`: of runs that belong together, and may be under way at the same time.
 
     Raises: `UsageError` when the package is missing.
     """
@@ -118,15 +146,23 @@ def wandb(project: str, name: str, folder: str | Path, config: dict[str, Any], r
         import wandb as package
     except ImportError as error:
         raise missing("wandb") from error
-    run = package.init(project=project, name=name, id=name, dir=str(folder), config=config, resume="allow" if resume else None)
+    run = package.init(
+        project=project,
+        name=name,
+        id=name,
+        dir=str(folder),
+        config=config,
+        resume="allow" if resume else None,
+        **({} if group is None else {"group": group, "reinit": "create_new"}),
+    )
     # Their own step must rise; after a resume ours may step back, so it is a metric that the others are drawn over.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     return Sink(lambda step, metrics: run.log({"step": int(step), **metrics}), run.finish)
 
 
-def trackio(project: str, name: str, config: dict[str, Any], resume: bool = False) -> Sink:
-    """Trackio, on this machine.
+def trackio(project: str, name: str, config: dict[str, Any], resume: bool = False, group: str | None = None) -> Sink:
+    """Trackio, on this machine. `group`: of runs that belong together.
 
     Raises: `UsageError` when the package is missing.
     """
@@ -134,7 +170,7 @@ def trackio(project: str, name: str, config: dict[str, Any], resume: bool = Fals
         import trackio as package
     except ImportError as error:
         raise missing("trackio") from error
-    run = package.init(project=project, name=name, config=config, resume="allow" if resume else "never")
+    run = package.init(project=project, name=name, group=group, config=config, resume="allow" if resume else "never")
     return Sink(lambda step, metrics: run.log(dict(metrics), step=int(step)), run.finish)
 
 

@@ -25,6 +25,14 @@ def scores(spec: Spec, step: int, episodes: Episodes, agent_types: tuple[str, ..
     return MemberScores(name, step, 0, [_number(_of_member(name, one, agent_types, metric)) for one in singles])
 
 
+def numbers(episodes: dict[str, Any], member: int) -> dict[str, Any]:
+    """The numbers of one member's own episodes in an evaluation, whose arrays lead with `[P]`; without intervals."""
+    own = {name: episodes[name] for name in Episodes._fields if episodes.get(name) is not None}
+    one = Episodes(**jax.tree.map(lambda x: np.asarray(x)[member], own))
+    kinds = tuple(str(kind) for kind in episodes["agent_types"]) if "agent_types" in episodes else ()
+    return default_metrics(one, kinds, with_interval=False)
+
+
 def _of_member(name: str, episodes: Episodes, agent_types: tuple[str, ...], metric: Metric | None) -> Any:
     values = default_metrics(episodes, agent_types, name in _INTERVAL)
     if values["return_any_nan"]:

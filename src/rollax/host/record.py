@@ -8,7 +8,7 @@ import numpy as np
 
 from rollax.algorithm import Finite, Metrics
 from rollax.errors import UsageError
-from rollax.host import logging
+from rollax.host import logging, members
 from rollax.host.files import set_aside, write_atomically
 from rollax.host.run_folder import EVALUATIONS, LINEAGE, METRICS
 from rollax.host.settings import Spec
@@ -60,39 +60,31 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, spec: Spec, resume_from: int | None) -> None:
-        options, name, resumed = spec.options, folder.resolve().name, resume_from is not None
         self._path = folder / EVALUATIONS
         self._evaluations, self.warnings = ({}, []) if resume_from is None else _recovered(folder, resume_from)
         self._lines = logging.json_lines(folder / METRICS, resume_from)
         # A generation comes after the checkpoint of its step, so a resumed run does that of the same step again.
         again = None if resume_from is None else resume_from - 1
         self._lineage = logging.json_lines(folder / LINEAGE, again) if spec.evolve else logging.every([])
-        others = []
-        if options.tensorboard:
-            others.append(logging.tensorboard(folder / "tensorboard", resume_from))
-        plain = {"algorithm": spec.algorithm, "environment": spec.environment, **vars(spec.config)}
-        if options.wandb:
-            others.append(logging.wandb(options.wandb, name, folder, plain, resumed))
-        if options.trackio:
-            others.append(logging.trackio(options.trackio, name, plain, resumed))
-        self._others = logging.every(others)
+        self._others = dashboards(folder, spec, resume_from)
 
     def has_evaluation(self, step: int) -> bool:
         return step in self._evaluations.get("step", [])
 
     def metrics(self, step: int, values: dict[str, Any]) -> None:
         self._lines.write(step, values)
-        numbers = {name: _scalar(value) for name, value in values.items() if not isinstance(value, str)}
-        # Where no episode ended there is no return; sinks complain of what is no number.
-        self._others.write(step, {name: value for name, value in numbers.items() if np.isfinite(value)})
+        told = {logging.in_section(name): value for name, value in values.items()}
+        for member, sink in self._others.items():
+            sink.write(step, _numbers(told, member))
 
     def evaluation(self, step: int, values: dict[str, Any], episodes: dict[str, Any]) -> str | None:
         """`episodes`: arrays of one evaluation, kept for all evaluations under a leading axis.
 
         Evaluations of other shapes cannot be in one file: those before are set aside then, and a warning is returned.
         """
-        numbers = {f"evaluation/{name}": _scalar(value) for name, value in values.items()}
-        self._others.write(step, numbers)
+        for member, sink in self._others.items():
+            own = values if member is None else {**_timing(values), **members.numbers(episodes, member)}
+            sink.write(step, _numbers({_of_evaluation(name): value for name, value in own.items()}))
         arrays = {name: value for name, value in episodes.items() if name not in _GROUPS and value is not None}
         arrays |= {f"{group}/{name}": value for group in _GROUPS for name, value in episodes.get(group, {}).items()}
         row = {name: np.asarray(value) for name, value in {"step": step, **arrays}.items()}
@@ -126,7 +118,53 @@ class Recorder:
     def close(self) -> None:
         self._lines.close()
         self._lineage.close()
-        self._others.close()
+        logging.every(list(self._others.values())).close()
+
+
+MOST_MEMBERS = 16  # of a population that dashboards show as a run each; of more they have the means
+
+
+def dashboards(folder: Path, spec: Spec, resume_from: int | None) -> dict[int | None, logging.Sink]:
+    """What shows a run elsewhere, by member, each with its own settings; by None where it is one run for all of them."""
+    options, own, resumed = spec.options, folder.resolve().name, resume_from is not None
+    alike, found = spec.members(), dict[int | None, logging.Sink]()
+    plain = {"algorithm": spec.algorithm, "environment": spec.environment, **vars(spec.config), **spec.arguments}
+    are_apart = 1 < len(alike) <= MOST_MEMBERS
+    for index, member in enumerate(alike) if are_apart else [(None, {"seed": options.seed})]:
+        name = ",".join(f"{key}={value:g}" for key, value in member.items()) if are_apart else ""
+        whole, group = (f"{own}-{name}", own) if are_apart else (own, None)
+        config, sinks = {**plain, **member}, []
+        if options.tensorboard:
+            sinks.append(logging.tensorboard(folder / "tensorboard" / name, resume_from, config))
+        if options.wandb:
+            sinks.append(logging.wandb(options.wandb, _identity(whole), folder, config, resumed, group))
+        if options.trackio:
+            sinks.append(logging.trackio(options.trackio, whole, config, resumed, group))
+        if sinks:
+            found[index] = logging.every(sinks)
+    return found
+
+
+def _identity(name: str) -> str:
+    """A name as Weights & Biases takes it for an identity, which must be without some characters."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+
+
+def _timing(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in logging.TIME}
+
+
+def _of_evaluation(name: str) -> str:
+    return logging.in_section(name) if name in logging.TIME else f"eval/{name}"
+
+
+def _numbers(values: dict[str, Any], member: int | None = None) -> dict[str, float]:
+    """Finite numbers: a member's own where there is one for each, else means. Of what is no number, dashboards complain."""
+    own = {
+        n: x[member] if member is not None and isinstance(x, list) else x for n, x in values.items() if not isinstance(x, str)
+    }
+    numbers = {name: _scalar(value) for name, value in own.items()}
+    return {name: value for name, value in numbers.items() if np.isfinite(value)}
 
 
 def _scalar(value: Any) -> float:
