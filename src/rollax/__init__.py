@@ -31,6 +31,7 @@ from rollax.host.api import Policy, Result, load, resume, train
 from rollax.host.ask_tell import AskTell
 from rollax.host.merging import Comparison, compare_archives, merge_archives
 from rollax.host.options import RunOptions
+from rollax.host.reading import Tables, read
 from rollax.host.segments import segment
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.populations import population
@@ -81,6 +82,7 @@ __all__ = [
     "RunOptions",
     "SACConfig",
     "TD3Config",
+    "Tables",
     "Transition",
     "UsageError",
     "actor_critic",
@@ -101,6 +103,7 @@ __all__ = [
     "population",
     "ppo",
     "pqn",
+    "read",
     "register",
     "register_algorithm",
     "resume",

@@ -170,7 +170,8 @@ def trackio(project: str, name: str, config: dict[str, Any], resume: bool = Fals
         import trackio as package
     except ImportError as error:
         raise missing("trackio") from error
-    run = package.init(project=project, name=name, group=group, config=config, resume="allow" if resume else "never")
+    more = {} if group is None else {"group": group}
+    run = package.init(project=project, name=name, config=config, resume="allow" if resume else "never", **more)
     return Sink(lambda step, metrics: run.log(dict(metrics), step=int(step)), run.finish)
 
 

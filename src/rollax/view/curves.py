@@ -48,6 +48,7 @@ STEPS = "environment steps"
 RETURN = "return"  # in evaluation; the names of an evaluation's other numbers are those of evaluations.npz
 OF_EVALUATION = {RETURN: "evaluation return", "length": "episode length"}
 TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
+OF_EPISODES = ("episode_return", "episode_length")  # that ended within a line of metrics
 BOOKS = ("step", "updates", "wall_time", "episodes")  # what a line of metrics counts, which is no result
 
 
@@ -101,6 +102,9 @@ def read_run(folder: Path | str) -> list[Run]:
     time = _column([line.get("wall_time") for line in lines], 1)[:, 0] if lines else np.zeros(0)
     logged = dict.fromkeys(name for line in lines for name in line if name not in BOOKS)
     columns = {name: _column([line.get(name) for line in lines], count) for name in logged}
+    is_biased = step < getattr(spec.config, "num_envs", 0) * _first_length(evaluated)
+    if not is_biased.all():
+        columns |= {name: np.where(is_biased[:, None], math.nan, columns[name]) for name in OF_EPISODES if name in columns}
     return [
         Run(
             folder,
@@ -119,6 +123,16 @@ def read_run(folder: Path | str) -> list[Run]:
         )
         for kind, returns in by_kind.items()
     ]
+
+
+def _first_length(evaluated: dict[str, np.ndarray]) -> float:
+    """The longest episode of the first evaluation, in steps.
+
+    Until every environment has taken so many in training, the episodes that have ended are those that ended early: where that
+    means success, the first returns would look far too good, and where it means failure far too bad.
+    """
+    length = evaluated.get("length", np.zeros((0, 1, 1)))
+    return float(length[0].max()) if len(length) else 0.0
 
 
 def _of_kind(columns: dict[str, np.ndarray], kind: str, kinds: list[str]) -> dict[str, np.ndarray]:
@@ -333,14 +347,20 @@ def title(name: str, unit: str = "steps") -> str:
 def series(curve: Curve, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps `[K]` and numbers `[K, p]` of a metric, of evaluations averaged over their episodes.
 
-    Raises UnknownNameError for a name that no run has, by `check_names` before.
+    A number that is of episodes stays until the next one ends. Whether any run has the metric, `check_names` says before.
     """
     run = curve.run
     if name == RETURN or name in run.evaluated:
         values = run.returns if name == RETURN else run.evaluated[name]
         return run.eval_step, values[:, curve.members].mean(axis=2)
-    values = metric(curve, name)
-    return run.step, np.broadcast_to(values, (len(values), curve.members.size))
+    values = np.broadcast_to(metric(curve, name), (run.step.size, curve.members.size))
+    return run.step, _latest(values) if name in OF_EPISODES else values
+
+
+def _latest(values: np.ndarray) -> np.ndarray:
+    """Numbers `[M, p]`, where a line has none with the one before: episodes do not end within every line of every seed."""
+    at = np.where(np.isfinite(values), np.arange(len(values))[:, None], 0)
+    return np.take_along_axis(values, np.maximum.accumulate(at, axis=0), axis=0)
 
 
 def names_of(runs: list[Run]) -> list[str]:

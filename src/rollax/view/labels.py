@@ -19,8 +19,10 @@ def labels(facts: list[dict[str, Any]], folders: list[Path]) -> list[str]:
     """
     environments = _parts(facts, ("environment",))
     about = {name for part in environments for name in ("algorithm", "agents") if name in _differing(part)}
-    parts = {id(each): part for part in _parts(facts, ("environment", "algorithm")) for each in part}
-    names = [[n for n in each if n in about or n in _differing(parts[id(each)])] for each in facts]
+    own: dict[str, set[str]] = {}
+    for part in _parts(facts, ("environment", "algorithm")):
+        own.setdefault(part[0]["algorithm"], set()).update(_differing(part))
+    names = [[name for name in each if name in about | own[each["algorithm"]]] for each in facts]
     for left_out in (CHANCE, ()):
         shown = [[name for name in row if name not in left_out] for row in names]
         labels = [

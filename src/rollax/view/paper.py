@@ -85,24 +85,20 @@ def _places(lines: list[Line]) -> dict[tuple[str, str], list[Line]]:
 def _across(panels: dict[tuple[str, str], list[Line]], columns: int) -> int:
     """How many panels are side by side: all environments of a metric, as far as there is room."""
     environments = len({environment for _, environment in panels})
-    metrics = len({metric for metric, _ in panels})
-    wanted = environments if environments > 1 else metrics
-    most = PANELS_IN_A_ROW[columns]
-    return max(1, min(wanted, most if metrics == 1 or environments == 1 or wanted <= most else most))
+    return max(1, min(environments if environments > 1 else len(panels), PANELS_IN_A_ROW[columns]))
 
 
 def _draw_panels(part: Any, panels: dict[tuple[str, str], list[Line]], across: int) -> None:
     axes = part.subplots(-(-len(panels) // across), across, squeeze=False).ravel()
     short = _short_names([environment for _, environment in panels])
-    environments, metrics = len(short), len({metric for metric, _ in panels})
+    is_grid = across == len(short) > 1  # a column for each environment, a row for each metric
     for index, (axis, ((name, environment), lines)) in enumerate(zip(axes, panels.items(), strict=False)):
         for line in lines:
             draw_line(axis, line.curve, line.x, line.middle, line.low, line.high)
-        words = _title_of(name, lines)
-        if environments > 1 and (metrics == 1 or index < across):
+        if len(short) > 1 and (not is_grid or index < across):
             axis.set_title(short[environment])
-        if index % across == 0 or metrics > 1:
-            axis.set_ylabel(words)
+        if index % across == 0 or len({metric for metric, _ in panels}) > 1 and not is_grid:
+            axis.set_ylabel(_title_of(name, lines))
         if lines and (index >= len(panels) - across):
             axis.set_xlabel(" or ".join(dict.fromkeys(line.curve.run.axis for line in lines)))
         ticks_of_steps(axis, 4)

@@ -11,6 +11,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "axes.edgecolor": "#666666",
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.6,
     "xtick.color": "#444444",
@@ -36,6 +37,8 @@ PAPER: Any = STYLE | {
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
     "legend.fontsize": 7,
+    "legend.borderaxespad": 0.2,
+    "legend.borderpad": 0.2,
     "lines.linewidth": 1.2,
     "grid.linewidth": 0.4,
 }

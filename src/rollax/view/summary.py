@@ -8,6 +8,7 @@ import numpy as np
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import aggregates
 from rollax.host.evaluation import digits
+from rollax.host.statistics import interquartile_mean
 
 if TYPE_CHECKING:
     from rollax.view.curves import Curve
@@ -82,7 +83,9 @@ def _ends(lines: "list[Line]", environments: list[str], normalize: tuple[str, ..
 
 
 def _pairs(scored: Scored) -> list[tuple[str, str]]:
-    return list(itertools.combinations(scored.scores, 2))[:MOST_PAIRS]
+    """Each two labels, the one with the higher scores first."""
+    means = {label: float(interquartile_mean(np.concatenate(scores))) for label, scores in scored.scores.items()}
+    return list(itertools.combinations(sorted(means, key=lambda label: -means[label]), 2))[:MOST_PAIRS]
 
 
 def height(scored: Scored, columns: int) -> float:

@@ -1,0 +1,303 @@
+"""Figures for papers: which lines there are, over which seeds, of what size, and what is said about them."""
+
+import csv
+import shutil
+
+import matplotlib
+import numpy as np
+import pytest
+import yaml
+from matplotlib.figure import Figure as Canvas
+from PIL import Image
+
+from rollax.errors import UnknownNameError, UsageError
+from rollax.host import aggregates
+from rollax.host.statistics import bootstrap_interval, interquartile_mean
+from rollax.view import curves, estimates, paper, summary
+from rollax.view.plot import Figure, draw, plot
+
+
+@pytest.fixture
+def variant(run, tmp_path):
+    """`variant("name", seed=3, environment=..., gamma=..., shift=...)`: the run with other records of what it is."""
+
+    def make(name, seed=0, environment="gymnax/CartPole-v1", shift=0.0, gamma=None):
+        folder = tmp_path / name
+        shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "figures"))
+        document = yaml.safe_load((folder / "config.yaml").read_text())
+        document["environment"], document["options"]["seed"] = environment, seed
+        if gamma is not None:
+            document["config"]["gamma"] = gamma
+        (folder / "config.yaml").write_text(yaml.safe_dump(document))
+        with np.load(folder / "evaluations.npz") as file:
+            arrays = dict(file)
+        np.savez(folder / "evaluations.npz", **arrays | {"returns": arrays["returns"] + shift})
+        return folder
+
+    return make
+
+
+def read(*folders):
+    return [part for folder in folders for part in curves.read_run(folder)]
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_runs_that_differ_in_their_seeds_are_one_line(variant, tmp_path):
+    folders = [variant(f"seed-{seed}", seed, shift=10.0 * seed) for seed in range(4)]
+    (joined,) = curves.together(read(*folders))
+    separate = np.stack([part.returns[:, 0].mean(axis=1) for part in read(*folders)], axis=1)
+    (curve,) = curves.curves_of([joined])
+    (line,) = paper.lines_of([curve], ())
+    np.testing.assert_allclose(line.values, separate)
+    np.testing.assert_allclose(line.middle, interquartile_mean(separate))
+    ends = [bootstrap_interval(row) for row in separate]
+    np.testing.assert_allclose(np.stack([line.low, line.high], axis=1), ends)
+    notes = []
+    table = draw(folders, tmp_path / "a.svg", Figure(only=("return",), csv=True), notes.append)[1]
+    assert notes == ["lines: interquartile mean over 4 seeds; bands: its 95 % bootstrap interval over seeds"]
+    found = rows(table)
+    assert [float(row["iqm"]) for row in found] == pytest.approx(line.middle.tolist())
+    assert [float(row["x"]) for row in found] == line.x.tolist() and {row["seeds"] for row in found} == {"4"}
+
+
+def test_runs_with_a_seed_in_common_are_compared(variant):
+    """As before and after a change, which nothing but the folder tells."""
+    folders = [variant("before-0", 0), variant("before-1", 1), variant("after-0", 0)]
+    found = curves.curves_of(curves.together(read(*folders)))
+    assert [curve.label for curve in found] == ["before-0", "before-1", "after-0"]
+    other = curves.together(read(variant("a", 0, gamma=0.9), variant("b", 1, gamma=0.9), variant("c", 0), variant("d", 1)))
+    assert [curve.label for curve in curves.curves_of(other)] == ["gamma 0.9", "gamma 0.98"]
+
+
+def test_members_of_populations_come_together_by_what_was_swept(sweep, tmp_path):
+    second = shutil.copytree(sweep, tmp_path / "second", ignore=shutil.ignore_patterns("checkpoints"))
+    document = yaml.safe_load((second / "config.yaml").read_text())
+    document["options"]["seed"] = 2
+    (second / "config.yaml").write_text(yaml.safe_dump(document))
+    with np.load(second / "evaluations.npz") as file:
+        np.savez(second / "evaluations.npz", **dict(file) | {"returns": file["returns"] + 1000})
+    low, high = curves.curves_of(curves.together(read(sweep, second)))
+    assert (low.label, high.label) == ("learning_rate 0.0001", "learning_rate 0.001")
+    (one,) = curves.read_run(sweep)
+    for curve, members in ((low, [0, 1]), (high, [2, 3])):
+        _, values = curves.series(curve, "return")
+        own = one.returns[:, members].mean(axis=2)
+        np.testing.assert_allclose(values, np.concatenate([own, own + 1000], axis=1))
+        _, entropy = curves.series(curve, "entropy")
+        np.testing.assert_allclose(entropy, np.tile(one.metrics["entropy"][:, members], (1, 2)))
+
+
+def test_a_shorter_run_ends_the_line_of_all_and_is_named(variant):
+    whole, cut = variant("whole", 0), variant("cut", 1)
+    with np.load(cut / "evaluations.npz") as file:
+        np.savez(cut / "evaluations.npz", **{name: x[:2] for name, x in file.items()})
+    notes = []
+    (joined,) = curves.together(read(whole, cut), notes.append)
+    np.testing.assert_array_equal(joined.eval_step, curves.read_run(cut)[0].eval_step)
+    assert joined.returns.shape[:2] == (2, 2)
+    assert len(notes) == 1 and "whole: 2 of its 3 evaluations are drawn" in notes[0]
+
+
+def test_one_seed_has_no_interval_and_that_is_said(variant, tmp_path):
+    notes, folders = [], [variant("alone", 0, gamma=0.9), variant("a", 0), variant("b", 1)]
+    table = draw(folders, tmp_path / "a.png", Figure(only=("return",), csv=True), notes.append)[1]
+    assert "one seed, and therefore no interval: gamma 0.9 on gymnax/CartPole-v1" in notes
+    assert {bool(row["low"]) for row in rows(table) if row["label"] == "gamma 0.9"} == {False}
+    assert all(row["low"] and row["high"] for row in rows(table) if row["label"] == "gamma 0.99")
+    notes = []
+    plot([folders[0]], tmp_path / "b.png", Figure(columns=1), notes.append)
+    assert notes == ["lines: one seed, without an interval"]
+
+
+@pytest.mark.parametrize(("columns", "inches"), [(1, 3.3), (2, 6.9)])
+@pytest.mark.parametrize("only", [("return",), ("return", "entropy", "length")])
+def test_the_width_is_that_of_a_column(variant, tmp_path, columns, inches, only):
+    folders = [variant("a"), variant("b", environment="mine/Other"), variant("c", environment="mine/Third")]
+    path = plot(folders, tmp_path / "a.png", Figure(only=only, columns=columns))
+    with Image.open(path) as image:
+        assert image.width == pytest.approx(inches * 300, abs=1)
+    content = plot(folders, tmp_path / "a.svg", Figure(only=only, columns=columns)).read_text()
+    assert all(name in content for name in ("CartPole-v1", "Other", "Third", "evaluation return", "environment steps"))
+    assert ("entropy" in content) == (len(only) > 1)
+
+
+def test_metrics_are_named_as_they_are_logged(run):
+    found = curves.read_run(run)
+    names = curves.names_of(found)
+    assert {"return", "length", "episode_return", "entropy", "steps_per_second"} <= set(names)
+    (curve,) = curves.curves_of(found)
+    for name in names:
+        steps, values = curves.series(curve, name)
+        assert values.shape == (steps.size, 1), name
+    with pytest.raises(UsageError, match="unknown metric 'entropi': did you mean entropy.*Known are: return, length"):
+        plot([run], figure=Figure(only=("entropi",)))
+
+
+def test_no_evaluations_yet(variant, tmp_path):
+    folder = variant("a")
+    (folder / "evaluations.npz").unlink()
+    with pytest.raises(UsageError, match="there are no evaluations yet: of training there are .*entropy"):
+        plot([folder], figure=Figure(only=("return",)))
+    assert plot([folder], tmp_path / "a.png", Figure(only=("entropy",))).exists()
+    assert "nothing to draw" not in plot([folder], tmp_path / "a.svg").read_text()  # nor is there an empty panel
+
+
+def test_labels_are_given_in_the_order_of_the_legend(variant, tmp_path):
+    folders = [variant("a", gamma=0.9), variant("b", gamma=0.95), variant("c", gamma=0.9, environment="mine/Other")]
+    content = plot(folders, tmp_path / "a.svg", Figure(only=("return",), label=("ours", "theirs, old"))).read_text()
+    assert "ours" in content and "theirs, old" in content and "gamma" not in content
+    with pytest.raises(UsageError, match="--label has 3, and takes 2 names, in this order for: gamma 0.9; gamma 0.95"):
+        plot(folders, tmp_path / "b.svg", Figure(label=("a", "b", "c")))
+
+
+def test_over_time_the_axis_is_the_time_that_was_logged(run):
+    (read_as_steps,) = curves.read_run(run)
+    (over_time,) = curves.over_time([read_as_steps])
+    assert over_time.axis == "wall time (seconds)"
+    np.testing.assert_allclose(over_time.step, read_as_steps.time)
+    np.testing.assert_allclose(over_time.eval_step, read_as_steps.eval_time)
+    assert np.all(np.diff(over_time.eval_step) > 0)
+    long = read_as_steps._replace(time=read_as_steps.time + 4 * 3600)
+    (hours,) = curves.over_time([long])
+    assert hours.axis == "wall time (hours)" and hours.step[0] == pytest.approx(long.time[0] / 3600)
+
+
+def test_smoothing_is_the_mean_of_neighbors():
+    values = np.array([[0.0], [3.0], [6.0], [np.nan], [9.0]])
+    np.testing.assert_allclose(estimates.smoothed(values, 3), [[1.5], [3.0], [4.5], [np.nan], [9.0]])
+    np.testing.assert_array_equal(estimates.smoothed(values, 1), values)
+    whole = np.random.default_rng(0).normal(size=(20, 2, 3))
+    expected = [whole[max(0, k - 2) : k + 3].mean(axis=0) for k in range(20)]
+    np.testing.assert_allclose(estimates.smoothed(whole, 5), expected)
+    with pytest.raises(UsageError, match="smooth .0. must be at least 1"):
+        plot(["nowhere"], figure=Figure(smooth=0))
+
+
+def test_returns_in_training_stay_until_the_next_episode_ends(run):
+    (read_run,) = curves.read_run(run)
+    nan = np.nan
+    values = np.array([[nan, 1.0], [2.0, nan], [nan, nan], [5.0, 6.0]])
+    changed = read_run._replace(step=np.arange(4), metrics={"episode_return": values, "entropy": values})
+    curve = curves.Curve(changed._replace(returns=np.zeros((0, 2, 1))), np.arange(2), "", "black", "-")
+    np.testing.assert_array_equal(curves.series(curve, "episode_return")[1], [[nan, 1], [2, 1], [2, 1], [5, 6]])
+    np.testing.assert_array_equal(curves.series(curve, "entropy")[1], values)
+
+
+def test_first_returns_of_episodes_that_ended_early_are_left_out(variant):
+    """An environment that ends early by success would look solved before it is; where that is known, nothing is drawn."""
+    folder = variant("a")
+    (before,) = curves.read_run(folder)
+    assert before.step[0] == 128  # of 4 environments: 32 steps of each
+    with np.load(folder / "evaluations.npz") as file:
+        arrays = dict(file)
+    arrays["length"][0, 0] = 65  # which no environment has taken before the line of step 384
+    np.savez(folder / "evaluations.npz", **arrays)
+    (after,) = curves.read_run(folder)
+    assert np.isnan(after.metrics["episode_return"][:2]).all()
+    np.testing.assert_array_equal(after.metrics["episode_return"][2:], before.metrics["episode_return"][2:])
+    np.testing.assert_array_equal(after.metrics["entropy"], before.metrics["entropy"])
+    arrays["length"][0, 0] = 10_000
+    np.savez(folder / "evaluations.npz", **arrays)
+    assert np.isfinite(curves.read_run(folder)[0].metrics["episode_return"]).any()  # a run too short for any is drawn as it is
+
+
+def scored(variant, normalize=()):
+    """Two settings in two environments, with three seeds each."""
+    folders = [
+        variant(f"{gamma}-{name}-{seed}", seed, f"mine/{name}", shift=5.0 * seed + 100 * gamma, gamma=gamma)
+        for gamma in (0.9, 0.99)
+        for name in ("One", "Two")
+        for seed in range(3)
+    ]
+    lines = paper.lines_of(curves.curves_of(curves.together(read(*folders))), ())
+    return folders, lines, summary.scores_of(lines, normalize)
+
+
+def test_scores_are_those_of_the_last_evaluation_normalized(variant):
+    _, lines, found = scored(variant)
+    assert found.environments == ["mine/One", "mine/Two"] and list(found.scores) == ["gamma 0.9", "gamma 0.99"]
+    reached = np.concatenate([line.values.ravel() for line in lines if line.environment == "mine/Two"])
+    for line in lines:
+        own = found.scores[line.curve.label][found.environments.index(line.environment)]
+        np.testing.assert_allclose(own, (line.values[-1] - reached.min()) / np.ptp(reached))
+    assert any("the lowest and highest that was reached" in note for note in found.notes)
+    given = summary.scores_of(lines, ("One=-10,90", "mine/Two=0,200"))
+    last = {(line.curve.label, line.environment): line.values[-1] for line in lines}
+    np.testing.assert_allclose(given.scores["gamma 0.9"][0], (last["gamma 0.9", "mine/One"] + 10) / 100)
+    np.testing.assert_allclose(given.scores["gamma 0.99"][1], last["gamma 0.99", "mine/Two"] / 200)
+    assert not any("reached" in note for note in given.notes)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("only", [(), ("return",)])
+def test_aggregates_are_drawn_and_written(variant, tmp_path, columns, only):
+    folders, _, found = scored(variant)
+    notes = []
+    figure = Figure(only=only, columns=columns, aggregate=True, csv=True)
+    image, table, aggregate = draw(folders, tmp_path / "a.svg", figure, notes.append)
+    words = ["interquartile mean of scores", "share of runs above", "gamma 0.99 &gt; gamma 0.9", "probability of improvement"]
+    assert all(word in image.read_text() for word in words)
+    assert ("evaluation return" in image.read_text()) == bool(only)
+    assert table.name == "a.csv" and aggregate.name == "a-aggregate.csv"
+    expected = aggregates.interquartile(found.scores["gamma 0.9"])
+    row = next(row for row in rows(aggregate) if row["label"] == "gamma 0.9")
+    assert [float(row[name]) for name in ("value", "low", "high")] == pytest.approx([float(x) for x in expected])
+    assert any(note.startswith("P(gamma 0.99 > gamma 0.9) = ") for note in notes)
+
+
+def test_environments_that_not_all_were_trained_in_are_left_out(variant, tmp_path):
+    folders, lines, _ = scored(variant)
+    more = variant("more", 0, "mine/Three", gamma=0.9)
+    notes = []
+    plot([*folders, more], tmp_path / "a.png", Figure(aggregate=True), notes.append)
+    assert any("mine/Three" in note and "left out" in note for note in notes)
+    apart = [line for line in lines if (line.curve.label == "gamma 0.9") == (line.environment == "mine/One")]
+    with pytest.raises(UsageError, match="in environments that all have been trained in: there is none"):
+        summary.scores_of(apart, ())
+
+
+@pytest.mark.parametrize("text", ["mine/One", "mine/One=3", "mine/One=a,b", "mine/One=1,2,3", "mine/One=2,2", "mine/One=0,inf"])
+def test_what_is_no_normalization_is_refused(variant, text):
+    folders, lines, _ = scored(variant)
+    with pytest.raises(UsageError):
+        summary.scores_of(lines, (text,))
+    with pytest.raises(UnknownNameError, match="unknown environment of --normalize 'Pong'"):
+        summary.scores_of(lines, ("Pong=0,1",))
+    with pytest.raises(UsageError, match="--normalize is for --aggregate"):
+        plot(folders, figure=Figure(normalize=("One=0,1",)))
+
+
+def test_one_seed_has_aggregates_without_intervals(variant, tmp_path):
+    notes = []
+    plot([variant("a"), variant("b", gamma=0.9)], tmp_path / "a.png", Figure(aggregate=True), notes.append)
+    assert any("there are no intervals" in note for note in notes)
+    told = [note for note in notes if note.startswith(("gamma", "P("))]
+    assert len(told) == 3 and "[" not in "".join(told)
+
+
+def test_every_metric_with_something_to_show_has_a_panel(run):
+    from rollax.view import overview
+
+    canvas = Canvas()
+    curve = curves.curves_of(curves.read_run(run))[0]
+    overview.fill(canvas, [curve])
+    shown = {axis.get_title(loc="left") for axis in canvas.findobj(matplotlib.axes.Axes) if axis.get_visible()}
+    assert {"entropy", "value loss", "gradient norm", "steps per second", "training episode length"} <= shown
+    assert all(axis.lines for axis in canvas.findobj(matplotlib.axes.Axes) if axis.get_visible())
+    constant = {**curve.run.metrics, "entropy": np.ones_like(curve.run.metrics["entropy"])}
+    assert "entropy" not in overview._panels([curve._replace(run=curve.run._replace(metrics=constant))], [])
+
+
+def test_runs_in_a_folder_that_cannot_be_read_are_passed_over(variant, tmp_path):
+    good, bad = variant("runs/good"), variant("runs/bad", 1)
+    (bad / "metrics.jsonl").unlink()
+    (bad / "evaluations.npz").unlink()
+    notes = []
+    assert plot([tmp_path / "runs"], tmp_path / "a.png", Figure(columns=1), notes.append).exists()
+    assert any("bad was passed over" in note and "recorded nothing" in note for note in notes)
+    with pytest.raises(UsageError, match="has recorded nothing yet"):
+        plot([good, bad])
