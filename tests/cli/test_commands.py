@@ -306,7 +306,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("train", "ALGORITHM ENVIRONMENT ppo td3 --total-steps --learning-rate --help-all"),
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
-        ("plot", "--out"),
+        ("plot", "--out --only --columns --label --x --smooth --aggregate --normalize --csv"),
         ("render", "--out --checkpoint --seed --episodes --member"),
         ("export", "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json"),
         ("train sac", "--learning-rate --warmup"),

@@ -20,6 +20,7 @@ def runs(undisturbed, tmp_path):
         shutil.copytree(undisturbed, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(undisturbed, tmp_path / "a/first/opponents/other", ignore=shutil.ignore_patterns("checkpoints"))
     (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "b" / "circle").symlink_to(tmp_path)
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -33,6 +34,12 @@ def test_runs_are_found_by_folder_and_pattern(runs, monkeypatch):
     notes = []
     assert [path.resolve() for path in find(["*"], notes.append)] == [first, second]
     assert len(notes) == 1 and "empty" in notes[0] and "notes.txt" in notes[0]
+
+
+def test_a_link_to_a_run_is_one(runs):
+    (runs / "empty" / "link").symlink_to(runs / "a" / "first")
+    assert find([runs / "empty"]) == [runs / "empty" / "link"]
+    assert len(find([runs])) == 2  # each once
 
 
 @pytest.mark.parametrize("name", ["empty", "notes.txt"])

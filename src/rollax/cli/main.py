@@ -15,7 +15,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax train ppo gymnax/CartPole-v1     train, and leave a run folder
   rollax resume RUN                       go on with a run, bit for bit
   rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
-  rollax plot RUN...                      draw learning curves, of several runs together, and archives
+  rollax plot RUN...                      draw learning curves, figures for papers, aggregates over environments, archives
   rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
   rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
   rollax envs [SUITE]                     list the environments

@@ -60,7 +60,9 @@ def _inside(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         return []
-    return [run for inner in sorted(folder.iterdir()) if inner.is_dir() and not inner.is_symlink() for run in _inside(inner)]
+    # A link may lead to a run, but elsewhere none is followed: there may be a circle.
+    inner = [path for path in sorted(folder.iterdir()) if not path.is_symlink() or (path / CONFIG).is_file()]
+    return [run for path in inner for run in _inside(path)]
 
 
 class Tables(NamedTuple):
