@@ -9,6 +9,7 @@ import numpy as np
 from rollax.acting.evaluate import Episodes
 from rollax.host.statistics import summarize
 
+SUMMARY = ("count", "any_nan", "mean", "std", "min", "max", "median", "p20", "iqm", "iqm_low", "iqm_high")  # of returns
 MOST_SHOWN = 8  # numbers of a curve in a line
 
 
@@ -57,8 +58,25 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value + 0.0:,.4g}"
 
 
+def sides(values: dict[str, Any]) -> dict[str, float]:
+    """The mean return of each side of a game whose sum is zero: by type of agents, or by agent. None of any other task.
+
+    The mean over all agents is 0 there in every episode, whoever plays how.
+    """
+    agents = np.asarray(values.get("return_agents", ()), float)
+    scale = max(np.abs(agents).max(initial=0.0), 1e-6)
+    if agents.size < 2 or scale <= 1e-6 or max(abs(values["return_min"]), abs(values["return_max"])) > 1e-3 * scale:
+        return {}
+    known = ("agents", "team", "members", *SUMMARY)
+    kinds = [name for name in values if name.startswith("return_") and name.removeprefix("return_") not in known]
+    return {name: values[name] for name in kinds} or {f"agent {index}": float(value) for index, value in enumerate(agents)}
+
+
 def returned(values: dict[str, Any], num_members: int, is_closed_form: bool) -> str:
     """Return and length of an evaluation in words; a closed form has no episodes that it could be the mean of."""
+    if of_sides := sides(values):
+        told = "  ".join(f"{name.removeprefix('return_')} {digits(value)}" for name, value in of_sides.items())
+        return f"return {told} (their mean is 0)  length {values['length_mean']:.0f}"
     numbers = {name: digits(values[f"return_{name}"]) for name in ("mean", "std", "iqm", "iqm_low", "iqm_high")}
     if is_closed_form and not num_members:
         return f"return {numbers['mean']} (a closed form)"

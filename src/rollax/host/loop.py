@@ -17,7 +17,7 @@ from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import Metric, default_metrics, digits, further, measured, returned
+from rollax.host.evaluation import SUMMARY, Metric, default_metrics, digits, further, measured, returned, sides
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
@@ -52,6 +52,7 @@ class Result(NamedTuple):
             "steps": self.steps,
             **{name: self.evaluation[name] for name in kept if name in self.evaluation},
             **({} if self.best is None else {"best_step": self.best[0], "best": self.best[1]}),
+            **{name: value for name, value in sides(self.evaluation).items() if name in self.evaluation},
             "any_nan": bool(self.evaluation.get("return_any_nan", 0.0)),
             "wall_time": round(self.wall_time, 3),
             "steps_per_second": round(self.steps_per_second, 1),
@@ -198,6 +199,7 @@ def _evaluate_if_due(session: Session) -> bool:
     if warning is not None:
         session.show.message(f"warning: {warning}")
     told = returned(values, session.program.num_members or 0, has_closed_form(session.program.environment))
+    _check_sides(session, values)
     shown = further([*episodes.info, *entry(session.spec.algorithm).shown], values)
     session.show.message(f"{session.frames:>13,} steps  {'  '.join([told, *shown])}")
     session.show.picture(lambda: _map_of(session))
@@ -205,6 +207,15 @@ def _evaluate_if_due(session: Session) -> bool:
         limit = programs.eval_steps(session.program.environment, session.spec)
         session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
     return True
+
+
+def _check_sides(session: Session, values: dict[str, Any]) -> None:
+    """Says before training that the best checkpoint cannot be told by a mean that is always 0."""
+    of_sides, best = sides(values), session.spec.options.best_metric
+    if of_sides and session.updates == 0 and best in (*(f"return_{name}" for name in SUMMARY), "return_team"):
+        kinds = [name for name in of_sides if name in values]
+        remedy = f": give one of a side with --best-metric {kinds[0]}" if kinds else ""
+        session.show.message(f"warning: {best} is 0 whatever is learnt, as the returns of all agents add up to 0{remedy}")
 
 
 def _map_of(session: Session) -> Any:

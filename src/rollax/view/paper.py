@@ -130,15 +130,13 @@ def draw_line(axis: Any, curve: Curve, x: np.ndarray, middle: np.ndarray, low: n
 def _caption(lines: list[Line], smooth: int) -> list[str]:
     """What the lines and bands are, which a caption says, and whom it does not hold for."""
     numbers = sorted({line.values.shape[1] for line in lines})
-    words = "lines: the return of one seed, without an interval" if numbers == [1] else ""
-    if numbers[-1] > 1:
-        of = " or ".join(str(number) for number in numbers if number > 1)
-        words = f"lines: interquartile mean over {of} seeds; bands: its 95 % bootstrap interval over seeds"
-    words = words.replace("the return of one seed", "one seed")
+    several = " or ".join(str(number) for number in numbers if number > 1)
+    words = "lines: one seed, without an interval"
+    if several:
+        words = f"lines: interquartile mean over {several} seeds; bands: its 95 % bootstrap interval over seeds"
     words += f"; each point is the mean of the {smooth} around it" if smooth > 1 else ""
-    alone = [line for line in lines if line.values.shape[1] == 1]
-    single = "; ".join(dict.fromkeys(f"{line.curve.label} on {line.environment}" for line in alone))
-    return [words, *([f"one seed, and therefore no interval: {single}"] if alone and numbers[-1] > 1 else [])]
+    alone = dict.fromkeys(f"{line.curve.label} on {line.environment}" for line in lines if line.values.shape[1] == 1)
+    return [words, *([f"one seed, and therefore no interval: {'; '.join(alone)}"] if alone and several else [])]
 
 
 def tables_of(lines: list[Line]) -> dict[str, bytes]:

@@ -160,7 +160,7 @@ def _profiles(axis: Any, scored: Scored) -> None:
     thresholds = np.linspace(min(0.0, values.min()) - margin, values.max() + margin, POINTS)
     for label, scores in scored.scores.items():
         found, curve = aggregates.profile(scores, thresholds), scored.curves[label]
-        axis.plot(thresholds, found.value, curve.dash, color=curve.color, linewidth=1.2, drawstyle="default")
+        axis.plot(thresholds, found.value, curve.dash, color=curve.color, linewidth=1.2)
         if np.isfinite(found.low).any():
             axis.fill_between(thresholds, found.low, found.high, color=curve.color, alpha=0.18, linewidth=0)
     axis.set_xlabel("normalized score \u03c4")

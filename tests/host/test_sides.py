@@ -1,0 +1,59 @@
+"""A game whose sum is zero is told by its sides: the mean over all agents is 0, whatever was learnt."""
+
+import numpy as np
+import pytest
+
+from host.runs import Script
+from rollax.host.evaluation import SUMMARY, returned, sides
+from rollax.host.statistics import summarize
+
+CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
+
+
+def values(per_agent, **kinds):
+    """The numbers of an evaluation with returns `[episodes, agents]`."""
+    per_agent = np.asarray(per_agent, float)
+    summary = {f"return_{name}": value for name, value in summarize(per_agent.mean(axis=1)).items()}
+    means = per_agent.mean(axis=0)
+    agents = {
+        "return_agents": means.tolist(),
+        "return_team": float(means.sum()),
+        "length_mean": 5.0,
+        "episodes": len(per_agent),
+    }
+    return {**agents, **{f"return_{kind}": float(means[index]) for kind, index in kinds.items()}, **summary}
+
+
+def test_the_names_of_a_summary():
+    assert set(SUMMARY) == set(summarize([1.0, 2.0]))
+
+
+def test_sides_are_of_games_whose_sum_is_zero():
+    game = [[3.0, -3.0], [5.0, -5.0]]
+    assert sides(values(game, prey=0, predator=1)) == {"return_prey": 4.0, "return_predator": -4.0}
+    assert sides(values(game)) == {"agent 0": 4.0, "agent 1": -4.0}
+    assert sides(values([[3.0, -3.0], [5.0, -4.0]], prey=0, predator=1)) == {}  # by a little not zero
+    assert sides(values([[3.0, -3.0], [-5.0, 5.5]])) == {}
+    assert sides(values([[0.0, 0.0], [0.0, 0.0]])) == {}  # nobody has scored: that is a return of 0
+    assert sides({"return_mean": 0.0, "return_min": 0.0, "return_max": 0.0}) == {}  # a single agent
+
+
+def test_the_headline_is_of_the_sides():
+    assert (
+        returned(values([[3.0, -3.0]], prey=0, predator=1), 0, False)
+        == "return prey 3  predator -3 (their mean is 0)  length 5"
+    )
+    assert returned(values([[3.0, 1.0]]), 0, False).startswith("return 2 (std 0, iqm 2")
+
+
+@pytest.mark.parametrize("best", ["return_mean", "return_prey"])
+def test_a_run(train, best):
+    show = Script()
+    more = {"config": CONFIG, "network": {"hidden": (8,)}, "arguments": {"time_limit": 5}, "show": show}
+    result = train(best, "hunting/2-players", total_steps=64, eval_count=1, best_metric=best, **more)
+    evaluated = [line for line in show.lines if " steps  return " in line]
+    assert len(evaluated) == 2 and all("return prey" in line and "predator" in line for line in evaluated)
+    warned = [line for line in show.lines if "is 0 whatever is learnt" in line]
+    assert len(warned) == (best == "return_mean") and all("--best-metric return_prey" in line for line in warned)
+    summary = result.summary()
+    assert summary["return_prey"] == -summary["return_predator"] != 0 and summary["return_mean"] == 0
