@@ -332,6 +332,9 @@ def test_plot(rollax: Rollax, finished: Path) -> None:
     assert path.parent == finished / "figures" and path.stat().st_size > 1000
     assert rollax("plot", finished, finished, "--out", "both.png").code == 0
     assert Path("both.png").read_bytes().startswith(b"\x89PNG")
+    outcome = rollax("plot", finished.parent, "--only", "return", "--columns", 1, "--csv", "--out", "one.pdf")
+    assert (outcome.code, outcome.lines) == (0, ["one.pdf", "one.csv"])
+    assert outcome.err == "lines: one seed, without an interval\n"
 
 
 def test_render(rollax: Rollax, finished: Path) -> None:

@@ -293,11 +293,22 @@ def test_every_metric_with_something_to_show_has_a_panel(run):
 
 
 def test_runs_in_a_folder_that_cannot_be_read_are_passed_over(variant, tmp_path):
-    good, bad = variant("runs/good"), variant("runs/bad", 1)
+    _, bad = variant("runs/good"), variant("runs/bad", 1)
     (bad / "metrics.jsonl").unlink()
     (bad / "evaluations.npz").unlink()
     notes = []
     assert plot([tmp_path / "runs"], tmp_path / "a.png", Figure(columns=1), notes.append).exists()
-    assert any("bad was passed over" in note and "recorded nothing" in note for note in notes)
-    with pytest.raises(UsageError, match="has recorded nothing yet"):
-        plot([good, bad])
+    assert any(note.startswith("passed over") and "bad has recorded nothing" in note for note in notes)
+    with pytest.raises(UsageError, match="bad has recorded nothing yet"):
+        plot([bad])
+
+
+def test_nothing_that_is_there_is_overwritten(variant, tmp_path, monkeypatch):
+    folders = [variant("runs/a", gamma=0.9), variant("runs/b")]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper.csv").write_text("mine")
+    figure = Figure(only=("return",), csv=True)
+    assert [path.name for path in draw(folders, figure=figure)] == ["paper-2.png", "paper-2.csv"]
+    assert [path.name for path in draw(folders, figure=figure)] == ["paper-3.png", "paper-3.csv"]
+    assert (tmp_path / "paper.csv").read_text() == "mine"
+    assert [path.name for path in draw(folders[:1], figure=figure)] == ["paper.png", "paper.csv"]  # in the run's figures

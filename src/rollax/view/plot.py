@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from rollax.view.curves import Curve, Run, check_names, curves_of, over_time, re
 from rollax.view.style import PAPER, STYLE
 
 FORMATS = (".png", ".pdf", ".svg")
+ENDINGS = (".png", ".csv", "-aggregate.csv")  # of what is written beside one another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +84,7 @@ def draw(
         raise UsageError("there is nothing to plot: name one run or more")
     folders = find(given, tell)
     target = _target(folders, out, "paper.png" if figure.is_for_paper else "")
-    is_named = {Path(name).resolve() for name in given}
-    read = [part for folder in folders for part in _read(folder, folder.resolve() in is_named or len(folders) == 1, tell)]
-    if not read:
-        raise UsageError("none of these runs has recorded anything yet: train them for longer")
-    found = together(read, tell)
+    found = together(_read(folders, tell), tell)
     check_names(found, figure.only)
     found = [smooth(run, figure.smooth) for run in (over_time(found) if figure.x == "time" else found)]
     curves = curves_of(found, figure.label)
@@ -99,15 +97,19 @@ def draw(
     return list(files)
 
 
-def _read(folder: Path, is_named: bool, tell: Callable[[str], object]) -> list[Run]:
-    """A run; of those that were found in a folder, one that cannot be read is passed over."""
-    try:
-        return read_run(folder)
-    except UsageError as error:
-        if is_named:
-            raise
-        tell(f"{folder} was passed over: {error}")
-        return []
+def _read(folders: list[Path], tell: Callable[[str], object]) -> list[Run]:
+    """All runs; one that cannot be read, or that has only just begun, is passed over as long as there are others."""
+    read, errors = list[Run](), list[UsageError]()
+    for folder in folders:
+        try:
+            read += read_run(folder)
+        except UsageError as error:
+            errors.append(error)
+    if not read:
+        raise errors[0]
+    for error in errors:
+        tell(f"passed over: {error}")
+    return read
 
 
 def _target(runs: list[Path], out: Path | str | None, name: str) -> Path:
@@ -118,10 +120,9 @@ def _target(runs: list[Path], out: Path | str | None, name: str) -> Path:
         return Path(out)
     if len(runs) == 1:
         return runs[0] / "figures" / (name or "curves.png")
-    stem, number = Path(name or "comparison.png").stem, 1
-    while (free := Path(f"{stem}.png" if number == 1 else f"{stem}-{number}.png")).exists():
-        number += 1
-    return free
+    stem = Path(name or "comparison.png").stem
+    names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+    return Path(f"{next(each for each in names if not any(Path(each + ending).exists() for ending in ENDINGS))}.png")
 
 
 def _drawn(curves: list[Curve], figure: Figure, suffix: str) -> tuple[bytes, dict[str, bytes], list[str]]:
