@@ -50,7 +50,7 @@ def test_the_headline_is_of_the_sides():
 def test_a_run(train, best):
     show = Script()
     more = {"config": CONFIG, "network": {"hidden": (8,)}, "arguments": {"time_limit": 5}, "show": show}
-    result = train(best, "hunting/2-players", total_steps=64, eval_count=1, best_metric=best, **more)
+    result = train(best, "hunting/2-players", updates=2, eval_count=1, best_metric=best, **more)
     evaluated = [line for line in show.lines if " steps  return " in line]
     assert len(evaluated) == 2 and all("return prey" in line and "predator" in line for line in evaluated)
     warned = [line for line in show.lines if "is 0 whatever is learnt" in line]
