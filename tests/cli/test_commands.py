@@ -311,6 +311,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("export", "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json"),
         ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),
+        ("ls", "--json"),
         ("algorithms", "--json"),
         ("doctor", "--json"),
     ],

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import exporting, listings, plotting, runs, training
+from rollax.cli import exporting, listings, plotting, runs, runs_list, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -18,6 +18,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax plot RUN...                      draw learning curves, figures for papers, aggregates over environments, archives
   rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
   rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
+  rollax ls [FOLDER]                      list runs: what, how far, how good, done or not
   rollax envs [SUITE]                     list the environments
   rollax algorithms                       list the algorithms
   rollax doctor                           versions, devices, what is installed and what is not
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "plot": plotting.plot,
     "render": runs.render,
     "export": exporting.export,
+    "ls": runs_list.ls,
     "envs": listings.envs,
     "algorithms": listings.algorithms,
     "doctor": listings.doctor,
