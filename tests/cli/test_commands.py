@@ -344,3 +344,10 @@ def test_render(rollax: Rollax, finished: Path) -> None:
     outcome = rollax("render", finished, "--out", "episode.gif")
     assert outcome.code == 0, outcome.err
     assert Path("episode.gif").read_bytes().startswith(b"GIF8")
+
+
+def test_eval_of_several_runs(rollax: Rollax, finished: Path) -> None:
+    """Each in turn, one JSON object a line; a folder that holds runs is all of them."""
+    outcome = rollax("eval", finished, finished.parent, "--episodes", "4", "--json")
+    assert outcome.code == 0 and [json.loads(line)["run"] for line in outcome.lines] == [str(finished)]
+    assert "rollax eval RUN" in rollax("eval").err

@@ -21,16 +21,16 @@ NUMBERS = re.compile(r"[-+.\deE]+(,[-+.\deE]+)+")  # with commas between them
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Plays whole episodes with the policy of a run, and with every elite of its archive if it has one.
+    """Plays whole episodes with the policy of a run, or of several in turn, and with every elite of its archive if it has one.
 
     The corrected archive is what remains when these are added to an empty one with their mean fitness and mean descriptor.
 
-    After RUN, --eval-env.NAME VALUE gives an argument of the environment another value than the run's own evaluations have:
+    After the runs, --eval-env.NAME VALUE gives an argument of the environment another value than their own evaluations have:
     rollax eval RUN --eval-env.episodes 10
     """
 
-    run: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, folders that contain runs, or patterns such as "runs/*"."""
     checkpoint: str = "last"
     """last, best, or the step of a checkpoint."""
     episodes: int | None = None
@@ -46,24 +46,36 @@ class Evaluate:
     descriptor: str | None = None
     """How an episode's descriptor of behavior is extracted: final or mean; default: the environment's own."""
     json: bool = False
-    """Print one JSON object and nothing else."""
+    """Print one JSON object for each run and nothing else."""
 
 
 def evaluate(arguments: list[str], shared: Shared) -> int:
+    from rollax.host import compilation_cache
+    from rollax.host.reading import find
+
+    rest, eval_env = take(arguments, "--eval-env.")
+    given = parse(Evaluate, rest, "rollax eval")
+    if not given.runs:
+        raise UsageError("eval takes one or more run folders: rollax eval RUN")
+    if given.episodes is not None and given.episodes < 1:
+        raise UsageError(f"episodes ({given.episodes}) must be at least 1")
+    _check(given)
+    compilation_cache.use()
+    for run in find(given.runs, warn):
+        close(of_run(given, run, single(eval_env)), given.json)
+    return 0
+
+
+def of_run(given: Evaluate, run: Path, eval_arguments: dict[str, Any]) -> dict[str, Any]:
+    """Plays and shows one run; the numbers as one flat object."""
     import time
 
     import jax
 
-    from rollax.host import api, compilation_cache
+    from rollax.host import api
 
-    rest, eval_env = take(arguments, "--eval-env.")
-    given = parse(Evaluate, rest, "rollax eval")
-    compilation_cache.use()
     episodes = 128 if given.episodes is None else given.episodes
-    if episodes < 1:
-        raise UsageError(f"episodes ({episodes}) must be at least 1")
-    _check(given)
-    policy = api.load(given.run, checkpoint=given.checkpoint, member=given.member, eval_arguments=single(eval_env))
+    policy = api.load(run, checkpoint=given.checkpoint, member=given.member, eval_arguments=eval_arguments)
     for warning in policy.warnings:
         warn(warning)
     started = time.monotonic()
@@ -72,10 +84,10 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
     wall_time = time.monotonic() - started
     frames = int(played.length.sum())
     if not given.json:
-        print(of_evaluation(given, policy, numbers, played), flush=True)
+        print(of_evaluation(run, policy, numbers, played), flush=True)
     corrected = of_elites(given, policy, key)
-    summary = {
-        "run": str(given.run),
+    return {
+        "run": str(run),
         "steps": policy.step,
         **({} if policy.member is None else {"member": policy.member}),
         "episodes": episodes,
@@ -85,8 +97,6 @@ def evaluate(arguments: list[str], shared: Shared) -> int:
         "wall_time": round(wall_time, 3),
         "steps_per_second": round(frames / wall_time, 1),
     }
-    close(summary, given.json)
-    return 0
 
 
 def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def _check(given: "Evaluate | Render") -> None:
         raise UsageError(f"checkpoint ({shown(given.checkpoint)}) must be last, best or the number of a step")
 
 
-def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
+def of_evaluation(run: Any, policy: Any, numbers: dict[str, Any], episodes: Any) -> str:
     """An evaluation as a person reads it."""
     from rollax.environments.core import agent_types
     from rollax.host.evaluation import digits, further
@@ -152,7 +162,7 @@ def of_evaluation(given: Any, policy: Any, numbers: dict[str, Any], episodes: An
     ]
     what = "a closed form, without episodes" if is_closed_form else f"{len(episodes.length)} episodes"
     lines = [
-        f"{given.run} at step {policy.step:,}{member}: {what}{f' (with {elsewhere})' if elsewhere else ''}",
+        f"{run} at step {policy.step:,}{member}: {what}{f' (with {elsewhere})' if elsewhere else ''}",
         *([f"  return   {digits(numbers['return_mean'])}"] if is_closed_form else played),
         *(f"  {words}" for words in further([*by_agents, *episodes.info], numbers, MOST_NUMBERS)),
     ]
