@@ -17,23 +17,26 @@ USAGE = """\
 python3 develop.py train [ARGUMENTS]   set up, then train PPO on CartPole (or: rollax train ARGUMENTS)
 python3 develop.py test [ARGUMENTS]    set up, then run the tests (pytest's ARGUMENTS)
 python3 develop.py check               set up, then lint, format check and types
+python3 develop.py docs [serve]        set up, then build the documentation into site/ (or show it in a browser as it is written)
 python3 develop.py setup               set up only
 """
 
 
 def main(words: list[str]) -> int:
     command, arguments = (words[0], words[1:]) if words else ("help", [])
-    if command not in ("train", "test", "check", "setup"):
+    if command not in ("train", "test", "check", "docs", "setup"):
         print(USAGE, end="")
         return 0 if command in ("help", "-h", "--help") else 2
     if sys.version_info < (3, 11):
         print("rollax needs Python 3.11 or newer", file=sys.stderr)
         return 2
-    set_up("dev" if command in ("test", "check") else "")
+    set_up({"test": "dev", "check": "dev", "docs": "docs"}.get(command, ""))
     if command == "train":
         return run("rollax", "train", *(arguments or ["ppo", "gymnax/CartPole-v1"]))
     if command == "test":
         return run("python", str(ROOT / "tests" / "run.py"), *arguments)
+    if command == "docs":
+        return run("mkdocs", *(arguments or ["build", "--strict"]))
     if command == "check":
         checks = (("ruff", "check"), ("ruff", "format", "--check"), ("basedpyright",))
         return max(run(*check) for check in checks)

@@ -1,0 +1,82 @@
+"""What the site has besides the pages of docs/: README.md as its first page, and every file that a page links to.
+
+Links are written as they hold in the repository, relative to the page. Those that lead out of docs/ lead on the site to a page with
+the file's text, so that no address of a repository is needed.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
+LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages, and those that they link to in turn."""
+    waiting = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{f.src_uri}" for f in files.documentation_pages())]
+    seen = set(waiting)
+    for path in waiting:  # which grows
+        if not path.startswith("docs/"):
+            files.append(File.generated(config, page_of(path), content=text_of(path)))
+        if path.endswith(".md"):
+            linked = sorted(targets(path) - seen)
+            waiting += [p for p in linked if not p.startswith("docs/") and (ROOT / p).is_file()]
+            seen.update(linked)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """The page with its links as they hold on the site."""
+    path = repository_path(page.file.src_uri)
+    if not path.endswith(".md"):
+        return markdown
+    folder = os.path.dirname(page.file.src_uri) or "."
+
+    def moved(link: re.Match[str]) -> str:
+        target = resolved(path, link[1])
+        return link[0] if target is None else os.path.relpath(page_of(target), folder) + (link[2] or "")
+
+    return LINK.sub(moved, markdown)
+
+
+def page_of(path: str) -> str:
+    """Where a file of the repository is on the site."""
+    if path == "README.md":
+        return "index.md"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"repository/{path}" if path.endswith(".md") else f"repository/{path}.md"
+
+
+def repository_path(page: str) -> str:
+    """The inverse of `page_of`."""
+    if page == "index.md":
+        return "README.md"
+    if not page.startswith("repository/"):
+        return f"docs/{page}"
+    path = page.removeprefix("repository/")
+    return path if (ROOT / path).is_file() else path.removesuffix(".md")
+
+
+def text_of(path: str) -> str:
+    text = (ROOT / path).read_text()
+    if path.endswith(".md"):
+        return text
+    return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}````\n"
+
+
+def targets(path: str) -> set[str]:
+    """The files of the repository that a page links to."""
+    found = (resolved(path, link[1]) for link in LINK.finditer((ROOT / path).read_text()))
+    return {target for target in found if target is not None}
+
+
+def resolved(path: str, link: str) -> str | None:
+    """The file of the repository that a link of a page means; None for addresses and for what is not there."""
+    target = os.path.normpath(os.path.join(os.path.dirname(path), link))
+    return target if "://" not in link and (ROOT / target).exists() else None
