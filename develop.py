@@ -36,6 +36,7 @@ def main(words: list[str]) -> int:
     if command == "test":
         return run("python", str(ROOT / "tests" / "run.py"), *arguments)
     if command == "docs":
+        os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")  # mkdocs is pinned below 2
         return run("mkdocs", *(arguments or ["build", "--strict"]))
     if command == "check":
         checks = (("ruff", "check"), ("ruff", "format", "--check"), ("basedpyright",))
