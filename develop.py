@@ -17,7 +17,7 @@ USAGE = """\
 python3 develop.py train [ARGUMENTS]   set up, then train PPO on CartPole (or: rollax train ARGUMENTS)
 python3 develop.py test [ARGUMENTS]    set up, then run the tests (pytest's ARGUMENTS)
 python3 develop.py check               set up, then lint, format check and types
-python3 develop.py docs [serve]        set up, then build the documentation into site/ (or show it in a browser as it is written)
+python3 develop.py docs [serve]        set up, then build the documentation into site/ (or show it while it is written)
 python3 develop.py setup               set up only
 """
 

@@ -1,7 +1,7 @@
 """What the site has besides the pages of docs/: README.md as its first page, and every file that a page links to.
 
-Links are written as they hold in the repository, relative to the page. Those that lead out of docs/ lead on the site to a page with
-the file's text, so that no address of a repository is needed.
+Links are written as they hold in the repository, relative to the page. Those that lead out of docs/ lead on the site to a page
+with the file's text, so that no address of a repository is needed.
 """
 
 import os
