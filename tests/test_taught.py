@@ -1,0 +1,65 @@
+"""What README, tutorials and the pages on things of one's own teach works: their programs run, their commands are accepted."""
+
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import pytest
+
+from rollax.algorithms import registry
+from rollax.cli.main import main
+from rollax.environments import registry as environment_registry
+from rollax.host import run_folder
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorials/*.md")), *sorted(ROOT.glob("docs/own/*.md"))]
+TAUGHT = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def programs_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The words of each `rollax ...` that a block of commands of a page shows."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("rollax ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+@pytest.mark.parametrize("page", [page for page in TAUGHT if programs_of(page)])
+def test_taught(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs of README and tutorials run as they stand, each by itself."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(environment_registry, "_registered", {})
+    with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):  # a reader's own arithmetic is not held to our rules
+        for program in programs_of(page):
+            exec(program, {"__name__": "__main__"})
+
+
+class Accepted(BaseException):
+    """What a command would do is all checked: the next thing is the folder of its run."""
+
+
+SHOWN = [words for page in TAUGHT for words in commands_of(page) if words[0] == "train" and "--help" not in words]
+
+
+@pytest.mark.parametrize("words", SHOWN, ids=" ".join)
+def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every `rollax train` of README and tutorials is accepted: names, options, sizes."""
+
+    def create(spec: object) -> None:
+        raise Accepted
+
+    monkeypatch.setattr(run_folder, "create", create)
+    with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):  # of suites
+        main(words)
+
+
+def test_names_of_commands() -> None:
+    """What else README and tutorials call is a command; there are some of each kind."""
+    words = [words[0] for page in TAUGHT for words in commands_of(page)]
+    assert {"train", "eval", "plot", "render", "resume", "envs"} == set(words)
+    assert len(SHOWN) >= 8
