@@ -26,7 +26,7 @@ def test_a_reward_that_is_not_finite_stops_the_run(train: Callable) -> None:
     assert (result.status, result.exit_code) == ("nonfinite", 3)
     assert f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} (update 6)" in show.text
     assert f"the last good state is the checkpoint of step {4 * FRAMES:,}" in show.text
-    assert f"rollax resume {result.folder} --on-nonfinite rollback" in show.text
+    assert f"rollax.resume('{result.folder}', environment=environment, on_nonfinite=\"rollback\")" in show.text
     assert result.steps == newest(result.folder) == 4 * FRAMES
     policy = rollax.load(result.folder, environment=bad)
     assert policy.step == 4 * FRAMES and policy.warnings == []
