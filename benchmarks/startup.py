@@ -4,7 +4,7 @@
     python benchmarks/startup.py ppo:gymnax/CartPole-v1   one of them
 
 Each start is a process of its own; the first of a pair has an empty compilation cache, the second what the first left there.
-Beside wall time stands processor time up to the end of a run of one update, which other work on the machine disturbs less.
+Beside wall time stands processor time up to the end of a run of 2,000 steps, which other work on the machine disturbs less.
 ROUNDS=5 in the environment takes medians of five.
 """
 
@@ -39,10 +39,10 @@ def imported() -> float:
 
 
 def start(pair: str, folder: Path, cache: Path) -> tuple[float, float, float]:
-    """Wall seconds until "compiling", until the first evaluation is shown, and processor seconds to the end of one update."""
+    """Wall seconds until "compiling", until the first evaluation is shown, and processor seconds to the end of 2,000 steps."""
     algorithm, _, environment = pair.partition(":")
     line = [sys.executable, "-u", "-m", "rollax", "train", algorithm, environment]
-    line += ["--total-steps", "1", "--run-dir", str(folder), "--no-tensorboard"]
+    line += ["--total-steps", "2000", "--run-dir", str(folder), "--no-tensorboard"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
