@@ -84,7 +84,8 @@ def test_a_learning_rate_that_rises_again_is_said_and_can_be_held(train: Callabl
     show = Script()
     rollax.resume(folder, total_steps=12 * FRAMES, learning_rate=2e-4, show=show)
     assert not any("learning rate had" in message for message in show.lines)
-    rollax.resume(folder, total_steps=14 * FRAMES, show=Script())  # it stays held
+    rollax.resume(folder, total_steps=14 * FRAMES, show=show)  # it stays held
+    assert not any("learning rate had" in message for message in show.lines)
     found = rates(folder)
     np.testing.assert_allclose([found[step] for step in found if step > 8 * FRAMES], 2e-4, rtol=1e-6)
     config = rollax.load(folder).state.config

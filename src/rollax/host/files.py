@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from rollax.errors import naming
+from rollax.errors import UsageError, naming
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -49,4 +49,14 @@ def set_aside(path: Path, prefix: str) -> Path:
         target = target.with_name(f"{target.stem}_again{target.suffix}")
     path.rename(target)
     sync(path.parent)
+    return target
+
+
+def write(target: Path, content: bytes, remedy: str = "") -> Path:
+    """Writes a file of the user's, its folder too. Raises UsageError, with the remedy, when it cannot be written."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, content)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written ({error}){remedy}") from error
     return target

@@ -67,6 +67,13 @@ def check_learning_rate(spec: Spec, learning_rate: float | None) -> float | None
     return value
 
 
+def _is_constant(folder: Path) -> bool:
+    """Whether the learning rate has stopped changing: one that an earlier resume holds is in the state, not in config.yaml."""
+    lines = logging.read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line][-2:]
+    return len(rates) == 2 and rates[0] == rates[1]
+
+
 def _of_the_learning_rate(spec: Spec, before: Spec, step: int) -> list[str]:
     """A warning where another end raises the learning rate of a run again that has annealed it."""
     final = getattr(spec.config, "learning_rate_final_fraction", 1.0)
@@ -110,7 +117,8 @@ def check(
         end = spec.total_updates * spec.config.steps_per_update
         if newest.step >= end:
             _check_unfinished(folder, intact.step, end)
-    return warnings if learning_rate else [*warnings, *_of_the_learning_rate(spec, before, newest.step)]
+    is_held = learning_rate is not None or _is_constant(folder)
+    return warnings if is_held else [*warnings, *_of_the_learning_rate(spec, before, newest.step)]
 
 
 def check_to_load(folder: Path, spec: Spec, network: Any) -> list[str]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from rollax.archives.core import Elites
-from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
 from rollax.host.evaluation import digits
-from rollax.host.files import write_atomically
+from rollax.host.files import write
 from rollax.host.run_folder import read_spec
 from rollax.host.settings import entry
 from rollax.view import cells, fronts
@@ -80,16 +79,6 @@ def write_table(policy: Policy, target: Path) -> Path:
     table = policy.elites()
     rows = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
     return write(target, "\n".join([",".join(table), *rows, ""]).encode())
-
-
-def write(target: Path, content: bytes) -> Path:
-    """Raises UsageError when the file cannot be written."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, content)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written ({error})") from error
-    return target
 
 
 def shape_of(policy: Policy, found: Elites) -> tuple[int, ...] | None:

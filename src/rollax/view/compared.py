@@ -12,9 +12,10 @@ from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
 from rollax.host.evaluation import digits
+from rollax.host.files import write
 from rollax.host.merging import Comparison, compare_archives
 from rollax.view import cells
-from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, silent, write
+from rollax.view.archive import bounds_of, draw_elites, has_archive, shape_of, silent
 from rollax.view.style import STYLE
 
 DIFFERENCE = "RdBu"  # from the first one's red to the second one's blue

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rollax.errors import UsageError
-from rollax.host.files import write_atomically
+from rollax.host.files import write
 from rollax.host.reading import find, silent
 from rollax.view import overview, paper
 from rollax.view.curves import Curve, Run, check_names, curves_of, over_time, read_run, smooth, together
@@ -93,7 +93,7 @@ def draw(
         tell(note)
     files = {target: image, **{target.with_name(f"{target.stem}{name}.csv"): table for name, table in tables.items()}}
     for path, content in files.items():
-        _write(path, content)
+        write(path, content, ": choose another --out")
     return list(files)
 
 
@@ -142,11 +142,3 @@ def _drawn(curves: list[Curve], figure: Figure, suffix: str) -> tuple[bytes, dic
             tables = paper.tables_of(paper.lines_of(curves, figure.only)) if figure.csv else {}
         canvas.savefig(buffer, format=suffix, dpi=300 if figure.is_for_paper else 150)
     return buffer.getvalue(), tables if figure.csv else {}, notes
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error}): choose another --out") from error

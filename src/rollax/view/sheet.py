@@ -15,9 +15,10 @@ from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.host import elites
 from rollax.host.api import Policy, load
+from rollax.host.files import write
 from rollax.view import draw
 from rollax.view import scene as scenes
-from rollax.view.archive import bounds_of, shape_of, silent, write
+from rollax.view.archive import bounds_of, shape_of, silent
 from rollax.view.cells import of_elites
 from rollax.view.render import Frame, play_from, play_keys, player, require_episodes, start
 
