@@ -226,11 +226,16 @@ class Steps(eqx.Module):
     """The time, seen and paid. The only agent ends after 5 steps; of several the first does, each other one a step later."""
 
     num_agents: int | None = eqx.field(static=True, default=None)
+    how: str = eqx.field(static=True, default="mean")
 
     name = "test/steps"
     observation_space = Box(0.0, 10.0, (1,))
     action_space = Discrete(2)
     time_limit = 10
+
+    @property
+    def info_reductions(self) -> dict[str, str]:
+        return {"odd": self.how}
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         return jnp.zeros((), jnp.int32), self._each(jnp.zeros(1))
@@ -268,7 +273,9 @@ def test_a_time_limit_cuts_off() -> None:
 
 def test_an_action_is_repeated_until_the_first_end() -> None:
     """Rewards and what is told add up to the same; an agent that has ended gets nothing more until the others have."""
-    steps = walked(ActionRepeat(Steps(), 3), 2)
+    steps = walked(ActionRepeat(Steps(how="sum"), 3), 2)
+    assert [float(step.info["odd"]) for step in walked(ActionRepeat(Steps(), 3), 2)] == pytest.approx([2 / 3, 1 / 2])
+    assert [float(step.info["odd"]) for step in walked(ActionRepeat(Steps(how="last"), 3), 2)] == [1, 1]
     assert [float(step.reward) for step in steps] == [1 + 2 + 3, 4 + 5]
     assert [float(step.info["odd"]) for step in steps] == [2, 1]
     assert [bool(step.terminated) for step in steps] == [False, True] and steps[-1].obs.tolist() == [5.0]

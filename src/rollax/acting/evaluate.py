@@ -1,6 +1,6 @@
 """Whole episodes: every episode counts, long or short, and none is cut but by its own limit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.acting import descriptors
+from rollax.acting.info import reducing
 from rollax.acting.streams import Actor, Experience, Policy, begin, episode_ended, step
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment, Transition
-from rollax.spaces import zeros
 
 
 class Episodes(NamedTuple):
@@ -21,7 +21,7 @@ class Episodes(NamedTuple):
     length: jax.Array  # int32 [N]
     terminated: jax.Array  # bool [N]: all agents' tasks ended
     truncated: jax.Array  # bool [N]: cut off by time. Neither: given up after max_steps
-    info: dict[str, jax.Array] = {}  # [N, ...]: sums over the episode of the environment's `info`
+    info: dict[str, jax.Array] = {}  # [N, ...]: numbers of the environment's `info` over the episode (`rollax.acting.info`)
     descriptor: Any = None  # float [N, K]: of each episode; None where the environment describes no behavior
     state_metrics: dict[str, jax.Array] = {}  # []: what the algorithm says of the state whose policy played
 
@@ -50,9 +50,13 @@ def policy_of(algorithm: Algorithm, state: Any, greedy: bool | jax.Array) -> Pol
     return act
 
 
-def begin_episodes(environment: Environment, keys: jax.Array, carry: Any) -> Playing:
-    """Episodes before their first step, by a key each, `[N]`. `carry`: a memory for each, `[N]`."""
-    actor = begin(environment, *jax.vmap(environment.reset)(keys), ())._replace(carry=carry)
+def begin_episodes(environment: Any, keys: jax.Array, carry: Any, tasks: Any = None) -> Playing:
+    """Episodes before their first step, by a key each, `[N]`. `carry`: a memory for each, `[N]`; `tasks`: a task for each of
+    a `TaskEnvironment`, in place of one that it samples.
+    """
+    starts = jax.vmap(environment.reset)(keys) if tasks is None else jax.vmap(environment.reset_task)(keys, tasks)
+    state, obs = starts
+    actor = begin(environment, state, obs, ())._replace(carry=carry)
     no = jnp.zeros(keys.shape, bool)
     # Every leaf of a definite type, so that the first step compiles no second program.
     return tree.as_leaves(Playing(actor, no, no))
@@ -77,19 +81,21 @@ def evaluator(
     max_steps: int,
     greedy: bool,
     descriptor: descriptors.Choice = None,
-) -> Callable[[Any, jax.Array], Episodes]:
-    """`(state, key) -> Episodes`: N environments side by side, each for one episode from its own start.
+    info: Mapping[str, str] | None = None,
+) -> Callable[..., Episodes]:
+    """`(state, key, tasks=None) -> Episodes`: N environments side by side, each for one episode from its own start.
 
     It runs until the last one ends, so it takes as many steps as the longest episode, at most `max_steps`. What an agent
     gets after its own end does not count. `descriptor`: how the descriptor of an episode is extracted, as for
-    `descriptors.describing`; None: as the environment has it.
+    `descriptors.describing`; None: as the environment has it. `info`: how its numbers are reduced, as for `reducing`.
+    `tasks`: as for `begin_episodes`.
     """
-    play_all = episodes(environment, max_steps, descriptor)
+    play_all = episodes(environment, max_steps, descriptor, info=info)
 
-    def evaluate(state: Any, key: jax.Array) -> Episodes:
+    def evaluate(state: Any, key: jax.Array, tasks: Any = None) -> Episodes:
         policy, carry = policy_of(algorithm, state, greedy), algorithm.initial_carry(state)
         each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_episodes, *jnp.shape(x))), carry)
-        return play_all(policy, each, num_episodes, key)[0]._replace(state_metrics=algorithm.state_metrics(state))
+        return play_all(policy, each, num_episodes, key, tasks)[0]._replace(state_metrics=algorithm.state_metrics(state))
 
     return evaluate
 
@@ -99,54 +105,47 @@ def episodes(
     max_steps: int,
     descriptor: descriptors.Choice = None,
     record: Callable[[Experience], Any] | None = None,
-) -> Callable[[Policy, Any, int, jax.Array], tuple[Episodes, Any]]:
-    """`(policy, carry [N], N, key) -> (Episodes, rows)`: N episodes side by side, with a memory for each, until all ended.
+    info: Mapping[str, str] | None = None,
+) -> Callable[..., tuple[Episodes, Any]]:
+    """`(policy, carry [N], N, key, tasks=None) -> (Episodes, rows)`: N episodes side by side until all ended, with a
+    memory for each.
 
-    What is in a memory may be the policy itself, so that each episode is played by another. `descriptor`: as for `evaluator`.
+    What is in a memory may be the policy itself, so that each episode is played by another.
+    `descriptor`, `info`: as for `evaluator`.
     `record`: what is kept of every step `[N, ...]`, as rows `[max_steps, N, ...]`; those after an episode's end say nothing.
     """
     describing = descriptors.describing(environment, descriptor, max_steps)
 
-    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array) -> tuple[Episodes, Any]:
+    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array, tasks: Any = None) -> tuple[Episodes, Any]:
+        telling = reducing(environment, info)
         reset_key, run_key = jax.random.split(key)
-        playing = begin_episodes(environment, jax.random.split(reset_key, number), carry)
+        playing = begin_episodes(environment, jax.random.split(reset_key, number), carry, tasks)
         keys = jax.random.split(run_key, number)
-        # Truth values and whole numbers are added up in float32.
-        info = jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), info_shapes(environment))
 
         def running(loop: tuple[Any, ...]) -> jax.Array:
             time, playing, *_ = loop
             return (time < max_steps) & jnp.any(playing.alive)
 
         def body(loop: tuple[Any, ...]) -> tuple[Any, ...]:
-            time, playing, info, memory, rows = loop
+            time, playing, told, memory, rows = loop
             alive = playing.alive
             step_keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
             playing, (experience, after) = play(environment, policy, playing, step_keys)
-            info = tree.where(alive, jax.tree.map(jnp.add, info, after.info), info)
+            told = telling.add(told, after.info, alive)
             if record is not None:
                 rows = jax.tree.map(lambda all, row: all.at[time].set(row), rows, record(experience))
-            return time + 1, playing, info, describing.add(memory, after.state, time, alive), rows
+            return time + 1, playing, told, describing.add(memory, after.state, time, alive), rows
 
         rows: Any = ()
         if record is not None:
             row = jax.eval_shape(record, jax.eval_shape(lambda: play(environment, policy, playing, keys)[1][0]))
             rows = jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row)
-        loop = jnp.zeros((), jnp.int32), playing, info, describing.start(number), rows
-        _, playing, info, memory, rows = jax.lax.while_loop(running, body, loop)
+        loop = jnp.zeros((), jnp.int32), playing, telling.start(number), describing.start(number), rows
+        _, playing, told, memory, rows = jax.lax.while_loop(running, body, loop)
         length = playing.actor.episode_length
         length = length if environment.num_agents is None else jnp.max(length, axis=-1)
         descriptor = describing.finish(memory, length)
         ends = playing.terminated, playing.truncated
-        return Episodes(playing.actor.episode_return, length, *ends, info, descriptor), rows
+        return Episodes(playing.actor.episode_return, length, *ends, telling.finish(told, length), descriptor), rows
 
     return play_all
-
-
-def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of the environment's `info` at one step."""
-    action = zeros(environment.action_space)
-    if environment.num_agents is not None:
-        action = jax.tree.map(lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action)
-    keys = jax.random.split(jax.random.key(0))
-    return jax.eval_shape(lambda keys: environment.step(keys[0], environment.reset(keys[1])[0], action).info, keys)

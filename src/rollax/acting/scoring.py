@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting.evaluate import episodes, info_shapes
+from rollax.acting.evaluate import episodes
 from rollax.acting.exploration import denormalize_action
+from rollax.acting.info import info_shapes
 from rollax.acting.streams import Experience
 from rollax.environments.core import Environment, agent_types, descriptor_space
 from rollax.errors import UnknownNameError, UsageError
@@ -105,7 +106,7 @@ def played(
     where that is empty, and what is recorded is what these agents experienced.
     """
     record = experienced if watched.records else seen if watched.num_frames else None
-    play_all = episodes(environment, max_steps, record=record)
+    play_all = episodes(environment, max_steps, record=record, info=dict.fromkeys(watched.objectives, "sum"))
     scoring = scoring_agents(environment, agent_type)
 
     def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:

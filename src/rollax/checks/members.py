@@ -1,7 +1,7 @@
 """What can be seen of an environment without running it: its members, its spaces, its leaves."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax.checks.faults import short
 from rollax.environments.convert import name_fault
-from rollax.environments.core import EXTRACTIONS, Environment
+from rollax.environments.core import EXTRACTIONS, REDUCTIONS, Environment
 from rollax.spaces import ActionSpace, Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space
 
 _LARGEST = 2**31  # of counts, which are int32 on the device
@@ -40,6 +40,11 @@ _MEMBERS = {
     "reset": _Member(callable, "a method reset(key) -> (state, obs)"),
     "step": _Member(callable, "a method step(key, state, action) -> Transition"),
     "keeps_task": _Member(lambda x: isinstance(x, bool), "True or False, or left out", True),
+    "info_reductions": _Member(
+        lambda x: isinstance(x, Mapping) and all(how in REDUCTIONS for how in x.values()),
+        f"a dictionary from names of info to one of {', '.join(REDUCTIONS)}, or left out",
+        True,
+    ),
     "descriptor_space": _Member(
         lambda x: x is None or isinstance(x, Box), "a rollax.spaces Box of shape [D], None, or left out", True
     ),

@@ -171,7 +171,10 @@ def _signal_faults(after: Transition, num_agents: int | None) -> list[str]:
     if not isinstance(after.info, dict):
         return [*faults, f"info is {type(after.info).__name__}: it must be a dictionary of arrays, {{}} if there is none."]
     if not all(isinstance(name, str) and name for name in after.info):
-        return [*faults, f"info has the keys {list(after.info)}: they must be texts, as evaluations name their sums by them."]
+        return [
+            *faults,
+            f"info has the keys {list(after.info)}: they must be texts, as evaluations name numbers by them.",
+        ]
     for path, leaf in jax.tree_util.tree_leaves_with_path(after.info):
         if not isinstance(leaf, jax.Array | np.ndarray) or leaf.dtype.kind not in "biuf":
             shown = f"info{jax.tree_util.keystr(path)} is {short(leaf)}"

@@ -10,7 +10,7 @@ import numpy as np
 from rollax import environments
 from rollax.cli.help import default
 from rollax.environments import registry
-from rollax.environments.core import agent_types, descriptor_space
+from rollax.environments.core import agent_types, descriptor_space, info_reductions
 from rollax.environments.suites.about import about
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, near
@@ -60,6 +60,7 @@ def _columns(names: list[str]) -> list[str]:
 
 def in_detail(id: str) -> dict[str, Any]:
     """What there is to know of one environment, as a flat object."""
+    from rollax.acting.info import info_shapes
     from rollax.host.settings import tuned_for
 
     arguments, choices = environments.arguments(id), registry.choices(id)
@@ -75,6 +76,7 @@ def in_detail(id: str) -> dict[str, Any]:
         "agents": f"{world.num_agents} ({counted})" if types else "1",
         "time_limit": world.time_limit,
         "descriptor": None if described is None else f"{in_words(described)}, {world.descriptor_extraction}",  # pyright: ignore
+        "info": {name: info_reductions(world).get(name, "mean") for name in info_shapes(world)},
         "tuned_for": tuned_for(id),
         "arguments": arguments,
         "choices": choices,
@@ -90,6 +92,7 @@ def shown(one: dict[str, Any]) -> str:
         ("agents", one["agents"]),
         ("time limit", limit),
         ("descriptor", one["descriptor"] or "none"),
+        ("info", ", ".join(f"{name} ({how})" for name, how in one["info"].items()) or "none"),
         ("tuned for", ", ".join(one["tuned_for"]) or "no algorithm; defaults of each"),
     ]
     lines = [one["id"], f"  {one['about']}", ""] if one["about"] else [one["id"], ""]

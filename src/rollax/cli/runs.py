@@ -45,6 +45,10 @@ class Evaluate:
     """Which member of a population; the best when not given."""
     descriptor: str | None = None
     """How an episode's descriptor of behavior is extracted: final or mean; default: the environment's own."""
+    tasks: int | None = None
+    """Of an environment with a list of tasks: play every one of them (8 episodes each) and show so many that go worst."""
+    info: tuple[str, ...] = ()
+    """NAME=mean, NAME=sum or NAME=last: a number of the environment's info over an episode; default: as in the run."""
     json: bool = False
     """Print one JSON object for each run and nothing else."""
 
@@ -73,19 +77,20 @@ def of_run(given: Evaluate, run: Path, eval_arguments: dict[str, Any]) -> dict[s
     import jax
 
     from rollax.host import api
+    from rollax.host.options import info_choices
 
     episodes = 128 if given.episodes is None else given.episodes
     policy = api.load(run, checkpoint=given.checkpoint, member=given.member, eval_arguments=eval_arguments)
     for warning in policy.warnings:
         warn(warning)
-    started = time.monotonic()
+    how, started = info_choices(given.info, "info"), time.monotonic()
     key = jax.random.key(given.seed)
-    numbers, played = policy.evaluate(episodes, key, not given.stochastic, given.descriptor)
+    numbers, played = policy.evaluate(episodes, key, not given.stochastic, given.descriptor, info=how)
     wall_time = time.monotonic() - started
     frames = int(played.length.sum())
     if not given.json:
         print(of_evaluation(run, policy, numbers, played), flush=True)
-    corrected = of_elites(given, policy, key)
+    corrected = of_elites(given, policy, key) | of_tasks(given, policy, key)
     return {
         "run": str(run),
         "steps": policy.step,
@@ -123,6 +128,18 @@ def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
             f"           fitness {changed} in the mean; {numbers['kept_cell']:.1%} kept their cell"
         )
     return numbers
+
+
+def of_tasks(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
+    """The numbers of every task, of which it prints the worst for a person; none where they are not asked for."""
+    from rollax.host.tasks import EPISODES, in_words
+
+    if given.tasks is None:
+        return {}
+    table = policy.by_task(given.episodes or EPISODES, key, not given.stochastic)
+    if not given.json:
+        print(in_words(table, policy.environment, given.tasks))
+    return {f"tasks_{name}": column.tolist() for name, column in table.items()}
 
 
 def warn(warning: str) -> None:

@@ -4,6 +4,8 @@ from rollax.environments.core import (
     AgentsEnvironment,
     DescribedEnvironment,
     Environment,
+    InformedEnvironment,
+    ListedTasksEnvironment,
     Transition,
 )
 from rollax.environments.registry import arguments, list_environments, make, register
@@ -12,6 +14,8 @@ __all__ = [
     "AgentsEnvironment",
     "DescribedEnvironment",
     "Environment",
+    "InformedEnvironment",
+    "ListedTasksEnvironment",
     "Transition",
     "arguments",
     "list_environments",

@@ -1,5 +1,6 @@
 """The contract of environments: one that steps and resets, and never resets itself (`rollax.acting.streams` restarts)."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,7 +16,7 @@ class Transition(NamedTuple):
     reward: jax.Array  # float []
     terminated: jax.Array  # bool []: the task ended; the value after it is 0
     truncated: jax.Array  # bool []: cut off by time; the value after it is that of `obs`
-    info: dict[str, jax.Array]  # further numbers of any shape, which an evaluation adds up over the episode
+    info: dict[str, jax.Array]  # further numbers of any shape, each reduced over an episode as `info_reductions` says
 
 
 class Environment(Protocol):
@@ -73,6 +74,23 @@ def agent_types(environment: Any) -> tuple[str, ...]:
     return () if number is None else getattr(environment, "agent_types", ("agent",) * number)
 
 
+class InformedEnvironment(Environment, Protocol):
+    """An environment that says how evaluations take a number of its `info` over an episode."""
+
+    @property
+    def info_reductions(self) -> Mapping[str, str]:
+        """One of `REDUCTIONS` by name: "sum" for events and parts of the reward, "last" for a state. Others: the mean."""
+        ...
+
+
+REDUCTIONS = ("mean", "sum", "last")  # over the steps of an episode; "last" is the value at its last step
+
+
+def info_reductions(environment: Any) -> dict[str, str]:
+    """What the environment says of its `info`; a name that is missing has the mean."""
+    return dict(getattr(environment, "info_reductions", {}))
+
+
 class TaskEnvironment(Environment, Protocol):
     """An environment with a distribution of tasks. `reset(key)` samples a task and begins an episode of it."""
 
@@ -88,6 +106,28 @@ class TaskEnvironment(Environment, Protocol):
     def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
         """`(state, obs)` at the start of an episode of that task."""
         ...
+
+
+class ListedTasksEnvironment(TaskEnvironment, Protocol):
+    """An environment whose tasks are a list, so that an evaluation can say which of them fail."""
+
+    @property
+    def task_numbers(self) -> tuple[int, ...]:
+        """What each task that episodes sample is called by."""
+        ...
+
+    def tasks_at(self, places: Any) -> Any:
+        """The tasks at those places of the list, int `[N]`: a pytree whose leaves lead with `[N]`."""
+        ...
+
+    def describe(self, *numbers: int) -> str:
+        """The tasks of those numbers in words."""
+        ...
+
+
+def task_numbers(environment: Any) -> tuple[int, ...]:
+    """What the tasks of the environment are called by; `()` where they are no list."""
+    return getattr(environment, "task_numbers", ())
 
 
 EXTRACTIONS = ("final", "mean")  # the descriptor of an episode: that of its last state, or the mean over its states

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from rollax.environments.core import Transition, agent_types, descriptor_space
+from rollax.environments.core import Transition, agent_types, descriptor_space, info_reductions, task_numbers
 from rollax.spaces import ActionSpace, Box, Space
 
 
@@ -48,8 +48,19 @@ class View(eqx.Module):
         return self.env.time_limit
 
     @property
+    def info_reductions(self) -> dict[str, str]:
+        return info_reductions(self.env)
+
+    @property
     def keeps_task(self) -> bool:
         return getattr(self.env, "keeps_task", False)
+
+    @property
+    def task_numbers(self) -> tuple[int, ...]:
+        return task_numbers(self.env)
+
+    def tasks_at(self, places: Any) -> Any:
+        return self.env.tasks_at(places)
 
     @property
     def describe(self) -> Callable[..., str]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.environments.core import Transition, agent_types
+from rollax.environments.core import Transition, agent_types, info_reductions
 from rollax.environments.view_base import View, innermost, shown_state
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, Space
@@ -180,6 +180,10 @@ class Trials(View):
         return Dict({**_spaces(self.env.observation_space), "begins": Discrete(2)})
 
     @property
+    def info_reductions(self) -> dict[str, str]:
+        return {**info_reductions(self.env), "episode_returns": "sum"}
+
+    @property
     def time_limit(self) -> int | None:
         return None if self.env.time_limit is None else self.env.time_limit * self.episodes
 
@@ -263,7 +267,8 @@ class TimeLimit(View):
 
 
 class ActionRepeat(View):
-    """Repeats every action `times` times, or until the episode ends; rewards and `info` are summed.
+    """Repeats every action `times` times, or until the episode ends; rewards are summed,
+    and so are numbers of `info` that are summed over an episode; of others there is the mean, or the last.
 
     The action stays the same whatever an "action_mask" says in between.
 
@@ -285,14 +290,19 @@ class ActionRepeat(View):
             # As an evaluation does: booleans and integers are summed as floats.
             return after._replace(info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), after.info))
 
-        def again(before: Transition, key: jax.Array) -> tuple[Transition, None]:
-            after, agent_done = once(key, before.state), before.terminated | before.truncated
-            reward = before.reward + jnp.where(agent_done, 0.0, after.reward)
-            after = after._replace(reward=reward, info=jax.tree.map(jnp.add, before.info, after.info))
-            return tree.where(jnp.all(agent_done), before, after), None
+        def again(before: tuple[Transition, jax.Array], key: jax.Array) -> tuple[tuple[Transition, jax.Array], None]:
+            so_far, count = before
+            after, agent_done = once(key, so_far.state), so_far.terminated | so_far.truncated
+            reward = so_far.reward + jnp.where(agent_done, 0.0, after.reward)
+            info = jax.tree.map(jnp.add, so_far.info, after.info) | {name: after.info[name] for name in by("last")}
+            return tree.where(jnp.all(agent_done), before, (after._replace(reward=reward, info=info), count + 1)), None
 
-        keys = jax.random.split(key, self.times)
-        return jax.lax.scan(again, once(keys[0], state), keys[1:])[0]
+        keys, how = jax.random.split(key, self.times), info_reductions(self.env)
+        begun = once(keys[0], state)
+        by = lambda reduction: [name for name in begun.info if how.get(name, "mean") == reduction]  # noqa: E731
+        after, count = jax.lax.scan(again, (begun, jnp.ones(())), keys[1:])[0]
+        means = {name: jax.tree.map(lambda x: x / count, after.info[name]) for name in by("mean")}
+        return after._replace(info=after.info | means)
 
 
 def _spaces(space: Space) -> dict[str, Space]:

@@ -1,7 +1,6 @@
 """Runs from Python: `train`, `resume`, `load`."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,23 +12,20 @@ import numpy as np
 from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
-from rollax.algorithm import Algorithm
 from rollax.algorithms import AlgorithmEntry, registered
 from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
-from rollax.environments.views import AgentId, FixedOpponents, with_agent_id
 from rollax.errors import UsageError
 from rollax.host import corrected as correcting
-from rollax.host import elites, given, keys, loop, members, resuming, run_folder, sizes, words
+from rollax.host import elites, given, keys, loop, members, resuming, run_folder, sizes, tasks, words
+from rollax.host import opponents as opponents_of
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
-from rollax.host.files import sync_tree
 from rollax.host.loop import Result
-from rollax.host.options import RunOptions, check_path
+from rollax.host.options import RunOptions
 from rollax.host.progress import Display, Enduring, display
 from rollax.host.settings import Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
-from rollax.spaces import Space
 from rollax.typed import names, typed
 
 _NOT_BY_ID = "arguments and eval_arguments are for environments made from their id, not for an environment that was passed"
@@ -96,7 +92,7 @@ def train(
     played, policies = _checked(spec, own_environment, own_network, metrics)
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
-        spec = opponents_of_its_own(folder, spec, policies)
+        spec = opponents_of.copied(folder, spec, policies)
         told = [words.of_what_was_passed(name, lost)] if lost else []
         return _run(spec, folder, played, own_network, metrics, show or display(quiet), told)
 
@@ -133,7 +129,7 @@ def resume(
     before = run_folder.read_spec(folder)
     spec, rate = resuming.resumed(before, total_steps, changes), resuming.check_learning_rate(before, learning_rate)
     warnings = resuming.check(folder, spec, before, environment, network, rate)
-    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
+    environment = opponents_of.with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
     with run_folder.alone(folder):
@@ -223,6 +219,12 @@ class Policy(NamedTuple):
         """
         return correcting.corrected(self, given.count("episodes", episodes), given.random_key(key))
 
+    def by_task(self, episodes: int, key: jax.Array, greedy: bool = True) -> dict[str, np.ndarray]:
+        """Plays every task of an environment that lists them, so many episodes each: columns of a table, as for pandas, with
+        `task`, `return_mean`, `return_std`, `return_min` and `terminated`. Raises UsageError where tasks are no list.
+        """
+        return tasks.by_task(self, given.count("episodes", episodes), given.random_key(key), greedy)
+
     def evaluate(
         self,
         episodes: int,
@@ -230,20 +232,22 @@ class Policy(NamedTuple):
         greedy: bool = True,
         descriptor: descriptors.Choice = None,
         metrics: Metric | None = None,
+        info: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], Episodes]:
         """Plays whole episodes: their numbers, and each one's return, length and end.
 
         With an environment that describes behavior also each one's descriptor: "final", "mean", a function
         `(descriptors [T, D], mask [T]) -> [K]`, or what the environment has for itself (None). `metrics` adds numbers, as it
         does in `train`. A constant is folded into the key, so that the key of the run's seed gives other starts and noise than
-        training and its evaluations had.
+        training and its evaluations had. `info`: by name "mean", "sum" or "last", over what the run's evaluations have.
 
         Raises UsageError for a descriptor where the environment describes none, and for more episodes than fit into memory.
         """
         episodes, key = given.count("episodes", episodes), given.random_key(key)
         given.check_function("metrics", metrics)
         steps = programs.eval_steps(self.environment, self.spec)
-        play = evaluator(self.environment, self.algorithm, episodes, steps, typed("greedy", greedy, bool), descriptor)
+        how = self.spec.options.info | dict(info or {})
+        play = evaluator(self.environment, self.algorithm, episodes, steps, typed("greedy", greedy, bool), descriptor, how)
         sizes.check_evaluation(play, self.state, self.environment, episodes)
         played = jax.device_get(jax.jit(play)(self.state, keys.of_evaluate(key)))
         return default_metrics(played, agent_types(self.environment)) | measured(metrics, played), played
@@ -276,7 +280,7 @@ def load(
         if environment is not None or spec.own_environment:
             raise UsageError(_NOT_BY_ID)
         spec = evaluated_with(spec, eval_arguments)
-    environment = _with_opponents(spec, environment, _opponents(spec, environment, network, folder))
+    environment = opponents_of.with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     algorithm, trained_in = programs.assemble(spec, environment, network)
     like = programs.abstract(spec, algorithm)
     environment = trained_in if is_passed else programs.evaluation_environment(spec, trained_in)
@@ -304,7 +308,7 @@ def _checked(spec: Spec, environment: Any, network: Any, metrics: Metric | None)
     """The environment with the run's opponents in it, and these. Raises UsageError for all that can be known beforehand."""
     check_contract(programs.environment_of(spec) if environment is None else environment)
     policies = _opponents(spec, environment, network)
-    played = _with_opponents(spec, environment, policies)
+    played = opponents_of.with_opponents(spec, environment, policies)
     programs.check(spec, played, network)
     loop.check(spec, metrics, played)
     return played, policies
@@ -319,7 +323,7 @@ def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None =
     """
     policies = {}
     for kind, run in spec.opponents.items():
-        path, checkpoint = _checkpoint_of(run) if folder is None else (folder / run, "last")
+        path, checkpoint = opponents_of.checkpoint_of(run) if folder is None else (folder / run, "last")
         theirs, objects = run_folder.read_spec(path), {}
         if theirs.own_environment:
             objects["environment"] = programs.environment_of(spec) if environment is None else environment
@@ -333,66 +337,3 @@ def _opponents(spec: Spec, environment: Any, network: Any, folder: Path | None =
             objects["network"] = network
         policies[kind] = load(path, checkpoint=checkpoint, **objects)
     return policies
-
-
-def _checkpoint_of(run: str) -> tuple[Path, str]:
-    """The folder and the checkpoint of "RUN@CHECKPOINT", of "RUN" the last."""
-    folder, at, checkpoint = run.rpartition("@")
-    check_path("the opponent", Path(run))
-    return (Path(folder), checkpoint) if at and not Path(run).exists() else (Path(run), "last")
-
-
-def _with_opponents(spec: Spec, environment: Environment | None, policies: dict[str, Policy]) -> Environment | None:
-    """The environment with the run's opponents in it; as it is given where there are none.
-
-    Raises UsageError for opponents that do not fit: other spaces, or agents that they never were.
-    """
-    if not policies:
-        return environment
-    if environment is None:
-        environment = programs.environment_of(spec)
-    states, functions = {}, []
-    for kind, policy in policies.items():
-        run = spec.opponents[kind]
-        theirs, algorithm, agents = policy.environment, policy.algorithm, tuple(range(environment.num_agents or 0))
-        if isinstance(theirs, AgentId):
-            theirs = theirs.env
-            algorithm = _identifying(algorithm, theirs.observation_space)
-        if isinstance(theirs, FixedOpponents):
-            theirs, agents = theirs.env, theirs.learners
-        for what in ("name", "observation_space", "action_space", "num_agents"):
-            if getattr(theirs, what) != getattr(environment, what):
-                raise UsageError(f"the opponent {run} was trained with the {what} {getattr(theirs, what)}: here it is another")
-        kinds = agent_types(environment)
-        if kind in kinds and kind not in (kinds[i] for i in agents):
-            raise UsageError(f"the opponent {run} never was a {kind}: it is that of {', '.join(kinds[i] for i in agents)}")
-        states[kind] = policy.state
-        functions.append((kind, algorithm, agents))
-    return FixedOpponents(environment, states, tuple(functions))
-
-
-def _identifying(algorithm: Algorithm, space: Space) -> Algorithm:
-    """An algorithm whose agents see who they are, for observations that do not tell."""
-
-    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        return algorithm.act(state, with_agent_id(space, obs), carry, key, greedy)
-
-    return algorithm._replace(act=act)
-
-
-def opponents_of_its_own(folder: Path, spec: Spec, policies: dict[str, Policy]) -> Spec:
-    """The specification with copies of its opponents' policies in the run's folder, so that it needs no other run."""
-    kept = {}
-    for kind, policy in policies.items():
-        kept[kind] = f"opponents/{kind}"
-        run, target = _checkpoint_of(spec.opponents[kind])[0], folder / kept[kind]
-        checkpoint = f"{run_folder.CHECKPOINTS}/step_{policy.step:012d}"
-        target.mkdir(parents=True)
-        shutil.copy(run / run_folder.CONFIG, target)
-        shutil.copytree(run / checkpoint, target / checkpoint)
-        if (run / "opponents").is_dir():
-            shutil.copytree(run / "opponents", target / "opponents")
-        sync_tree(target)
-    spec = dataclasses.replace(spec, opponents=kept)
-    run_folder.write_spec(folder, spec)
-    return spec

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting.evaluate import Episodes, info_shapes
+from rollax.acting.evaluate import Episodes
+from rollax.acting.info import info_shapes
 from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError

@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from rollax.config import LARGEST_INT, span
+from rollax.environments.core import REDUCTIONS
 from rollax.errors import UsageError
 from rollax.populations.evolution import Method
 from rollax.typed import hints, shown, typed
@@ -33,6 +35,9 @@ class RunOptions:
     """Evaluate with sampled instead of greedy actions."""
     eval_fresh: bool = False
     """Evaluate on new episodes every time instead of always the same."""
+    eval_info: tuple[str, ...] = ()
+    """NAME=mean, NAME=sum or NAME=last: a number of the environment's info over an episode; default: as the environment says,
+    else its mean."""
     eval_max_steps: int = 10_000
     """Steps after which an episode under evaluation is given up, where the environment sets no limit."""
     checkpoint_minutes: float = 5.0
@@ -79,6 +84,11 @@ class RunOptions:
             value = typed(field.name, getattr(self, field.name), hints(type(self))[field.name])
             object.__setattr__(self, field.name, value)
 
+    @property
+    def info(self) -> dict[str, str]:
+        """How numbers of `info` are reduced over an episode, by name. Raises UsageError for what is no NAME=HOW."""
+        return info_choices(self.eval_info, "eval_info")
+
     def check(self) -> None:
         """Raises UsageError when a number is out of its range, or a path none that there could be."""
         for name, (low, high) in _SPANS.items():
@@ -87,6 +97,7 @@ class RunOptions:
                 raise UsageError(f"{name} ({shown(value)}) must be {span(value, low, high)}")
         if self.seed + self.seeds > 2**32:
             raise UsageError(f"seed ({self.seed}) must be less than 2^32: seeds beyond it repeat")
+        self.info  # noqa: B018
         if self.run_dir is not None:
             check_path("run_dir", self.run_dir)
 
@@ -103,6 +114,15 @@ EVOLVE_OPTIONS = ("evolve_every", "evolve_start", *_SHARES)  # for nothing but a
 _SPANS = {**_ON_DEVICE, **_COUNTS, **_AMOUNTS, **_SHARES}
 
 LONGEST_NAME, LONGEST_PATH = 255, 3000  # bytes, in the usual file systems; the folder has long names of its own
+
+
+def info_choices(words: Iterable[str], option: str) -> dict[str, str]:
+    """NAME=HOW as a dictionary. Raises UsageError for anything else."""
+    pairs = [word.partition("=") for word in words]
+    for name, _, how in pairs:
+        if not name or how not in REDUCTIONS:
+            raise UsageError(f"{option} ({shown(f'{name}={how}')}) must be NAME=HOW with HOW one of {', '.join(REDUCTIONS)}")
+    return {name: how for name, _, how in pairs}
 
 
 def check_path(name: str, path: Path) -> None:

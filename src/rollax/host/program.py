@@ -192,7 +192,8 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
 
 def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:
     options = spec.options
-    return evaluator(shown, algorithm, options.eval_episodes, eval_steps(shown, spec), not options.eval_stochastic)
+    steps, greedy = eval_steps(shown, spec), not options.eval_stochastic
+    return evaluator(shown, algorithm, options.eval_episodes, steps, greedy, info=options.info)
 
 
 def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:

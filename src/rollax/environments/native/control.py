@@ -65,6 +65,7 @@ class PointMaze(eqx.Module):
     action_space = Box(-1.0, 1.0, (2,))
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
+    info_reductions = {"reached": "last"}
     num_agents = None
 
     def __init__(

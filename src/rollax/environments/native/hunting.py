@@ -76,6 +76,7 @@ class Hunting(eqx.Module):
 
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
+    info_reductions = {"caught": "sum", "survived": "sum"}
 
     def __init__(
         self,

@@ -98,12 +98,17 @@ class Brax(eqx.Module):
     feet: Feet | None = eqx.field(static=True)
     axes: tuple[int, ...] = eqx.field(static=True)
     state_types: tuple[str, ...] = eqx.field(static=True)
+    reward_parts: tuple[str, ...] = eqx.field(static=True)  # of the suite's metrics
     time_limit: int = eqx.field(static=True)
     num_agents: None = eqx.field(static=True, default=None)
 
     @property
     def descriptor_extraction(self) -> str:
         return "mean" if self.feet else "final"
+
+    @property
+    def info_reductions(self) -> dict[str, str]:
+        return dict.fromkeys(self.reward_parts, "sum")
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """`(state, obs)` at the start of an episode."""
@@ -121,7 +126,7 @@ class Brax(eqx.Module):
             reward=raw.reward,
             terminated=terminated,
             truncated=(time >= self.time_limit) & ~terminated,
-            info={name: value for name, value in raw.metrics.items() if name.startswith("reward_")},
+            info={name: raw.metrics[name] for name in self.reward_parts},
         )
 
     def descriptor(self, state: Any) -> jax.Array:
@@ -193,6 +198,7 @@ def make(name: str, arguments: dict[str, Any]) -> Brax:
         feet=feet,
         axes=axes,
         state_types=leaf_types(example),
+        reward_parts=tuple(name for name in example.metrics if name.startswith("reward_")),
         time_limit=limit,
     )
 

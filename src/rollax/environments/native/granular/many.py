@@ -44,6 +44,8 @@ class ManyNavigators(eqx.Module):
     Raises: UsageError for counts too small, a spacing in which agents do not fit, or "listed" without jax-md.
     """
 
+    info_reductions = {"at_goal": "last", "overflow": "sum"}
+
     num_agents: int = eqx.field(static=True, default=16)
     sectors: int = eqx.field(static=True, default=16)
     max_steps: int = eqx.field(static=True, default=120)

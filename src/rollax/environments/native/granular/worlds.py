@@ -28,6 +28,8 @@ from rollax.environments.native.granular.physics import (
 from rollax.errors import UsageError
 from rollax.spaces import Ball, Box
 
+REACHED = {"reached": "last"}
+
 
 class SingleState(NamedTuple):
     spheres: Spheres  # of one sphere: [1, ...]
@@ -99,6 +101,7 @@ class SingleNavigator(eqx.Module):
     name = "granular/single-navigator"
     num_agents = None
     descriptor_extraction = "final"
+    info_reductions = REACHED
 
     def __check_init__(self) -> None:
         if self.dimension not in (2, 3):
@@ -189,6 +192,7 @@ class SingleRoller(eqx.Module):
     action_space = Ball(3)
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
+    info_reductions = REACHED
 
     def __check_init__(self) -> None:
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))

@@ -31,6 +31,7 @@ from rollax.environments.convert import convert_all, leaf_types, signature_defau
 from rollax.environments.core import Transition
 from rollax.environments.suites.jaxmarl.families import (
     FAMILIES,
+    INFO_REDUCTIONS,
     MABRAX,
     MAP_NAME_TO_SCENARIO,
     MPE,
@@ -62,6 +63,10 @@ class JaxMARL(eqx.Module):
     action_sizes: tuple[int, ...] = eqx.field(static=True)  # of each agent: how many actions, or numbers in one
     state_types: tuple[str, ...] = eqx.field(static=True)
     time_limit: int = eqx.field(static=True)
+
+    @property
+    def info_reductions(self) -> dict[str, str]:
+        return INFO_REDUCTIONS
 
     @property
     def num_agents(self) -> int:

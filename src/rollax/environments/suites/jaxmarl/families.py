@@ -47,6 +47,12 @@ def _always(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
     return over
 
 
+# What is told of a step happened in it, or is a part of its reward.
+INFO_REDUCTIONS: dict[str, str] = dict.fromkeys(
+    ("won", "team_return", "shaped_reward", "score", "goal_reached", "map_collision", "agent_collision"), "sum"
+)
+
+
 class Family(NamedTuple):
     """How environments of one family are read. `dynamics` is the suite's environment, `over` `[A]` its `done["__all__"]`."""
 

@@ -86,6 +86,14 @@ class XMiniGrid(eqx.Module):
             parts["rules"] = Grid((number, 1), (_NUM_RULES, *[NUM_TILES, NUM_COLORS] * 3))
         return Dict(parts)
 
+    @property
+    def task_numbers(self) -> tuple[int, ...]:
+        return () if self.tasks == () else tuple(np.asarray(self.numbers).tolist())
+
+    def tasks_at(self, places: Any) -> Any:
+        """The rulesets at those places of `numbers`, leaves `[N, ...]`."""
+        return jax.tree.map(lambda x: x[places], self.tasks)
+
     def describe(self, *numbers: int) -> str:
         """The rulesets of those numbers in words, or all that episodes draw from.
 
