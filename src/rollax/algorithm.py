@@ -32,6 +32,7 @@ class EpisodeSums(NamedTuple):
     number: Any = 0.0
     total_return: Any = 0.0
     total_length: Any = 0.0
+    by_type: dict[str, tuple[Any, Any]] = {}  # number and total_return of each type of agents, where there are several
 
 
 class Finite(NamedTuple):

@@ -25,7 +25,9 @@ UPDATES, TOLERANCE = 5, 1e-4
 def named(metrics: Metrics) -> dict[str, jax.Array]:
     """All that is measured, by name."""
     parts = {"episodes": metrics.episodes, "finite": metrics.finite}
-    return metrics.values | {f"{part}/{name}": x for part, values in parts.items() for name, x in values._asdict().items()}
+    return metrics.values | {
+        f"{part}/{name}": x for part, values in parts.items() for name, x in values._asdict().items() if name != "by_type"
+    }
 
 
 def measured() -> dict[str, list[float]]:

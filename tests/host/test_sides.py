@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from host.runs import Script
+from host.runs import Script, metrics
 from rollax.host.evaluation import SUMMARY, returned, sides
 from rollax.host.statistics import summarize
 
@@ -48,7 +48,9 @@ def test_the_headline_is_of_the_sides():
 
 @pytest.mark.parametrize("best", ["return_mean", "return_prey"])
 def test_a_run(train, best):
-    show = Script()
+    """Lines and bar tell the sides; by a mean that is always 0 no checkpoint is the best."""
+    bar, show = [], Script()
+    show.progress = lambda done, total, figures: bar.append(figures)
     more = {"config": CONFIG, "network": {"hidden": (8,)}, "arguments": {"time_limit": 5}, "show": show}
     result = train(best, "hunting/2-players", updates=2, eval_count=1, best_metric=best, **more)
     evaluated = [line for line in show.lines if " steps  return " in line]
@@ -56,4 +58,10 @@ def test_a_run(train, best):
     warned = [line for line in show.lines if "is 0 whatever is learnt" in line]
     assert len(warned) == (best == "return_mean") and all("--best-metric return_prey" in line for line in warned)
     summary = result.summary()
+    assert (result.best is None) == (best == "return_mean")
+    assert all({"prey", "predator"} < set(figures) and "return" not in figures for figures in bar) and bar
+    for line in metrics(result.folder):
+        if "prey/episode_return" in line:
+            assert line["episode_return"] == pytest.approx(0, abs=1e-4)
+            assert line["prey/episode_return"] == pytest.approx(-line["predator/episode_return"]) != 0
     assert summary["return_prey"] == -summary["return_predator"] != 0 and summary["return_mean"] == 0

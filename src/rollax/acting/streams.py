@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax import tree
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
-from rollax.environments.core import Environment, Transition
+from rollax.environments.core import Environment, Transition, agent_types
 from rollax.environments.starts import Starts, first_starts, refill
 
 # (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
@@ -114,8 +115,9 @@ def unroll(
         # Keys are per environment, so that a device's share does not depend on the others.
         actor, experience, after = step(environment, policy, actor, jax.vmap(lambda k: jax.random.fold_in(k, time))(keys))
         ended = episode_ended(environment, after)
-        counts, totals = _spread(ended, actor.episode_return), (1, actor.episode_return, actor.episode_length)
-        sums = EpisodeSums(*(jnp.where(counts, total, 0).astype(jnp.float32) for total in totals))
+        counts = _spread(ended, actor.episode_return)
+        of_ended = lambda total: jnp.where(counts, total, 0).astype(jnp.float32)  # noqa: E731
+        sums = EpisodeSums(of_ended(1), of_ended(actor.episode_return), of_ended(actor.episode_length))
         return restart(environment, actor, ended), (by_stream(environment, experience), sums)
 
     def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
@@ -123,7 +125,11 @@ def unroll(
 
     keys = jax.random.split(key, actor.reset.shape[0])
     actor, (experience, sums) = tree.over_devices(run, in_axes=(0, 0), out_axes=(0, (1, 1)))(actor, keys)
-    return actor, experience, jax.tree.map(jnp.sum, sums)
+    types = agent_types(environment)
+    agents = {name: np.flatnonzero([name == other for other in types]) for name in dict.fromkeys(types)}
+    of = lambda index: tuple(jnp.sum(total[..., index]) for total in sums[:2])  # noqa: E731
+    by_type = {name: of(index) for name, index in agents.items()} if len(agents) > 1 else {}
+    return actor, experience, jax.tree.map(jnp.sum, sums)._replace(by_type=by_type)
 
 
 def by_stream(environment: Environment, values: Any) -> Any:

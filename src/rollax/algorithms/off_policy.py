@@ -18,7 +18,7 @@ from rollax import tree
 from rollax.acting import agents
 from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
 from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
-from rollax.algorithm import Algorithm, EpisodeSums, Finite, Metrics, leaves_under, still_finite
+from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under, still_finite
 from rollax.environments.core import Environment
 from rollax.learning import normalization
 from rollax.learning.train_state import anneal
@@ -130,7 +130,7 @@ def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[
         values["learning_rate"] = annealed(config, progress).learning_rate
         agent, actor, replay = loop
         state = OffPolicyState(key, config, agent, observations, actor, replay, state.updates + 1)
-        return state, Metrics(values, EpisodeSums(*map(jnp.sum, episodes)), finite)
+        return state, Metrics(values, jax.tree.map(jnp.sum, episodes), finite)
 
     def act(state: OffPolicyState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
         fns = normalized(agent_fns, state.observations)

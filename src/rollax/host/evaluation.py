@@ -72,6 +72,27 @@ def sides(values: dict[str, Any]) -> dict[str, float]:
     return {name: values[name] for name in kinds} or {f"agent {index}": float(value) for index, value in enumerate(agents)}
 
 
+def tells_nothing(best_metric: str, values: dict[str, Any]) -> bool:
+    """Whether the best checkpoint cannot be told by it: a mean over sides whose returns add up to 0."""
+    return best_metric in (*(f"return_{name}" for name in SUMMARY), "return_team") and bool(sides(values))
+
+
+def in_training(values: dict[str, Any], evaluation: dict[str, Any], shown: Iterable[str]) -> dict[str, str]:
+    """What is told of a line of metrics while training goes on: the numbers `shown`, else the return; that of each type of
+    agents where the last evaluation says that all of them add up to 0."""
+    chosen = {name: values[name] for name in shown if name in values}
+    if not chosen and sides(evaluation):
+        chosen = {name.removesuffix("/episode_return"): x for name, x in values.items() if name.endswith("/episode_return")}
+    chosen = chosen or {"return": values.get("episode_return", math.nan)}
+    return {name: _mean_in_words(value) for name, value in chosen.items()}
+
+
+def _mean_in_words(values: Any) -> str:
+    """Of those members that have a value."""
+    numbers = np.asarray(values, float)
+    return digits(float(np.nanmean(numbers))) if np.isfinite(numbers).any() else "-"
+
+
 def returned(values: dict[str, Any], num_members: int, is_closed_form: bool) -> str:
     """Return and length of an evaluation in words; a closed form has no episodes that it could be the mean of."""
     if of_sides := sides(values):

@@ -18,7 +18,7 @@ from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import SUMMARY, Metric, default_metrics, digits, further, measured, returned, sides
+from rollax.host.evaluation import Metric, default_metrics, further, in_training, measured, returned, sides, tells_nothing
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
@@ -211,12 +211,13 @@ def _evaluate_if_due(session: Session) -> bool:
 
 
 def _check_sides(session: Session, values: dict[str, Any]) -> None:
-    """Says before training that the best checkpoint cannot be told by a mean that is always 0."""
-    of_sides, best = sides(values), session.spec.options.best_metric
-    if of_sides and session.updates == 0 and best in (*(f"return_{name}" for name in SUMMARY), "return_team"):
-        kinds = [name for name in of_sides if name in values]
+    """Says before training that no checkpoint will be the best by a mean that is always 0."""
+    best = session.spec.options.best_metric
+    if session.updates == 0 and tells_nothing(best, values):
+        kinds = [name for name in sides(values) if name in values]
         remedy = f": give one of a side with --best-metric {kinds[0]}" if kinds else ""
-        session.show.message(f"warning: {best} is 0 whatever is learnt, as the returns of all agents add up to 0{remedy}")
+        why = f"{best} is 0 whatever is learnt, as the returns of all agents add up to 0"
+        session.show.message(f"warning: {why}, so no checkpoint is kept as the best{remedy}")
 
 
 def _map_of(session: Session) -> Any:
@@ -283,6 +284,8 @@ def _check_best_metric(spec: Spec, values: dict[str, Any]) -> None:
 
 def _save(session: Session) -> None:
     numbers = {k: float(v) for k, v in session.evaluation.items() if isinstance(v, int | float)}
+    if tells_nothing(best := session.spec.options.best_metric, session.evaluation):
+        numbers.pop(best, None)  # so that none is ranked by it
     is_current = session.evaluation.get("updates") == session.updates
     scores = None if session.scores is None else members.without(session.scores, session.bad)
     session.recorder.sync()  # so that a checkpoint never knows of more than is on disk
@@ -389,9 +392,7 @@ def _warn_of_members(session: Session, rows: Metrics) -> None:
 def _show_progress(session: Session, values: dict[str, Any]) -> None:
     left = session.spec.total_updates - session.updates
     eta = session.busy_seconds / session.busy_updates * left
-    returns = np.asarray(values.get("episode_return", np.nan), float)
-    shown = digits(float(np.nanmean(returns))) if np.isfinite(returns).any() else "-"
     kind = entry(session.spec.algorithm)
-    figures = {name: digits(float(np.mean(values[name]))) for name in kind.shown if name in values} or {"return": shown}
+    figures = in_training(values, session.evaluation, kind.shown)
     figures |= {f"{kind.unit}/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
     session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)

@@ -25,9 +25,11 @@ CULPRITS = {
 
 def line(rows: Metrics, first: int, stop: int) -> dict[str, Any]:
     """One line of metrics from the updates `first` to `stop` of `[n]` or `[n, P]`: means, and means per episode that ended."""
-    count, total_return, total_length = (values[first:stop].sum(axis=0) for values in rows.episodes)
+    count, total_return, total_length = (values[first:stop].sum(axis=0) for values in rows.episodes[:3])
+    of_types = {name: [values[first:stop].sum(axis=0) for values in sums] for name, sums in rows.episodes.by_type.items()}
     with np.errstate(invalid="ignore", divide="ignore"):
         episodes = {"episode_return": total_return / count, "episode_length": total_length / count, "episodes": count}
+        episodes |= {f"{name}/episode_return": total / number for name, (number, total) in of_types.items()}
     means = {name: values[first:stop].mean(axis=0) for name, values in rows.values.items()}
     return {name: value.tolist() for name, value in {**episodes, **means}.items()}
 
