@@ -15,6 +15,7 @@ from rollax.typed import shown
 
 MOST_NUMBERS = 50  # of a curve in a line
 MOST_RENDERED = 1000  # episodes
+MOST_FPS = 240
 LONGEST_STEP = 18  # digits
 NUMBERS = re.compile(r"[-+.\deE]+(,[-+.\deE]+)+")  # with commas between them
 
@@ -143,15 +144,19 @@ def of_tasks(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:
 
 
 def warn(warning: str) -> None:
+    beside(f"warning: {warning}")
+
+
+def beside(words: str) -> None:
     """Beside what a command prints for other programs to read."""
-    print(f"warning: {warning}", file=sys.stderr)
+    print(words, file=sys.stderr)
 
 
 def _check(given: "Evaluate | Render") -> None:
     """Raises UsageError for what no run has, before any is looked for."""
     if not 0 <= given.seed < 2**32:
         raise UsageError(f"seed ({shown(given.seed)}) must be at least 0 and less than 2^32")
-    if given.checkpoint.isdecimal() and len(given.checkpoint) > LONGEST_STEP:
+    if given.checkpoint is not None and given.checkpoint.isdecimal() and len(given.checkpoint) > LONGEST_STEP:
         raise UsageError(f"checkpoint ({shown(given.checkpoint)}) must be last, best or the number of a step")
 
 
@@ -193,17 +198,22 @@ def of_evaluation(run: Any, policy: Any, numbers: dict[str, Any], episodes: Any)
 
 @dataclasses.dataclass(frozen=True)
 class Render:
-    """Plays an episode with the policy of a run and writes it as a GIF, or shows it in the terminal.
+    """Plays an episode with the policy of a run and writes it as a GIF or MP4, or shows it in the terminal.
 
-    With --sheet a contact sheet of many elites of its archive.
+    With --checkpoint all the same start by every checkpoint in turn: how the policy learnt. With --sheet a contact sheet of
+    many elites of its archive.
     """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     out: Path | None = None
-    """GIF to write, or PNG of a sheet; default: in the run's figures/."""
-    checkpoint: str = "last"
-    """last, best, or the step of a checkpoint."""
+    """File to write: .gif, .mp4 (pip install "rollax[video]"), for brax also .html; .png of a sheet; default: a GIF, or the
+    sheet, in the run's figures/."""
+    checkpoint: str | None = None
+    """last, best, the step of a checkpoint, or all of them in turn; default: best where one was evaluated, else last (elites of
+    an archive: last)."""
+    fps: int | None = None
+    """Frames in a second; default: what suits the environment."""
     seed: int = 0
     """Seed of the episode."""
     episodes: int = 1
@@ -232,16 +242,18 @@ def render(arguments: list[str], shared: Shared) -> int:
     _check(given)
     if not 1 <= given.episodes <= MOST_RENDERED:
         raise UsageError(f"episodes ({shown(given.episodes)}) must be between 1 and {MOST_RENDERED}")
+    if given.fps is not None and not 1 <= given.fps <= MOST_FPS:
+        raise UsageError(f"fps ({shown(given.fps)}) must be between 1 and {MOST_FPS}")
     if given.text and given.out is not None:
         raise UsageError(f"--text writes nothing to --out ({given.out}): leave one of them out")
     if given.sheet is not None:
         return of_sheet(given, given.sheet)
-    which = {name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes")}
+    which = {name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes", "fps")}
     if given.text:
-        show(given.run, greedy=not given.stochastic, **which)
+        show(given.run, greedy=not given.stochastic, say=beside, **which)
         return 0
     elite = {"descriptor": given.descriptor, "cell": given.cell}
-    print(draw(given.run, given.out, greedy=not given.stochastic, tell=warn, **elite, **which))
+    print(draw(given.run, given.out, greedy=not given.stochastic, tell=warn, say=beside, **elite, **which))
     return 0
 
 
@@ -259,9 +271,9 @@ def of_sheet(given: Render, number: int) -> int:
     """Writes a contact sheet. Raises UsageError for options of a single episode."""
     from rollax.view.sheet import sheet
 
-    others = {"text": given.text, "descriptor": given.descriptor, "cell": given.cell, "episodes": given.episodes > 1}
+    others = {name: getattr(given, name) for name in ("text", "descriptor", "cell", "fps")} | {"episodes": given.episodes > 1}
     for name in (name for name, is_given in others.items() if is_given):
         raise UsageError(f"--sheet shows an episode of each of many elites: leave --{name} out")
     greedy = not given.stochastic
-    print(sheet(given.run, number, given.out, given.checkpoint, given.seed, greedy, member=given.member, tell=warn))
+    print(sheet(given.run, number, given.out, given.checkpoint or "last", given.seed, greedy, member=given.member, tell=warn))
     return 0

@@ -74,6 +74,12 @@ def agent_types(environment: Any) -> tuple[str, ...]:
     return () if number is None else getattr(environment, "agent_types", ("agent",) * number)
 
 
+def agent_names(environment: Any) -> tuple[str, ...]:
+    """What each agent is called: its type, and with it a number from 0 where there are several of that type."""
+    types = agent_types(environment)
+    return tuple(kind if types.count(kind) == 1 else f"{kind}_{types[:i].count(kind)}" for i, kind in enumerate(types))
+
+
 class InformedEnvironment(Environment, Protocol):
     """An environment that says how evaluations take a number of its `info` over an episode."""
 

@@ -129,6 +129,13 @@ def unwrap(environment: Any, state: Any, obs: Any) -> tuple[Any, Any, Any]:
     return environment, state, obs
 
 
+def inner_state(environment: Any, state: Any) -> Any:
+    """The state of the environment within all views."""
+    while isinstance(environment, View):
+        environment, state = environment.env, environment.inner_state(state)
+    return state
+
+
 def trial_episode(environment: Any, state: Any) -> tuple[int, int] | None:
     """Which episode of its trial a state belongs to, from 1, and the number of episodes; None where there are no trials."""
     return environment.trial_episode(state) if isinstance(environment, View) else None

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rollax.view.following import followed
 from rollax.view.scene import BLUE, BROWN, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, RED, WIDTH, Scene
 
 _SPHERE, _CAPSULE = 2, 3  # of mujoco.mjtGeom
 _SIDE = np.asarray([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # rows: which direction of the world is right, and which is up
 _ABOVE = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 _OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
+
+SQUARES = (240, 240, 240)  # of the ground, on white
 
 # Of each world: the direction of sight, the width of the picture in metres, whether the picture follows the first body.
 _VIEWS = {
@@ -31,19 +34,20 @@ _COLORS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
 _MARKED = {"target": GREEN, "goal": GREEN, "object": RED, "fingertip": INK}
 
 
-def brax(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """Every body in a color of its own, the nearest in front; on the ground a mark at each metre, which shows how it moves."""
-    view, across, follows = _VIEWS[environment.name.split("/")[1]]
+def brax(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.Image:
+    """Every body in a color of its own, the nearest in front, and the ground in stripes or squares of a metre, which show how
+    it moves. `camera`: the place on the ground `[2]` in the middle of the picture."""
+    place = cameras(environment, [state])[0] if camera is None else np.asarray(camera)
+    view, across, follows = _view(environment)
     model, links = environment.dynamics.sys.mj_model, state.raw.pipeline_state.x
     places, turns = np.nan_to_num(np.asarray(links.pos, float)), np.nan_to_num(np.asarray(links.rot, float))
-    torso = places[0] if follows else np.zeros(3)
     # The ground stays where it is in the picture; only falls and jumps move a body up and down.
-    middle = view @ np.asarray([torso[0], torso[1], 0.0])
+    middle = view[:, :2] @ place
     if view is not _ABOVE:
         middle = middle + np.asarray([0.0, across * HEIGHT / WIDTH * (0.38 if follows else 0.12)])
     scene = Scene(WIDTH / across, (float(middle[0]), float(middle[1])))
     if follows or view is _ABOVE:
-        _ground(scene, view, torso, across)
+        _ground(scene, view, place, across)
     for _, start, end, radius, color in sorted(_rods(model, places, turns, view), key=lambda rod: rod[0]):
         if np.allclose(start, end):
             scene.disc(start, radius, color)
@@ -52,20 +56,46 @@ def brax(environment: Any, state: Any, obs: Any) -> Image.Image:
     return scene.picture()
 
 
-def _ground(scene: Scene, view: np.ndarray, torso: np.ndarray, across: float) -> None:
-    """A line with marks from the side, else a grid: a metre apart, or a tenth of one in small pictures."""
-    spacing = 1.0 if across > 2 else 0.1
-    reach = math.ceil(across / spacing)
-    xs = spacing * (np.arange(-reach, reach + 1) + round(torso[0] / spacing))
-    ys = spacing * (np.arange(-reach, reach + 1) + round(torso[1] / spacing))
+def cameras(environment: Any, states: list[Any]) -> list[np.ndarray]:
+    """The places on the ground `[2]` to look at: one for all states where the body does not go far, else a smooth path."""
+    view, across, follows = _view(environment)
+    if not follows:
+        return [np.zeros(2)] * len(states)
+    path = np.asarray([state.raw.pipeline_state.x.pos[0, :2] for state in states], float)
     if view is _SIDE:
-        scene.line([(xs[0], 0.0), (xs[-1], 0.0)], GREY)
-        for x in xs:
-            scene.line([(x, 0.0), (x, -0.03 * across)], GREY, 1)
+        path = path * np.asarray([1.0, 0.0])
+    return list(followed(path, view[:, :2], across * np.asarray([0.22, 0.22 * HEIGHT / WIDTH])))
+
+
+def page(environment: Any, states: list[Any], fps: int | None, stride: int) -> str:
+    """brax's own viewer with every `stride`-th state, by default as fast as time went by. It loads its program from the
+    network when it is opened."""
+    from brax.io import html
+
+    seconds = environment.dynamics.dt * stride if fps is None else 1 / fps
+    system = environment.dynamics.sys.tree_replace({"opt.timestep": float(seconds)})
+    return html.render(system, [state.raw.pipeline_state for state in states], height="100vh", colab=False)
+
+
+def _view(environment: Any) -> tuple[np.ndarray, float, bool]:
+    return _VIEWS[environment.name.split("/")[1]]
+
+
+def _ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) -> None:
+    """Stripes under a line from the side, else squares as of a chessboard: a metre wide, in small pictures a tenth of one."""
+    size = 1.0 if across > 2 else 0.1
+    reach = math.ceil(across / size)
+    first_x, first_y = (round(float(value) / size) for value in place)
+    if view is _SIDE:
+        for x in range(first_x - reach, first_x + reach + 1):
+            scene.box((x + 0.5) * size, -0.02 * across, size, 0.04 * across, GREY if x % 2 else LIGHT)
+        scene.line([((first_x - reach) * size, 0.0), ((first_x + reach) * size, 0.0)], INK, 1)
         return
-    lines = [((x, ys[0]), (x, ys[-1])) for x in xs] + [((xs[0], y), (xs[-1], y)) for y in ys]
-    for ends in lines:
-        scene.line([(view[:, :2] @ end).tolist() for end in ends], LIGHT, 1)
+    for x in range(first_x - reach, first_x + reach + 1):
+        for y in range(first_y - reach, first_y + reach + 1):
+            if (x + y) % 2:
+                corners = [(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)]
+                scene.polygon([(size * view[:, :2] @ corner).tolist() for corner in corners], SQUARES)
 
 
 def _rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -> list[Any]:

@@ -14,14 +14,13 @@ import numpy as np
 from PIL import Image, ImageDraw
 from rich.text import Text
 
-from rollax.environments.view_base import innermost, unwrap
-from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.environments.view_base import inner_state, innermost, unwrap
 from rollax.view import agents, bodies, granular, grid, worlds
+from rollax.view.observations import cells, observation
 from rollax.view.scene import (
     BLUE,
     BOARD,
     CHANNELS,
-    GAP,
     GREEN,
     GREY,
     HEIGHT,
@@ -34,12 +33,13 @@ from rollax.view.scene import (
     WIDTH,
     Color,
     Scene,
+    Sign,
     font,
 )
 
 T = TypeVar("T")
 
-Draw = Callable[[Any, Any, Any], Image.Image]  # (environment, env_state, obs) -> RGB
+Draw = Callable[..., Image.Image]  # (environment, env_state, obs) -> RGB; with `cameras` a fourth argument: one of these
 
 
 class Drawing(NamedTuple):
@@ -51,6 +51,19 @@ class Drawing(NamedTuple):
     notes: Callable[[Any, Any, Any], list[str]] | None = None  # lines on what a picture does not tell
     actions: tuple[str, ...] = ()  # what discrete actions are called
     palette: Callable[[], Sequence[Color]] = tuple  # colors that must not be lost, however small what has them
+    legend: Callable[[Any, Any, Any], list[Sign]] | None = None  # what colors stand for; that of an episode's start is shown
+    # (environment, states of an episode) -> from where each is seen, so that the view does not jump
+    cameras: Callable[[Any, list[Any]], list[Any]] | None = None
+    # (environment, every n-th state, frames in a second or None, n) -> a page in HTML that plays them
+    page: Callable[[Any, list[Any], int | None, int], str] | None = None
+
+    def drawn(self, environment: Any, states: list[Any], observations: list[Any]) -> list[Image.Image]:
+        """Pictures of an episode, in one view."""
+        seen = zip(states, observations, strict=True)
+        if self.cameras is None:
+            return [self.draw(environment, state, obs) for state, obs in seen]
+        cameras = self.cameras(environment, states)
+        return [self.draw(environment, *both, camera) for both, camera in zip(seen, cameras, strict=True)]
 
 
 def drawing_of(environment: Any) -> Drawing:
@@ -61,14 +74,27 @@ def drawing_of(environment: Any) -> Drawing:
     names = (environment.name, innermost(environment).name)
     for name, (pattern, drawing) in ((name, entry) for name in names for entry in DRAWINGS.items()):
         if fnmatch.fnmatchcase(name, pattern):
-            draw, text, notes = _of_innermost(drawing.draw), drawing.text, drawing.notes
-            return drawing._replace(draw=draw, text=text and _of_innermost(text), notes=notes and _of_innermost(notes))
+            seen = {part: getattr(drawing, part) for part in ("draw", "text", "notes", "legend")}
+            over_time = {part: getattr(drawing, part) for part in ("cameras", "page")}
+            return drawing._replace(
+                **{part: function and _of_innermost(function) for part, function in seen.items()},
+                **{part: function and _of_inner_states(function) for part, function in over_time.items()},
+            )
     return Drawing(observation, 10)
 
 
-def _of_innermost(function: Callable[[Any, Any, Any], T]) -> Callable[[Any, Any, Any], T]:
+def _of_innermost(function: Callable[..., T]) -> Callable[..., T]:
     """A function of the environment within all views as one of the environment with them."""
-    return lambda environment, state, obs: function(*unwrap(environment, state, obs))
+    return lambda environment, state, obs, *camera: function(*unwrap(environment, state, obs), *camera)
+
+
+def _of_inner_states(function: Callable[..., T]) -> Callable[..., T]:
+    """The same of a function of the states of an episode."""
+
+    def of_states(environment: Any, states: list[Any], *more: Any) -> T:
+        return function(innermost(environment), [inner_state(environment, state) for state in states], *more)
+
+    return of_states
 
 
 def cartpole(environment: Any, state: Any, obs: Any) -> Image.Image:
@@ -157,15 +183,6 @@ def point_robot(environment: Any, state: Any, obs: Any) -> Image.Image:
     return scene.picture()
 
 
-def cells(colors: np.ndarray, gap: bool = True) -> Image.Image:
-    """A board of colored cells `[H, W, 3]`, as large as fits, with a thin line between them where there is room."""
-    size = max(1, BOARD // max(colors.shape[:2]))
-    board = np.repeat(np.repeat(colors.astype(np.uint8), size, axis=0), size, axis=1)
-    if gap and size >= 12:
-        board[::size] = board[:, ::size] = GAP
-    return Image.fromarray(board)
-
-
 def board(paints: Sequence[tuple[int, Color]]) -> Draw:
     """A drawing of an observation `[H, W, C]` by (channel, color), the later above the earlier."""
 
@@ -226,106 +243,11 @@ def symbols(environment: Any, state: Any, obs: Any) -> Image.Image:
         pen.rectangle(box, CHANNELS[symbol % len(CHANNELS)] if is_shown else PAPER, LIGHT)
         if is_shown and edge >= 20:
             pen.text((corner + edge / 2, 60 - gap / 2), str(symbol), PAPER, font(edge / 2.5), anchor="mm")
-    pen.text((left + edge / 2, top - 6), "asked for", INK, font(11), anchor="md")
-    pen.text((left + edge * (len(state.recent) - 0.5), top + edge + 2), "on show", GREY, font(11), anchor="ma")
+    middle = 32  # at least so far from the edges of the picture are words that have their middle there
+    pen.text((max(left + edge / 2, middle), top - 6), "asked for", INK, font(11), anchor="md")
+    newest = min(left + edge * (len(state.recent) - 0.5), WIDTH - middle)
+    pen.text((newest, top + edge + 2), "on show", GREY, font(11), anchor="ma")
     return picture
-
-
-def observation(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """Any observation: boards and pictures as such, everything else as bars; agents beneath or beside each other."""
-    space = environment.observation_space
-    parts = _parts(space, obs, "")
-    if environment.num_agents is not None:
-        parts = [
-            (f"agent {agent} {name}".strip(), part, np.asarray(value)[agent])
-            for agent in range(environment.num_agents)
-            for name, part, value in parts
-        ]
-    boards = [_board_of(part, np.asarray(value)) for _, part, value in parts if np.ndim(value) in (2, 3)]
-    if boards:
-        return _side_by_side(boards[:4])
-    return _bars([(name, part, np.atleast_1d(value)) for name, part, value in parts])
-
-
-def _parts(space: Space, obs: Any, name: str) -> list[tuple[str, Space, Any]]:
-    if isinstance(space, Dict):
-        return [found for key, part in space.items for found in _parts(part, obs[key], f"{name} {key}".strip())]
-    return [(name, space, obs)]
-
-
-def _board_of(space: Space, values: np.ndarray) -> Image.Image:
-    """A grid `[H, W]`, a picture `[H, W, 1 or 3]` of pixels, or a grid of channels `[H, W, C]`."""
-    if values.ndim == 2:
-        values = values[..., None]
-    pixels = min(values.shape[:2]) >= 32 or (values.dtype == np.uint8 and isinstance(space, Box) and np.max(space.high) == 255)
-    if pixels and values.shape[2] in (1, 3):
-        levels = values if values.dtype == np.uint8 else np.clip(values, 0, 1) * 255
-        return cells(np.broadcast_to(levels, (*values.shape[:2], 3)), gap=False)
-    high = np.broadcast_to(space.high, values.shape).max() if isinstance(space, Box) else 1.0
-    strength = np.clip(values / high if 0 < high < 1e6 else values / max(np.abs(values).max(), 1), 0, 1)
-    colors = np.full((*values.shape[:2], 3), NIGHT, float)
-    for channel in reversed(range(values.shape[2])):
-        share = strength[..., channel, None]
-        colors = share * np.array(CHANNELS[channel % len(CHANNELS)]) + (1 - share) * colors
-    return cells(colors)
-
-
-def _side_by_side(pictures: list[Image.Image]) -> Image.Image:
-    if len(pictures) == 1:
-        return pictures[0]
-    small = [picture.resize((BOARD // 2, BOARD // 2 * picture.height // picture.width)) for picture in pictures]
-    gap, height = 8, max(picture.height for picture in small)
-    row = Image.new("RGB", (len(small) * (BOARD // 2 + gap) - gap, height), PAPER)
-    for index, picture in enumerate(small):
-        row.paste(picture, (index * (BOARD // 2 + gap), 0))
-    return row
-
-
-MOST_ROWS, MOST_BARS = 6, 64
-
-
-def _bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
-    """Vectors as rows of bars around zero, with their numbers where there is room for them."""
-    rows = rows[:MOST_ROWS]
-    height = max(70, min(HEIGHT - 40, 240 // len(rows)))
-    picture = Image.new("RGB", (WIDTH, height * len(rows) + 10), PAPER)
-    draw = ImageDraw.Draw(picture)
-    for index, (name, space, values) in enumerate(rows):
-        _row_of_bars(draw, name or "observation", space, values, 5 + index * height, height)
-    return picture
-
-
-def _row_of_bars(draw: ImageDraw.ImageDraw, name: str, space: Space, values: np.ndarray, top: int, height: int) -> None:
-    shown = values.ravel()[:MOST_BARS].astype(float)
-    lengths = _lengths(space, values)[: shown.size]
-    more = f", the first {MOST_BARS} of {values.size}" if values.size > MOST_BARS else ""
-    draw.text((8, top), name + more, GREY, font(11))
-    start, end = top + 18, top + height - 16
-    zero = end if lengths.min() >= 0 and _low(space) >= 0 else (start + end) / 2
-    reach = zero - start
-    width = min((WIDTH - 16) / shown.size, 60.0)
-    draw.line((8, zero, 8 + width * shown.size, zero), LIGHT)
-    for i, (value, length) in enumerate(zip(shown, lengths, strict=True)):
-        x, y = 8 + i * width, zero - length * reach
-        gap = 1 if width < 12 else 4
-        draw.rectangle((x + gap, min(y, zero), x + width - gap, max(y, zero)), BLUE if value >= 0 else RED)
-        if width >= 34:
-            draw.text((x + width / 2, end + 2), f"{value:.3g}", INK, font(10), anchor="ma")
-
-
-def _low(space: Space) -> float:
-    return float(np.min(space.low)) if isinstance(space, Box) else 0.0
-
-
-def _lengths(space: Space, values: np.ndarray) -> np.ndarray:
-    """Between -1 and 1: in shares of the bounds where they are near, or else x / (1 + |x|), which shows all there is."""
-    numbers = np.nan_to_num(values.ravel().astype(float))
-    if isinstance(space, Box):
-        reach = np.broadcast_to(np.maximum(np.abs(space.low), np.abs(space.high)), values.shape).ravel()
-        squashed = numbers / (1 + np.abs(numbers))
-        return np.where((reach > 0) & (reach < 100), np.clip(numbers / np.maximum(reach, 1e-9), -1, 1), squashed)
-    sizes = np.asarray(space.sizes if isinstance(space, MultiDiscrete) else space.n if isinstance(space, Discrete) else 1)
-    return np.clip(numbers / np.maximum(sizes - 1, 1), 0, 1)
 
 
 WHITE, DIM, GOLD, FISH = (240, 240, 240), (92, 96, 108), (240, 200, 60), (86, 180, 233)
@@ -368,17 +290,17 @@ DRAWINGS: dict[str, Drawing] = {
     # Aliens that go left and right, both shots, the cannon.
     "gymnax/SpaceInvaders-*": Drawing(board([(1, GREEN), (2, GREEN), (3, FISH), (4, WHITE), (5, RED), (0, BLUE)]), 10),
     "memory/repeat-previous": Drawing(symbols, 3),
-    "hunting/*": Drawing(worlds.hunting, 25),
+    "hunting/*": Drawing(worlds.hunting, 25, legend=worlds.hunting_signs),
     "control/point-maze": Drawing(worlds.point_maze, 10),
     "granular/single-navigator": Drawing(granular.navigator, 15),
-    "granular/many-navigators": Drawing(granular.navigators, 15),
+    "granular/many-navigators": Drawing(granular.navigators, 15, legend=granular.navigator_signs),
     "granular/single-roller": Drawing(granular.roller, 15),
     # These two move in steps of 0.008 seconds.
-    "brax/hopper": Drawing(bodies.brax, 60),
-    "brax/walker2d": Drawing(bodies.brax, 60),
-    "brax/*": Drawing(bodies.brax, 20),
-    "jaxmarl/MPE_*": Drawing(agents.particles, 8),
-    "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces),
-    "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
-    "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette),
+    "brax/hopper": Drawing(bodies.brax, 60, cameras=bodies.cameras, page=bodies.page),
+    "brax/walker2d": Drawing(bodies.brax, 60, cameras=bodies.cameras, page=bodies.page),
+    "brax/*": Drawing(bodies.brax, 20, cameras=bodies.cameras, page=bodies.page),
+    "jaxmarl/MPE_*": Drawing(agents.particles, 8, legend=agents.particle_signs, cameras=agents.particle_cameras),
+    "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces, legend=agents.battle_signs, cameras=agents.battle_cameras),
+    "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),
+    "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),
 }

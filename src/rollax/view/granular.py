@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rollax.view.scene import BLUE, CHANNELS, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, PAPER, RED, Scene
+from rollax.view.scene import BLUE, CHANNELS, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, PAPER, RED, Scene, Sign
 
 _HAVEN = (190, 226, 214)  # light green
 
@@ -42,6 +42,12 @@ def navigators(environment: Any, state: Any, obs: Any) -> Image.Image:
     for index, place in enumerate(places):
         scene.disc(place, float(environment.radius), CHANNELS[index % len(CHANNELS)], INK)
     return scene.picture()
+
+
+def navigator_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:
+    """Agents and goals; which belong together is told by colors and lines."""
+    goal = Sign("goal of the navigator of its color", BLUE, "ring")
+    return [Sign("navigator", BLUE, outline=INK), goal, Sign("way to it", LIGHT, "line")]
 
 
 def roller(environment: Any, state: Any, obs: Any) -> Image.Image:

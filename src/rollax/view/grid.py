@@ -11,6 +11,7 @@ from rollax.environments.suites.xminigrid import rulesets
 
 WIDTH = 360
 MOST_CELLS = 36  # along an edge
+MARGIN = 6  # cells that are shown beyond the agent, where there are so many
 MOST_RULES = 6
 FINE = 96  # pixels of a tile before it is reduced: the suite draws them point by point, a second each if they were larger
 
@@ -33,11 +34,11 @@ Color = tuple[int, int, int]
 AGENT_STYLE = "bold white on red"
 
 
-def picture(environment: Any, state: Any, obs: Any) -> Image.Image:
+def picture(environment: Any, state: Any, obs: Any, camera: tuple[range, range] | None = None) -> Image.Image:
     """The grid, lighter where the agent observes it; of a very large one the part around the agent."""
     from xminigrid.rendering.rgb_render import get_highlight_mask
 
-    rows, columns = window(state)
+    rows, columns = camera or window(state)
     size = WIDTH // max(len(rows), len(columns))
     observed = get_highlight_mask(state.grid, state.agent, environment.params.view_size)
     board = Image.new("RGB", (size * len(columns), size * len(rows)))
@@ -111,6 +112,27 @@ def window(state: Any) -> tuple[range, range]:
     """The rows and columns that are shown, the agent's among them."""
     rows, columns = (_around(int(at), size) for at, size in zip(state.agent.position, state.grid.shape[:2], strict=True))
     return rows, columns
+
+
+def cameras(environment: Any, states: list[Any]) -> list[tuple[range, range]]:
+    """The rows and columns that are shown of each state: they move on only where the agent comes near to their end."""
+    shown = [window(states[0])]
+    for state in states[1:]:
+        near = [_moved(seen, int(at)) for seen, at in zip(shown[-1], state.agent.position, strict=True)]
+        shown.append((_within(near[0], state.grid.shape[0]), _within(near[1], state.grid.shape[1])))
+    return shown
+
+
+def _moved(seen: range, position: int) -> range:
+    """A window that shows some cells on both sides of a position."""
+    margin = min(MARGIN, (len(seen) - 1) // 2)
+    shift = min(0, position - margin - seen.start) + max(0, position + margin - seen[-1])
+    return range(seen.start + shift, seen.stop + shift)
+
+
+def _within(seen: range, size: int) -> range:
+    first = min(max(seen.start, 0), size - len(seen))
+    return range(first, first + len(seen))
 
 
 def _around(position: int, size: int) -> range:

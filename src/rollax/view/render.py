@@ -1,70 +1,35 @@
 """A trained policy at play, as an animated picture."""
 
-import io
+import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from PIL import Image, ImageDraw
 
-from rollax.acting.evaluate import Playing, begin_episodes, policy_of
-from rollax.acting.evaluate import play as play_step
 from rollax.environments.core import Environment
-from rollax.environments.view_base import shown_state, trial_episode
 from rollax.errors import UsageError
-from rollax.host import keys
+from rollax.host import kept, run_folder
 from rollax.host.api import Policy, load
-from rollax.host.files import write_atomically
-from rollax.host.program import eval_steps
+from rollax.host.files import write
+from rollax.host.options import check_path
 from rollax.networks.solutions import has_closed_form
-from rollax.spaces import Ball, Box
-from rollax.view import draw
-from rollax.view import scene as scenes
+from rollax.view import animation, captions, draw
 from rollax.view.archive import silent
+from rollax.view.playing import Play, play_all
 
-CHUNK = 64  # steps in one call of the device
-COLORS = 128
-LAST_FRAME_MS = 1200
-PAUSE_MS = 600  # at the end of an episode within a trial
-
-
-class Frame(NamedTuple):
-    """What is shown at once: the state after a step (`View.shown_state`) and the action that led to it, None at the start."""
-
-    step: int
-    state: Any
-    obs: Any
-    action: np.ndarray | None
-    reward: np.ndarray  # float [] or [A]
-    total: np.ndarray  # float [] or [A]: return so far
-    end: str  # "", "terminated" or "truncated"
-
-
-class Play(NamedTuple):
-    """One episode, thinned to every `stride`-th step and the last."""
-
-    frames: list[Frame]
-    stride: int
-
-
-class Caption(NamedTuple):
-    """What is said of a frame, in words."""
-
-    when: str
-    action: str
-    gained: str
-    trial: str  # "" where episodes are no trials
-    thinned: str  # "" where every step is shown
-    notes: list[str]
+ALL = "all"  # every checkpoint in turn
+LEAST_FRAMES = 12  # of a checkpoint among all: of more checkpoints some are left out
+PAGE = ".html"
+MOST_FPS = 1000 // animation.SHORTEST_MS  # of a GIF
 
 
 def render(
     folder: Path | str,
     out: Path | str | None = None,
-    checkpoint: str | int = "last",
+    checkpoint: str | int | None = None,
     seed: int = 0,
     episodes: int = 1,
     greedy: bool = True,
@@ -77,51 +42,155 @@ def render(
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
     tell: Callable[[str], object] = silent,
+    say: Callable[[str], object] = silent,
 ) -> Path:
     """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given; of
     an elite its name says which, as in `episode-cell-3-4.gif`.
 
-    An episode of more than `max_frames / episodes` steps shows every second one, every fourth, ..., and says so in the picture.
-    `fps`: frames in a second; by default what suits the environment. `member`, `environment`, `network`: as for `load`;
-    `descriptor`, `cell`: as for `Policy.elite`; `tell` is called with the warnings of `load`.
+    `out` ends in .gif, .mp4 (with the package imageio-ffmpeg), or, for brax, .html. `checkpoint`: "last", "best", a step, or
+    "all": every checkpoint in turn from the same start (`figures/learning.gif`); by default the best, or the last where none
+    was evaluated or an elite is asked for. An episode of more than `max_frames / episodes` steps shows every second one, every
+    fourth, ..., and says so in the picture. `fps`: frames in a second; by default what suits the environment. `member`,
+    `environment`, `network`: as for `load`; `descriptor`, `cell`: as for `Policy.elite`; `tell` is called with the warnings of
+    `load`, `say` with what is played.
 
-    Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out`
-    is no .gif or cannot be written.
+    Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out` has another
+    ending, is a file that is none of this function's, or cannot be written.
     """
-    target = Path(folder) / "figures" / f"{name_of(descriptor, cell, checkpoint, member)}.gif" if out is None else Path(out)
-    if target.suffix.lower() != ".gif":
-        raise UsageError(f"--out ({target}) must end in .gif")
+    folder, is_elite = Path(folder), descriptor is not None or cell is not None
+    target = folder / "figures" / f"{name_of(descriptor, cell, checkpoint, member)}.gif" if out is None else Path(out)
+    check_target(target, out is not None)
     for name, value, least in (("episodes", episodes, 1), ("max_frames", max_frames, 2 * episodes), ("fps", fps or 1, 1)):
         if value < least:
             raise UsageError(f"{name} ({value}) must be at least {least}")
-    policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
-    for warning in policy.warnings:
+    opened = functools.partial(load, folder, environment=environment, network=network)
+    if checkpoint == ALL:
+        require_no_elite(is_elite)
+        policies = all_policies(folder, opened, member, max_frames // (episodes * LEAST_FRAMES), say)
+    else:
+        policies = [opened(checkpoint=checkpoint or default_checkpoint(folder, is_elite), member=member)]
+        say(f"checkpoint of {kept.of_run(folder).words(policies[0].step)}")
+    for warning in policies[-1].warnings:
         tell(warning)
-    require_episodes(policy, folder)
-    drawing = draw.drawing_of(policy.environment)
-    if descriptor is not None or cell is not None:
-        policy = policy.elite(descriptor, cell)
-        drawing = with_note(drawing, policy.warnings[-1])  # which elite it is
-    plays = play_all(policy, seed, episodes, greedy, max_frames // episodes)
-    pictures = [picture(policy, drawing, play, frame) for play in plays for frame in play.frames]
-    # Browsers show anything shorter than 20 ms as 100 ms.
-    durations = [max(20, time) for time in times(policy, plays, fps or drawing.fps)]
-    content = gif(same_size(pictures), durations, drawing.palette())
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, content)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written ({error}): choose another --out") from error
-    return target
+    require_episodes(policies[-1], folder)
+    drawing = draw.drawing_of(policies[-1].environment)
+    check_kind(target.suffix.lower(), policies, drawing)
+    if is_elite:
+        policies = [policies[0].elite(descriptor, cell)]
+        drawing = with_note(drawing, policies[0].warnings[-1])  # which elite it is
+    if run_folder.is_held(folder):
+        say("the run is still being written: later checkpoints may be better")
+    plays = play_all(policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies))))
+    shown = Shown(policies, plays, titles_of(folder, policies))
+    return write(target, content_of(target.suffix.lower(), shown, drawing, fps, tell, say), ": choose another --out")
 
 
-def name_of(descriptor: Any, cell: Any, checkpoint: str | int, member: int | None) -> str:
+class Shown(NamedTuple):
+    """What an animation is made of."""
+
+    policies: list[Policy]
+    plays: list[list[Play]]  # of each policy
+    titles: list[str]  # "" for none
+
+
+def name_of(descriptor: Any, cell: Any, checkpoint: str | int | None, member: int | None) -> str:
     """The name of an animation: one for each elite that is asked for, so that none overwrites another."""
+    if checkpoint == ALL:
+        return "learning"
     which = {"cell": cell, "descriptor": descriptor}
     asked = [name + "".join(f"-{x}".removesuffix(".0") for x in value) for name, value in which.items() if value is not None]
     others = {"checkpoint": None if checkpoint == "last" else checkpoint, "member": member}
     asked += [f"{name}-{value}" for name, value in others.items() if asked and value is not None]
     return "-".join(["episode", *asked])
+
+
+def check_target(target: Path, is_given: bool) -> None:
+    """Raises UsageError for a file that cannot be written, before anything is played, and for one that `render` did not write.
+
+    What it writes into a run's figures/ by default is replaced.
+    """
+    suffix = target.suffix.lower()
+    if suffix not in (*animation.SUFFIXES, PAGE):
+        raise UsageError(f"--out ({target}) must end in .gif or .mp4, or for brax in .html")
+    check_path("--out", target)
+    if suffix == ".mp4":
+        animation.require_ffmpeg()
+    if target.is_dir():
+        raise UsageError(f"--out ({target}) is a folder: choose another --out")
+    if is_given and target.exists() and not is_own(target):
+        raise UsageError(f"--out ({target}) is there already and was not written by rollax render: choose another --out")
+    there = next(path for path in target.absolute().parents if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(f"{target} cannot be written ({there} is no folder that you may write to): choose another --out")
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file was written by `render`, as far as it can be read."""
+    try:
+        return animation.MARK in path.read_bytes()
+    except OSError:
+        return False
+
+
+def check_kind(suffix: str, policies: list[Policy], drawing: draw.Drawing) -> None:
+    """Raises UsageError for a page of an environment that has none, or of several checkpoints."""
+    if suffix != PAGE:
+        return
+    name = policies[0].environment.name
+    if drawing.page is None:
+        text = ", and --text shows it in the terminal" if drawing.text else ""
+        raise UsageError(f"{name} has no page in HTML, only brax's environments have: choose an --out in .gif or .mp4{text}")
+    if len(policies) > 1:
+        raise UsageError("--checkpoint all makes a .gif or .mp4: a page in HTML has no place for what each checkpoint is")
+
+
+def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
+    """The best checkpoint where one was evaluated. Elites are sought in the newest archive, which is the one that is plotted."""
+    return "last" if is_elite or kept.of_run(folder).best is None else "best"
+
+
+def require_no_elite(is_elite: bool) -> None:
+    """Raises UsageError for an elite in every checkpoint: not every archive has it."""
+    if is_elite:
+        raise UsageError("--checkpoint all shows how the policy of a run learnt: leave --cell and --descriptor out")
+
+
+def all_policies(
+    folder: Path, opened: Callable[..., Policy], member: int | None, most: int, say: Callable[[str], object]
+) -> list[Policy]:
+    """The policy at every checkpoint, by rising steps; of more than `most` so many, evenly spread. Of a population one member.
+
+    Raises UsageError where there are fewer than two.
+    """
+    found = kept.of_run(folder).all
+    more = "of a run trained with --keep-last 20 the newest 20 are kept"
+    if len(found) < 2:
+        there = f"only that of step {found[0].step:,}" if found else "none"
+        raise UsageError(f"--checkpoint all needs two checkpoints or more, and {folder} has {there}: leave it out; {more}")
+    places = np.unique(np.linspace(0, len(found) - 1, max(2, min(len(found), most))).round().astype(int))
+    if member is None and run_folder.read_spec(folder).num_members > 1:
+        member = opened(checkpoint="last").member
+    policies, errors = [], []
+    for step in (found[place].step for place in places):
+        try:
+            policies.append(opened(checkpoint=step, member=member))
+        except UsageError as error:  # a run that is being written deletes old ones
+            errors.append(error)
+    if len(policies) < 2:
+        raise errors[0]
+    gone = f", {len(errors)} left out, such as: {errors[0]}" if errors else ""
+    spread = "" if len(places) == len(found) else f" of {len(found)}, evenly spread"
+    steps = f"from step {policies[0].step:,} to step {policies[-1].step:,}"
+    say(f"{len(policies)} checkpoints{spread} in turn, {steps}{gone} ({more})")
+    return policies
+
+
+def titles_of(folder: Path, policies: list[Policy]) -> list[str]:
+    """What is said above the episodes of each of several checkpoints."""
+    if len(policies) == 1:
+        return [""]
+    checkpoints = kept.of_run(folder)
+    return [f"checkpoint of {checkpoints.words(policy.step)}" for policy in policies]
 
 
 def require_episodes(policy: Policy, folder: Path | str) -> None:
@@ -139,188 +208,28 @@ def with_note(drawing: draw.Drawing, note: str) -> draw.Drawing:
     return drawing._replace(notes=lambda *seen: [*others(*seen), note])
 
 
-def play_keys(seed: int, episodes: int) -> jax.Array:
-    """A key of each episode; they share no random numbers with a run of that seed."""
-    return jax.random.split(keys.of_render(jax.random.key(seed)), episodes)
-
-
-def play_all(policy: Policy, seed: int, episodes: int, greedy: bool, max_frames: int) -> list[Play]:
-    """Several episodes, each of no more than `max_frames` frames."""
-    run = player(policy, greedy)
-    return [play(policy, run, key, max_frames) for key in play_keys(seed, episodes)]
-
-
-def times(policy: Policy, plays: list[Play], fps: float) -> list[int]:
-    """How long each frame of all plays is shown, in milliseconds: ends are held, those within a trial for a shorter time."""
-    shown = []
-    for frames in (play.frames for play in plays):
-        trials = [trial_episode(policy.environment, frame.state) for frame in frames]
-        is_pause = [now != after for now, after in zip(trials, trials[1:], strict=False)]
-        shown += [PAUSE_MS if pause else round(1000 / fps) for pause in is_pause] + [LAST_FRAME_MS]
-    return shown
-
-
-def player(policy: Policy, greedy: bool) -> Callable[[Any, Playing, jax.Array], tuple[Playing, Any]]:
-    """`(algorithm's state, playing, keys [n]) -> (playing, steps [n, ...])`, compiled: n steps, none after the end.
-
-    A step is the state to show, the episode after it, the action, the reward, and whether the episode still went on.
-    """
-    environment = policy.environment
-
-    def step(state: Any, playing: Playing, key: jax.Array) -> tuple[Playing, Any]:
-        before, keys = playing, key[None]
-        playing, (experience, after) = play_step(environment, policy_of(policy.algorithm, state, greedy), before, keys)
-        env_key = jax.random.split(key)[1]  # as the step splits it
-        first = lambda values: jax.tree.map(lambda x: x[0], values)  # noqa: E731
-        seen = first((before.actor.env_state, experience.action, after.state))
-        shown = shown_state(environment, env_key, *seen)
-        return playing, (shown, *first((playing, experience.action, experience.reward, before.alive)))
-
-    with_keys = lambda state, playing, keys: jax.lax.scan(lambda p, key: step(state, p, key), playing, keys)  # noqa: E731
-    return jax.jit(with_keys)
-
-
-def start(policy: Policy, key: jax.Array) -> Playing:
-    """The beginning of an episode."""
-    first = jax.tree.map(lambda x: jnp.asarray(x)[None], policy.initial_carry())
-    begin = jax.jit(lambda key: begin_episodes(policy.environment, key[None], first))
-    return begin(key)
-
-
-def play(policy: Policy, run: Callable[..., Any], key: jax.Array, max_frames: int) -> Play:
-    """One episode to its end, or to the most steps that an evaluation would take."""
-    reset_key, run_key = jax.random.split(key)
-    return play_from(policy, run, start(policy, reset_key), run_key, max_frames)
-
-
-def play_from(policy: Policy, run: Callable[..., Any], playing: Playing, run_key: jax.Array, max_frames: int) -> Play:
-    """One episode from its beginning, as for `play`."""
-    limit = eval_steps(policy.environment, policy.spec)
-    zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
-    env_state, obs = jax.tree.map(lambda x: x[0], jax.device_get((playing.actor.env_state, playing.actor.obs)))
-    last = Frame(0, env_state, obs, None, zero, zero, "")
-    frames, stride = [last], 1
-    for first in range(0, limit, CHUNK):
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(CHUNK))
-        playing, steps = run(policy.state, playing, keys)
-        new = _frames(jax.device_get(steps), first, limit, last.total)
-        last = new[-1]
-        frames += [frame for frame in new if frame.step % stride == 0]
-        # Thinned while it is played, so that a long episode of large states does not fill the memory.
-        while len(frames) >= max_frames:
-            stride *= 2
-            frames = [frame for frame in frames if frame.step % stride == 0]
-        if last.end:
-            break
-    return Play(frames if frames[-1] is last else [*frames, last], stride)
-
-
-def _frames(steps: Any, first: int, limit: int, total: np.ndarray) -> list[Frame]:
-    """The frames of one chunk, those after the end left out. `first`: steps before it; `total`: return before it."""
-    shown, playing, action, reward, alive = steps
-    count = min(int(np.sum(alive)), limit - first)
-    totals = total + np.cumsum(reward, axis=0)
-    at = lambda values, i: jax.tree.map(lambda x: x[i], values)  # noqa: E731
-    return [
-        Frame(
-            first + i + 1,
-            at(shown, i),
-            at(playing.actor.obs, i),
-            np.asarray(action[i]),
-            reward[i],
-            totals[i],
-            "terminated" if playing.terminated[i] else "truncated" if playing.truncated[i] else "",
-        )
-        for i in range(count)
+def content_of(
+    suffix: str,
+    shown: Shown,
+    drawing: draw.Drawing,
+    fps: int | None,
+    tell: Callable[[str], object],
+    say: Callable[[str], object],
+) -> bytes:
+    """The content of the file."""
+    environment, plays = shown.policies[0].environment, [play for each in shown.plays for play in each]
+    if suffix == PAGE:
+        assert drawing.page is not None
+        states = [frame.state for play in plays for frame in play.frames]
+        say("when the page is opened, it loads brax's viewer from the network (unpkg.com and cdn.jsdelivr.net)")
+        return f"{drawing.page(environment, states, fps, plays[0].stride)}\n<!-- {animation.MARK.decode()} -->\n".encode()
+    if suffix == ".gif" and (fps or 0) > MOST_FPS:
+        tell(f"a GIF shows {MOST_FPS} frames in a second at most, so --fps {fps} is {MOST_FPS}: an .mp4 has no such limit")
+    pictures = [
+        picture
+        for each, title in zip(shown.plays, shown.titles, strict=True)
+        for play in each
+        for picture in captions.pictures_of(environment, drawing, play, title)
     ]
-
-
-def caption(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> Caption:
-    """Of one frame: step, action, reward and return so far, and what the environment's drawing has to add."""
-    environment = policy.environment
-    episode = trial_episode(environment, frame.state)
-    return Caption(
-        when=f"{frame.end} at step {frame.step}" if frame.end else f"step {frame.step}",
-        action="start" if frame.action is None else f"action {_words(environment.action_space, drawing.actions, frame.action)}",
-        gained=f"reward {_numbers(frame.reward)}   return {_numbers(frame.total)}",
-        trial="" if episode is None else f"episode {episode[0]} of {episode[1]}",
-        thinned="" if play.stride == 1 else f"1 step in {play.stride} is shown",
-        notes=[] if drawing.notes is None else drawing.notes(environment, frame.state, frame.obs),
-    )
-
-
-def picture(policy: Policy, drawing: draw.Drawing, play: Play, frame: Frame) -> Image.Image:
-    """A frame's drawing between a header (environment, step, action, reward and return so far) and its notes."""
-    scene, words = drawing.draw(policy.environment, frame.state, frame.obs), caption(policy, drawing, play, frame)
-    has_third_line = bool(words.trial or words.thinned)
-    width, header = max(scene.width, scenes.BOARD), 66 if has_third_line else 46
-    foot = 16 * len(words.notes) + 8 if words.notes else 0
-    whole = Image.new("RGB", (width, header + scene.height + foot), scenes.PAPER)
-    whole.paste(scene, ((width - scene.width) // 2, header))
-    pen, name = ImageDraw.Draw(whole), policy.environment.name
-    room = width - 24 - scenes.font(12).getlength(words.when)
-    pen.text((8, 6), name, scenes.INK, scenes.fitting(name, 13, room))
-    pen.text((width - 8, 6), words.when, scenes.RED if frame.end else scenes.GREY, scenes.font(12), anchor="ra")
-    pen.text((8, 26), words.action, scenes.BLUE, scenes.font(12))
-    pen.text((width - 8, 26), words.gained, scenes.INK, scenes.font(12), anchor="ra")
-    pen.text((8, 46), words.trial, scenes.INK, scenes.font(12))
-    pen.text((width - 8, 46), words.thinned, scenes.GREY, scenes.font(12), anchor="ra")
-    note_font = scenes.fitting(max(words.notes, key=len, default=""), 11, width - 16)
-    for line, note in enumerate(words.notes):
-        pen.text((8, header + scene.height + 6 + 16 * line), note, scenes.INK, note_font)
-    return whole
-
-
-def same_size(pictures: list[Image.Image]) -> list[Image.Image]:
-    """All as large as the largest, with paper below: one episode may have more notes than the next."""
-    size = max(image.width for image in pictures), max(image.height for image in pictures)
-    canvases = [Image.new("RGB", size, scenes.PAPER) for _ in pictures]
-    for canvas, image in zip(canvases, pictures, strict=True):
-        canvas.paste(image)
-    return canvases
-
-
-def _words(space: Any, names: tuple[str, ...], action: np.ndarray) -> str:
-    if names:
-        return names[int(action)]
-    is_real = isinstance(space, Ball | Box)
-    shown = [f"{value:+.2f}" if is_real else str(int(value)) for value in np.ravel(action)[:4]]
-    return " ".join(shown) + (" ..." if np.size(action) > 4 else "")
-
-
-def _numbers(values: np.ndarray) -> str:
-    """One number, those of a few agents, or the mean of many."""
-    numbers = np.ravel(values)
-    if numbers.size > 4:
-        return f"{_number(float(numbers.mean()))} (mean)"
-    return " ".join(_number(float(number)) for number in numbers)
-
-
-def _number(value: float) -> str:
-    """Two decimals, or two digits where those would show nothing."""
-    return f"{value:.2g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.2f}"
-
-
-def gif(pictures: list[Image.Image], durations: list[int], colors: Sequence[scenes.Color] = ()) -> bytes:
-    """An endless animation. All frames share one palette, taken from some of them, so that nothing flickers.
-
-    `colors`: those that are in it in any case.
-    """
-    some = pictures[:: max(1, len(pictures) // 8)][:8] + pictures[-1:]
-    strip = Image.new("RGB", (pictures[0].width, sum(image.height for image in some)))
-    top = 0
-    for image in some:
-        strip.paste(image, (0, top))
-        top += image.height
-    # Colors of small things would be lost in a palette by area, so those in use are set first.
-    certain = dict.fromkeys((*scenes.PALETTE, *colors))
-    fixed = [level for color in certain for level in color]
-    found = strip.quantize(COLORS - len(certain), Image.Quantize.MEDIANCUT).getpalette() or []
-    palette = Image.new("P", (1, 1))
-    palette.putpalette((fixed + found)[: 3 * COLORS])
-    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
-    buffer = io.BytesIO()
-    frames[0].save(
-        buffer, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=False, disposal=1
-    )
-    return buffer.getvalue()
+    rate = fps or drawing.fps
+    return animation.encoded(suffix, pictures, animation.times(environment, plays, rate), rate, drawing.palette())

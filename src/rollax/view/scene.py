@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 WIDTH, HEIGHT, BOARD = 400, 280, 320
@@ -30,8 +31,40 @@ def fitting(words: str, size: int, room: float) -> Any:
     return font(sizes[0] if sizes else 7)
 
 
+def shortened(words: str, style: Any, room: float) -> str:
+    """The words, or as many of their letters as there is room for, with three dots after them."""
+    if style.getlength(words) <= room:
+        return words
+    kept = next((n for n in range(len(words) - 1, 0, -1) if style.getlength(words[:n].rstrip() + "...") <= room), 0)
+    return words[:kept].rstrip() + "..." if kept else ""
+
+
+class Sign(NamedTuple):
+    """An entry of a legend: what a shape in a color stands for."""
+
+    label: str
+    color: Color
+    shape: Literal["disc", "ring", "line"] = "disc"
+    outline: Color | None = None
+
+
+class Camera(NamedTuple):
+    """What a scene shows: `unit` pixels to a length of 1, `center` in the middle of the picture."""
+
+    unit: float
+    center: tuple[float, float] = (0.0, 0.0)
+
+
+def framing(low: Any, high: Any, margin: float = 0.05) -> Camera:
+    """The camera that shows a box of the world `[2]`, `[2]`, with so much around it, in shares of the picture."""
+    sides = np.maximum(np.asarray(high, float) - np.asarray(low, float), 1e-6)
+    unit = (1 - 2 * margin) * float(np.min(np.asarray([WIDTH, HEIGHT]) / sides))
+    x, y = ((np.asarray(low, float) + np.asarray(high, float)) / 2).tolist()
+    return Camera(unit, (x, y))
+
+
 class Scene:
-    """A picture in the coordinates of a world: `unit` pixels to a length of 1, `center` in the middle of the picture."""
+    """A picture in the coordinates of a world; arguments are those of a `Camera`."""
 
     def __init__(self, unit: float, center: tuple[float, float] = (0.0, 0.0)) -> None:
         self._image = Image.new("RGB", (WIDTH * SOFT, HEIGHT * SOFT), PAPER)

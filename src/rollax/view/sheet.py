@@ -20,7 +20,8 @@ from rollax.view import draw
 from rollax.view import scene as scenes
 from rollax.view.archive import bounds_of, shape_of, silent
 from rollax.view.cells import of_elites
-from rollax.view.render import Frame, play_from, play_keys, player, require_episodes, start
+from rollax.view.playing import Frame, play_from, play_keys, player, start
+from rollax.view.render import ALL, require_episodes
 
 MOST = 144  # tiles
 TILE, GAP, HEAD, FOOT = 232, 12, 34, 50  # pixels: width of a picture, between tiles, above all, beneath each
@@ -59,6 +60,8 @@ def sheet(
     target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":
         raise UsageError(f"--out ({target}) must end in .png")
+    if checkpoint == ALL:
+        raise UsageError("--checkpoint all makes a .gif or .mp4: leave --sheet out")
     if not 1 <= number <= MOST:
         raise UsageError(f"sheet ({number}) must be between 1 and {MOST} elites")
     policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
@@ -149,8 +152,9 @@ def joined(tiles: list[Tile], title: str) -> Image.Image:
         whole.paste(each.picture, (left, top))
         below = top + each.picture.height + 4
         gained = f"fitness {each.fitness:.4g}   return here {each.total:.4g}"
-        pen.text((left, below), each.where, scenes.BLUE, scenes.fitting(each.where, 12, TILE))
-        pen.text((left, below + 17), gained, scenes.INK, scenes.fitting(gained, 12, TILE))
+        for line, (words, color) in enumerate(((each.where, scenes.BLUE), (gained, scenes.INK))):
+            style = scenes.fitting(words, 12, TILE)
+            pen.text((left, below + 17 * line), scenes.shortened(words, style, TILE), color, style)
     return whole
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rollax.view.scene import BLUE, GREEN, GREY, HEIGHT, INK, LIGHT, RED, Scene
+from rollax.view.scene import BLUE, GREEN, GREY, HEIGHT, INK, LIGHT, RED, Scene, Sign
 
 _REACH, _HAVEN = (246, 222, 210), (190, 226, 214)  # light red and light green
 _BODY = 0.022  # radius of a player, in sides of the square
@@ -34,6 +34,12 @@ def hunting(environment: Any, state: Any, obs: Any) -> Image.Image:
         scene.line((place, tip), INK)
         scene.disc(place, _BODY, RED if index else BLUE, INK)
     return _framed(scene)
+
+
+def hunting_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:
+    """Prey, predators, their reach and the last moves."""
+    players = [Sign("prey", BLUE, outline=INK), Sign("predator", RED, outline=INK)]
+    return [*players, Sign("reach of a predator", _REACH, outline=LIGHT), Sign("last heading", INK, "line")]
 
 
 def point_maze(environment: Any, state: Any, obs: Any) -> Image.Image:
