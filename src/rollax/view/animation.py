@@ -1,6 +1,7 @@
 """Pictures as files that move: GIF, and MP4 by ffmpeg."""
 
 import io
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,8 +86,8 @@ def hundredths(durations: Sequence[float]) -> list[int]:
     return shown
 
 
-def require_ffmpeg() -> Any:
-    """The package that brings ffmpeg. Raises UsageError where it, or the program, is missing."""
+def ffmpeg() -> str:
+    """Where the program is. Raises UsageError where it, or the package that brings it, is missing."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
@@ -95,28 +96,33 @@ def require_ffmpeg() -> Any:
             "that ends in .gif"
         ) from error
     try:
-        imageio_ffmpeg.get_ffmpeg_exe()
+        return imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         raise UsageError(f"an .mp4 needs ffmpeg, which imageio-ffmpeg does not find here ({error}): choose a .gif") from error
-    return imageio_ffmpeg
 
 
 def mp4(pictures: list[Image.Image], durations: Sequence[float], fps: float) -> bytes:
     """A video in H.264 as every browser plays it. A picture that is held is there several times."""
-    ffmpeg = require_ffmpeg()
-    with tempfile.TemporaryDirectory() as folder:
+    width, height = pictures[0].size
+    taken = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(fps), "-i", "-"]
+    made = ["-an", "-c:v", "libx264", "-crf", str(CRF), "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as problems:
         path = Path(folder) / "episode.mp4"
-        options = ["-crf", str(CRF), "-movflags", "+faststart", "-metadata", f"comment={MARK.decode()}"]
-        writer = ffmpeg.write_frames(
-            path, pictures[0].size, fps=fps, quality=None, macro_block_size=2, ffmpeg_log_level="error", output_params=options
-        )
-        try:
-            writer.send(None)
-            for image, duration in zip(pictures, durations, strict=True):
-                content = image.tobytes()
-                for _ in range(max(1, round(duration * fps / 1000))):
-                    writer.send(content)
-            writer.close()
-            return path.read_bytes()
-        except OSError as error:
-            raise UsageError(f"ffmpeg could not make the video ({error}): choose an --out that ends in .gif") from error
+        command = [ffmpeg(), "-y", "-v", "error", *taken, *made, "-metadata", f"comment={MARK.decode()}", str(path)]
+        # In a session of its own, so that Ctrl-C reaches this process alone, which then ends it.
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=problems, start_new_session=True) as process:
+            assert process.stdin is not None
+            try:
+                for image, duration in zip(pictures, durations, strict=True):
+                    process.stdin.write(image.tobytes() * max(1, round(duration * fps / 1000)))
+                process.stdin.close()
+            except BrokenPipeError:
+                pass  # it ended early and has said why
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            problems.seek(0)
+            said = problems.read().decode(errors="replace").strip()
+            raise UsageError(f"ffmpeg could not make the video ({said[-300:]}): choose an --out that ends in .gif")
+        return path.read_bytes()

@@ -49,10 +49,12 @@ def caption(environment: Any, drawing: Drawing, play: Play, frame: Frame, title:
     """Of one frame: step, action, reward and return so far, and what the environment's drawing has to add."""
     episode = trial_episode(environment, frame.state)
     lines = agent_lines(environment, drawing, frame)
-    action = "start" if frame.action is None else f"action {_words(environment.action_space, drawing.actions, frame.action)}"
-    gained = f"reward {_number(frame.reward)}   return {_number(frame.total)}"
     if lines:
-        gained = ", ".join(f"{line.name} reward {line.reward} return {line.total}" for line in lines)
+        action, gained = "", ", ".join(f"{line.name} reward {line.reward} return {line.total}" for line in lines)
+    else:
+        acted = "" if frame.action is None else _words(environment.action_space, drawing.actions, frame.action)
+        action = f"action {acted}" if acted else "start"
+        gained = f"reward {_number(frame.reward)}   return {_number(frame.total)}"
     return Caption(
         when=f"{frame.end} at step {frame.step}" if frame.end else f"step {frame.step}",
         action=action,
@@ -108,7 +110,7 @@ def picture(name: str, scene: Image.Image, words: Caption, signs: list[Sign]) ->
     pen = ImageDraw.Draw(whole)
     top = 6
     if words.title:
-        pen.text((EDGE, top), words.title, scenes.BLUE, fitting(words.title, 13, width - 2 * EDGE))
+        pen.text((EDGE, top), words.title, scenes.BLUE, fitting(words.title, 12, width - 2 * EDGE))
         top += ROW
     _pair(pen, top, width, (name, scenes.INK, 13), (words.when, scenes.RED if words.is_end else scenes.GREY))
     if words.agents:

@@ -114,7 +114,7 @@ def check_target(target: Path, is_given: bool) -> None:
         raise UsageError(f"--out ({target}) must end in .gif or .mp4, or for brax in .html")
     check_path("--out", target)
     if suffix == ".mp4":
-        animation.require_ffmpeg()
+        animation.ffmpeg()
     if target.is_dir():
         raise UsageError(f"--out ({target}) is a folder: choose another --out")
     if is_given and target.exists() and not is_own(target):
@@ -145,7 +145,7 @@ def check_kind(suffix: str, policies: list[Policy], drawing: draw.Drawing) -> No
 
 
 def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
-    """The best checkpoint where one was evaluated. Elites are sought in the newest archive, which is the one that is plotted."""
+    """The best checkpoint where one was evaluated; for elites the newest, whose archive is the one that is plotted."""
     return "last" if is_elite or kept.of_run(folder).best is None else "best"
 
 
