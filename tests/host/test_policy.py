@@ -20,7 +20,7 @@ from rollax.host.settings import make_spec
 from rollax.host.words import at_the_end
 from rollax.networks import distributions
 from rollax.networks.core import ActorCriticOutput
-from rollax.view.render import play_keys
+from rollax.view.playing import play_keys
 
 
 @pytest.fixture(params=["none", "gru"])

@@ -14,7 +14,7 @@ import rollax
 from rollax.cli.main import main
 from rollax.environments.suites.xminigrid import rulesets
 from rollax.environments.view_base import trial_episode, unwrap
-from rollax.view import draw, grid
+from rollax.view import animation, captions, draw, grid, playing
 from rollax.view import render as renders
 from rollax.view import text as texts
 
@@ -37,7 +37,7 @@ def policy(trials):
 def played(policy):
     """A trial of sampled actions, so that the agent walks about."""
     with jax.numpy_rank_promotion("allow"):
-        return renders.play_all(policy, seed=0, episodes=1, greedy=False, max_frames=1000)[0]
+        return playing.play_all([policy], seed=0, episodes=1, greedy=False, max_frames=1000)[0][0]
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_every_episode_of_a_trial_is_seen_to_its_end(policy, played, states):
 
 
 def test_ends_are_held(policy, played):
-    times = renders.times(policy, [played], fps=10)
+    times = animation.times(policy.environment, [played], fps=10)
     assert len(times) == len(played.frames)
-    assert times[-1] == renders.LAST_FRAME_MS and times.count(renders.PAUSE_MS) == EPISODES - 1
+    assert times[-1] == animation.LAST_FRAME_MS and times.count(animation.PAUSE_MS) == EPISODES - 1
     assert times.count(100) == len(times) - EPISODES
 
 
@@ -74,7 +74,7 @@ def test_ends_are_held(policy, played):
 def as_played(monkeypatch, played):
     """What is rendered is that one trial: to compile its program once is enough."""
     for module in (renders, texts):
-        monkeypatch.setattr(module, "play_all", lambda *_, **__: [played])
+        monkeypatch.setattr(module, "play_all", lambda *_, **__: [[played]])
 
 
 def test_a_trial_becomes_an_animation(as_played, trials, played, tmp_path):
@@ -84,11 +84,11 @@ def test_a_trial_becomes_an_animation(as_played, trials, played, tmp_path):
 
 def test_captions_name_actions_and_episodes(policy, played):
     drawing = draw.drawing_of(policy.environment)
-    captions = [renders.caption(policy, drawing, played, frame) for frame in played.frames]
-    assert captions[0].action == "start" and captions[0].trial == "episode 1 of 3"
-    for frame, caption in list(zip(played.frames, captions, strict=True))[1:]:
+    said = [captions.caption(policy.environment, drawing, played, frame) for frame in played.frames]
+    assert said[0].action == "start" and said[0].trial == "episode 1 of 3"
+    for frame, caption in list(zip(played.frames, said, strict=True))[1:]:
         assert caption.action == f"action {grid.ACTIONS[int(frame.action)]}"
-    assert all(caption.notes[0].startswith("goal: ") and caption.notes[-1].startswith("holds ") for caption in captions)
+    assert all(caption.notes[0].startswith("goal: ") and caption.notes[-1].startswith("holds ") for caption in said)
 
 
 def test_the_agent_is_framed_in_its_cell(policy, played, states):
@@ -144,6 +144,17 @@ def test_of_a_very_wide_grid_what_lies_around_the_agent_is_shown(place):
     assert grid.text(None, state, None).plain.splitlines()[3][2 * (place[1] - columns.start)] == ">"
 
 
+def test_the_window_stands_still_until_the_agent_comes_near_to_its_end():
+    cells, way = np.broadcast_to(np.array([1, 7]), (7, 128, 2)), [*range(60, 100), *range(99, 20, -1)]
+    shown = [columns for _, columns in grid.cameras(None, [state_of(cells, (3, place)) for place in way])]
+    moved = [now != before for before, now in zip(shown, shown[1:], strict=False)]
+    assert all(len(columns) == grid.MOST_CELLS for columns in shown)
+    assert all(min(place - columns.start, columns[-1] - place) >= grid.MARGIN for place, columns in zip(way, shown, strict=True))
+    assert not any(moved[: grid.MOST_CELLS // 2 - grid.MARGIN - 1]) and 0 < sum(moved) <= len(way) - grid.MOST_CELLS
+    edge = [columns for _, columns in grid.cameras(None, [state_of(cells, (3, place)) for place in range(120, 128)])]
+    assert edge[-1] == range(128 - grid.MOST_CELLS, 128)
+
+
 def test_notes_say_the_task_and_what_is_held():
     tile, color = rulesets.TILES.index, rulesets.COLORS.index
     state = state_of(np.ones((5, 5, 2)), (1, 1))
@@ -176,7 +187,7 @@ def test_text_on_a_terminal_replaces_itself(as_played, trials, monkeypatch):
     sleeps, file = [], io.StringIO()
     monkeypatch.setattr(texts.time, "sleep", sleeps.append)
     texts.show(trials, fps=20, console=Console(file=file, force_terminal=True, width=80, height=40, _environ={}))
-    assert sleeps.count(0.05) == len(sleeps) - EPISODES and sleeps[-1] == renders.LAST_FRAME_MS / 1000
+    assert sleeps.count(0.05) == len(sleeps) - EPISODES and sleeps[-1] == animation.LAST_FRAME_MS / 1000
     assert file.getvalue().count("\x1b[1A") > len(sleeps)  # the cursor goes up again
 
 

@@ -13,8 +13,7 @@ from rollax.environments.views import PreviousActionReward
 from rollax.errors import UsageError
 from rollax.host.program import assemble
 from rollax.host.settings import make_spec
-from rollax.view import draw, scene
-from rollax.view import render as renders
+from rollax.view import animation, captions, draw, playing, scene
 from rollax.view.render import render
 
 
@@ -35,8 +34,8 @@ def check_picture(picture):
 
 def played(run, seed=0, **options):
     policy = rollax.load(run)
-    key = renders.play_keys(seed, 1)[0]
-    return renders.play(policy, renders.player(policy, True), key, options.pop("max_frames", 10_000))
+    key = playing.play_keys(seed, 1)[0]
+    return playing.play(policy, playing.player(policy, True), key, options.pop("max_frames", 10_000))
 
 
 def test_an_episode_has_a_frame_for_every_step(run):
@@ -76,7 +75,7 @@ def test_a_member_of_a_population(sweep, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"out": "episode.mp4"}, "must end in .gif"),
+        ({"out": "episode.webm"}, "must end in .gif or .mp4"),
         ({"episodes": 0}, r"episodes \(0\) must be at least 1"),
         ({"max_frames": 1}, "must be at least 2"),
         ({"fps": -1}, "must be at least 1"),
@@ -98,9 +97,13 @@ def test_all_agents_of_an_environment_play():
     algorithm, environment = assemble(spec)
     state = algorithm.init(jax.random.key(0), spec.config)
     policy = rollax.Policy(spec, environment, 0, state, algorithm, [])
-    play = renders.play(policy, renders.player(policy, False), jax.random.key(1), 10)
+    play = playing.play(policy, playing.player(policy, False), jax.random.key(1), 10)
     assert [frame.total.shape for frame in play.frames] == [(2,), (2,)] and play.frames[-1].end == "terminated"
-    check_picture(renders.picture(policy, draw.drawing_of(environment), play, play.frames[-1]))
+    pictures = captions.pictures_of(environment, draw.drawing_of(environment), play)
+    check_picture(pictures[-1])
+    lines = captions.caption(environment, draw.drawing_of(environment), play, play.frames[-1]).agents
+    assert [line.name for line in lines] == ["agent_0", "agent_1"]
+    assert [line.total for line in lines] == [f"{total:.2f}" for total in play.frames[-1].total]
 
 
 SUITES = ("gymnax", "probe", "memory", "hunting", "control", "granular")
@@ -183,13 +186,13 @@ def test_symbols_to_repeat_are_shown_in_their_order():
 def test_colors_of_small_things_are_kept():
     pictures = [Image.effect_noise((60, 60), 60).convert("RGB") for _ in range(3)]
     pictures[1].putpixel((5, 5), (255, 1, 2))
-    with Image.open(io.BytesIO(renders.gif(pictures, [100] * 3, [(255, 1, 2)]))) as image:
+    with Image.open(io.BytesIO(animation.gif(pictures, [100] * 3, [(255, 1, 2)]))) as image:
         image.seek(1)
         assert image.convert("RGB").getpixel((5, 5)) == (255, 1, 2)
 
 
 def test_pictures_of_one_animation_are_of_one_size():
     low, high = Image.new("RGB", (30, 10), "red"), Image.new("RGB", (30, 20), "blue")
-    padded = renders.same_size([low, high])
+    padded = animation.same_size([low, high])
     assert [image.size for image in padded] == [(30, 20), (30, 20)]
     assert padded[0].getpixel((3, 3)) == (255, 0, 0) and padded[0].getpixel((3, 15)) == scene.PAPER

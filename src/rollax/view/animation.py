@@ -124,5 +124,5 @@ def mp4(pictures: list[Image.Image], durations: Sequence[float], fps: float) -> 
         if process.returncode:
             problems.seek(0)
             said = problems.read().decode(errors="replace").strip()
-            raise UsageError(f"ffmpeg could not make the video ({said[-300:]}): choose an --out that ends in .gif")
+            raise UsageError(f"ffmpeg could not make the video ({said[:300]}): choose an --out that ends in .gif")
         return path.read_bytes()

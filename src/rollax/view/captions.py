@@ -110,7 +110,8 @@ def picture(name: str, scene: Image.Image, words: Caption, signs: list[Sign]) ->
     pen = ImageDraw.Draw(whole)
     top = 6
     if words.title:
-        pen.text((EDGE, top), words.title, scenes.BLUE, fitting(words.title, 12, width - 2 * EDGE))
+        style = fitting(words.title, 12, width - 2 * EDGE)
+        pen.text((EDGE, top), shortened(words.title, style, width - 2 * EDGE), scenes.BLUE, style)
         top += ROW
     _pair(pen, top, width, (name, scenes.INK, 13), (words.when, scenes.RED if words.is_end else scenes.GREY))
     if words.agents:

@@ -1,0 +1,108 @@
+"""What pictures say: agents by name, colors by a legend, and never words over words, whatever is long or many."""
+
+import fnmatch
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import rollax
+from rollax.environments.core import agent_names
+from rollax.environments.view_base import innermost
+from rollax.view import captions, draw
+from rollax.view.captions import AgentLine, Caption, caption, picture, pictures_of
+from rollax.view.playing import Frame, Play
+from rollax.view.scene import BLUE, Sign, font, shortened
+from text_boxes import boxes_on, check_words, recorded
+
+LIGHT = ("gymnax", "probe", "memory", "hunting", "control", "granular")
+# Of suites that take longer to make one of each drawing, and some that are drawn by what their agents observe.
+IDS = {
+    *(id for suite in LIGHT for id in rollax.list_environments(suite)),
+    *(next(id for id in rollax.list_environments() if fnmatch.fnmatchcase(id, pattern)) for pattern in draw.DRAWINGS if pattern[0] in "bjxr"),
+    *("jaxmarl/MPE_simple_world_comm_v3", "jaxmarl/HeuristicEnemySMAX", "jaxmarl/switch_riddle", "jaxmarl/overcooked"),
+    *("brax/halfcheetah", "xminigrid/MiniGrid-DoorKey-5x5"),
+}
+LONG = "step 123,456,789,000 (the best and the last, return_state_metric_of_a_long_name -123,456)"
+
+
+def played(environment):
+    """The start and the step after it, with the longest words and numbers that a caption has."""
+
+    def two_states(key):
+        state, obs = environment.reset(key)
+        after = environment.step(key, state, actions)
+        return (state, obs), (after.state, after.obs)
+
+    agents = () if environment.num_agents is None else (environment.num_agents,)
+    actions = np.zeros((*agents, *environment.action_space.shape), environment.action_space.dtype)
+    (state, obs), (after, obs_after) = jax.device_get(jax.jit(two_states)(jax.random.key(0)))
+    reward = np.full(agents, -123456.78)
+    start = Frame(0, state, obs, None, 0 * reward, 0 * reward, "")
+    return Play([start, Frame(9_999_999, after, obs_after, actions, reward, 10 * reward, "terminated")], 1024)
+
+
+@pytest.mark.parametrize("id", sorted(IDS))
+def test_words_lie_apart_in_every_drawing(id):
+    with jax.numpy_rank_promotion("allow"):  # some environments are less strict than we are
+        environment = rollax.make(id)
+        play = played(environment)
+        drawing = draw.drawing_of(environment)
+        with recorded():
+            pictures = [each for title in ("", LONG) for each in pictures_of(environment, drawing, play, title)]
+    sizes = {image.size for image in pictures[:2]}
+    for image in pictures:
+        check_words(image)
+    written = {words for *_, words in boxes_on(pictures[-1])}
+    assert environment.name in written or any(words.endswith("...") for words in written)
+    assert len(sizes) == 1 or drawing.notes is not None  # nothing moves while it plays
+    if environment.num_agents is not None:
+        check_named(environment, drawing, play, written)
+
+
+def check_named(environment, drawing, play, written):
+    """Every agent has a line, or every type of them; and of each type a color is told where agents are drawn."""
+    lines = caption(environment, drawing, play, play.frames[-1]).agents
+    if environment.num_agents <= captions.MOST_AGENTS:
+        assert [line.name for line in lines] == list(agent_names(environment))
+    else:
+        assert [line.name.split(" (mean of ")[0] for line in lines] == list(dict.fromkeys(environment.agent_types))
+    assert {line.name for line in lines} <= written
+    if drawing.legend is not None:
+        signs = {sign.label for sign in drawing.legend(environment, play.frames[0].state, play.frames[0].obs)}
+        assert set(innermost(environment).agent_types) <= signs and signs <= written
+
+
+@pytest.mark.parametrize("width", [100, 320, 400, 664])
+@pytest.mark.parametrize("number", [0, 1, 4, 10])
+def test_words_lie_apart_at_every_size(width, number):
+    long = "a very long name of something that nobody would call it so, " * 3
+    lines = [AgentLine(f"{long}{i}", long, "-123456.78", "-1.23e+08") for i in range(number)]
+    words = Caption("truncated at step 9999999", long, long, "episode 10 of 10", "1 step in 128", [long] * 20, lines, long, True)
+    signs = [Sign(label, BLUE, shape) for label in (long, "short") for shape in ("disc", "ring", "line")] * (number + 1)
+    with recorded():
+        image = picture(long, Image.new("RGB", (width, 50)), words, signs)
+    check_words(image)
+    assert image.width == max(width, 320)
+
+
+def test_what_does_not_fit_is_shortened():
+    style = font(12)
+    assert shortened("some words", style, 200) == "some words"
+    short = shortened("some words that are long", style, 80)
+    assert short.endswith("...") and short.startswith("some") and style.getlength(short) <= 80
+    assert shortened("some", style, 2) == ""
+
+
+def test_means_by_type_are_over_the_agents_of_that_type():
+    class Environment:
+        name, num_agents, agent_types = "mine/Many", 5, ("fox", "hen", "hen", "hen", "dog")
+
+    frame = Frame(3, None, None, np.zeros(5), np.array([1.0, 2, 3, 4, 5]), np.array([10.0, 20, 30, 40, 50]), "")
+    assert captions.agent_lines(Environment, draw.Drawing(draw.observation, 10), frame) == [
+        AgentLine("fox", "", "1.00", "10.00"),
+        AgentLine("hen (mean of 3)", "", "3.00", "30.00"),
+        AgentLine("dog", "", "5.00", "50.00"),
+    ]
+    assert agent_names(Environment) == ("fox", "hen_0", "hen_1", "hen_2", "dog")
