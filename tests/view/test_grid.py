@@ -149,7 +149,9 @@ def test_the_window_stands_still_until_the_agent_comes_near_to_its_end():
     shown = [columns for _, columns in grid.cameras(None, [state_of(cells, (3, place)) for place in way])]
     moved = [now != before for before, now in zip(shown, shown[1:], strict=False)]
     assert all(len(columns) == grid.MOST_CELLS for columns in shown)
-    assert all(min(place - columns.start, columns[-1] - place) >= grid.MARGIN for place, columns in zip(way, shown, strict=True))
+    assert all(
+        min(place - columns.start, columns[-1] - place) >= grid.MARGIN for place, columns in zip(way, shown, strict=True)
+    )
     assert not any(moved[: grid.MOST_CELLS // 2 - grid.MARGIN - 1]) and 0 < sum(moved) <= len(way) - grid.MOST_CELLS
     edge = [columns for _, columns in grid.cameras(None, [state_of(cells, (3, place)) for place in range(120, 128)])]
     assert edge[-1] == range(128 - grid.MOST_CELLS, 128)

@@ -98,7 +98,9 @@ def test_one_checkpoint_is_not_all(run, steps, tmp_path):
     own = copy_of(run, tmp_path / "run")
     for step in steps[1:]:
         shutil.rmtree(own / "checkpoints" / f"step_{step:012d}")
-    with pytest.raises(UsageError, match=rf"needs two checkpoints or more, .* only that of step {steps[0]:,}: .*--keep-last 20"):
+    with pytest.raises(
+        UsageError, match=rf"needs two checkpoints or more, .* only that of step {steps[0]:,}: .*--keep-last 20"
+    ):
         render(own, checkpoint="all")
     assert not (own / "figures" / "learning.gif").exists()
 
