@@ -69,7 +69,7 @@ def test_every_environment_has_a_picture_with_words_that_lie_apart(id):
 
 
 def check_picture(drawn):
-    assert drawn.mode == "RGB" and 40 <= drawn.height <= 400 and 40 <= drawn.width <= 700
+    assert drawn.mode == "RGB" and 40 <= drawn.height <= 450 and 40 <= drawn.width <= 700
     assert len(drawn.getcolors(maxcolors=1_000_000)) > 1
 
 

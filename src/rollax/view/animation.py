@@ -111,18 +111,23 @@ def mp4(pictures: list[Image.Image], durations: Sequence[float], fps: float) -> 
         command = [ffmpeg(), "-y", "-v", "error", *taken, *made, "-metadata", f"comment={MARK.decode()}", str(path)]
         # In a session of its own, so that Ctrl-C reaches this process alone, which then ends it.
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=problems, start_new_session=True) as process:
-            assert process.stdin is not None
-            try:
-                for image, duration in zip(pictures, durations, strict=True):
-                    process.stdin.write(image.tobytes() * max(1, round(duration * fps / 1000)))
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it ended early and has said why
-            except BaseException:
-                process.kill()
-                raise
+            _feed(process, pictures, [max(1, round(duration * fps / 1000)) for duration in durations])
         if process.returncode:
             problems.seek(0)
             said = problems.read().decode(errors="replace").strip()
             raise UsageError(f"ffmpeg could not make the video ({said[:300]}): choose an --out that ends in .gif")
         return path.read_bytes()
+
+
+def _feed(process: subprocess.Popen[bytes], pictures: list[Image.Image], counts: list[int]) -> None:
+    """Gives every picture to ffmpeg so many times."""
+    assert process.stdin is not None
+    try:
+        for image, count in zip(pictures, counts, strict=True):
+            process.stdin.write(image.tobytes() * count)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it ended early and has said why
+    except BaseException:
+        process.kill()
+        raise
