@@ -46,8 +46,8 @@ def navigators(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 def navigator_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:
     """Agents and goals; which belong together is told by colors and lines."""
-    goal = Sign("goal of the navigator of its color", BLUE, "ring")
-    return [Sign("navigator", BLUE, outline=INK), goal, Sign("way to it", LIGHT, "line")]
+    goal = Sign("goal, in its navigator's color", BLUE, "ring")
+    return [Sign("navigator", BLUE, outline=INK), goal, Sign("line to its goal", LIGHT, "line")]
 
 
 def roller(environment: Any, state: Any, obs: Any) -> Image.Image:
