@@ -16,19 +16,20 @@ _OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
 
 SQUARES = (240, 240, 240)  # of the ground, on white
 
-# Of each world: the direction of sight, the width of the picture in metres, whether the picture follows the first body.
+# Of each world: the direction of sight, the width of the picture in metres, how far beneath the middle of the picture the
+# ground is where one looks at it, in shares of its height, and whether the picture follows the first body.
 _VIEWS = {
-    "ant": (_OBLIQUE, 5.0, True),
-    "halfcheetah": (_SIDE, 4.0, True),
-    "hopper": (_SIDE, 3.6, True),
-    "humanoid": (_OBLIQUE, 4.6, True),
-    "humanoidstandup": (_OBLIQUE, 4.6, True),
-    "inverted_pendulum": (_SIDE, 2.6, False),
-    "inverted_double_pendulum": (_SIDE, 4.0, False),
-    "pusher": (_ABOVE, 2.4, False),
-    "reacher": (_ABOVE, 0.7, False),
-    "swimmer": (_ABOVE, 5.0, True),
-    "walker2d": (_SIDE, 3.6, True),
+    "ant": (_OBLIQUE, 5.0, 0.12, True),
+    "halfcheetah": (_SIDE, 4.0, 0.38, True),
+    "hopper": (_SIDE, 3.6, 0.38, True),
+    "humanoid": (_OBLIQUE, 4.6, 0.25, True),
+    "humanoidstandup": (_OBLIQUE, 4.6, 0.25, True),
+    "inverted_pendulum": (_SIDE, 2.6, 0.12, False),
+    "inverted_double_pendulum": (_SIDE, 4.0, 0.12, False),
+    "pusher": (_ABOVE, 2.4, 0.0, False),
+    "reacher": (_ABOVE, 0.7, 0.0, False),
+    "swimmer": (_ABOVE, 5.0, 0.0, True),
+    "walker2d": (_SIDE, 3.6, 0.38, True),
 }
 _COLORS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
 _MARKED = {"target": GREEN, "goal": GREEN, "object": RED, "fingertip": INK}
@@ -38,13 +39,11 @@ def brax(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.Im
     """Every body in a color of its own, the nearest in front, and the ground in stripes or squares of a metre, which show how
     it moves. `camera`: the place on the ground `[2]` in the middle of the picture."""
     place = cameras(environment, [state])[0] if camera is None else np.asarray(camera)
-    view, across, follows = _view(environment)
+    view, across, below, follows = _view(environment)
     model, links = environment.dynamics.sys.mj_model, state.raw.pipeline_state.x
     places, turns = np.nan_to_num(np.asarray(links.pos, float)), np.nan_to_num(np.asarray(links.rot, float))
     # The ground stays where it is in the picture; only falls and jumps move a body up and down.
-    middle = view[:, :2] @ place
-    if view is not _ABOVE:
-        middle = middle + np.asarray([0.0, across * HEIGHT / WIDTH * (0.38 if follows else 0.12)])
+    middle = view[:, :2] @ place + np.asarray([0.0, below * across * HEIGHT / WIDTH])
     scene = Scene(WIDTH / across, (float(middle[0]), float(middle[1])))
     if follows or view is _ABOVE:
         _ground(scene, view, place, across)
@@ -58,13 +57,13 @@ def brax(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.Im
 
 def cameras(environment: Any, states: list[Any]) -> list[np.ndarray]:
     """The places on the ground `[2]` to look at: one for all states where the body does not go far, else a smooth path."""
-    view, across, follows = _view(environment)
+    view, across, _, follows = _view(environment)
     if not follows:
         return [np.zeros(2)] * len(states)
     path = np.asarray([state.raw.pipeline_state.x.pos[0, :2] for state in states], float)
     if view is _SIDE:
         path = path * np.asarray([1.0, 0.0])
-    return list(followed(path, view[:, :2], across * np.asarray([0.22, 0.22 * HEIGHT / WIDTH])))
+    return list(followed(path, view[:, :2], across * np.asarray([0.22, 0.12 * HEIGHT / WIDTH])))
 
 
 def page(environment: Any, states: list[Any], fps: int | None, stride: int) -> str:
@@ -77,14 +76,14 @@ def page(environment: Any, states: list[Any], fps: int | None, stride: int) -> s
     return html.render(system, [state.raw.pipeline_state for state in states], height="100vh", colab=False)
 
 
-def _view(environment: Any) -> tuple[np.ndarray, float, bool]:
+def _view(environment: Any) -> tuple[np.ndarray, float, float, bool]:
     return _VIEWS[environment.name.split("/")[1]]
 
 
 def _ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) -> None:
     """Stripes under a line from the side, else squares as of a chessboard: a metre wide, in small pictures a tenth of one."""
     size = 1.0 if across > 2 else 0.1
-    reach = math.ceil(across / size)
+    reach = math.ceil(across / size) * (2 if view is _OBLIQUE else 1)  # what lies far behind is seen in little height
     first_x, first_y = (round(float(value) / size) for value in place)
     if view is _SIDE:
         for x in range(first_x - reach, first_x + reach + 1):
