@@ -55,6 +55,7 @@ def _board_of(space: Space, values: np.ndarray) -> Image.Image:
         return cells(np.broadcast_to(levels, (*values.shape[:2], 3)), gap=False)
     high = np.broadcast_to(space.high, values.shape).max() if isinstance(space, Box) else 1.0
     strength = np.clip(values / high if 0 < high < 1e6 else values / max(np.abs(values).max(), 1), 0, 1)
+    strength = np.where(strength > 0, 0.4 + 0.6 * strength, 0)  # what is there is seen, also where levels could be much higher
     colors = np.full((*values.shape[:2], 3), NIGHT, float)
     for channel in reversed(range(values.shape[2])):
         share = strength[..., channel, None]
