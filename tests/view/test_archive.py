@@ -168,25 +168,25 @@ def test_pictures_that_cannot_be_written(folders, tmp_path):
 
 
 def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
-    from rollax.view import overview
+    from rollax.view import lines
     from rollax.view.curves import curves_of, read_run
 
     maze = trained(tmp_path / "maze", environment="control/point-maze", arguments={"time_limit": 5}, network={"hidden": (4,)})
-    words = [overview._what_lines_are(curves_of(read_run(each))) for each in (folders["grid"], maze)]
+    words = [lines.what_lines_are(curves_of(read_run(each))) for each in (folders["grid"], maze)]
     assert words[0] == "the best elite by a closed form, which plays no episodes"
     assert words[1].startswith("mean of 4 episodes, with its")
 
 
 def test_curves_of_members_have_intervals(tmp_path):
     """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
-    from rollax.view import estimates, overview
+    from rollax.view import estimates, lines, overview
     from rollax.view.curves import curves_of, read_run
     from rollax.view.plot import plot
 
     folder = trained(tmp_path / "seeds", network={}, seeds=3)
     curves = curves_of(read_run(folder))
-    assert overview._below(curves) == ("qd_score", "QD score")
-    assert "interquartile mean of 3 seeds, with its 95 % bootstrap interval" in overview._what_lines_are(curves)
+    assert lines.below(curves) == ("qd_score", "QD score")
+    assert "interquartile mean of 3 seeds, with its 95 % bootstrap interval" in lines.what_lines_are(curves)
     figure = Figure()
     overview._returns(figure, curves, True)
     (line,), (band,) = figure.axes[1].lines, figure.axes[1].collections

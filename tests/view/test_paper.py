@@ -280,7 +280,7 @@ def test_one_seed_has_aggregates_without_intervals(variant, tmp_path):
 
 
 def test_every_metric_with_something_to_show_has_a_panel(run):
-    from rollax.view import overview
+    from rollax.view import lines, overview
 
     canvas = Canvas()
     curve = curves.curves_of(curves.read_run(run))[0]
@@ -289,7 +289,7 @@ def test_every_metric_with_something_to_show_has_a_panel(run):
     assert {"entropy", "value loss", "gradient norm", "steps per second", "training episode length"} <= shown
     assert all(axis.lines for axis in canvas.findobj(matplotlib.axes.Axes) if axis.get_visible())
     constant = {**curve.run.metrics, "entropy": np.ones_like(curve.run.metrics["entropy"])}
-    assert "entropy" not in overview._panels([curve._replace(run=curve.run._replace(metrics=constant))], [])
+    assert "entropy" not in lines.panels_of([curve._replace(run=curve.run._replace(metrics=constant))], [])
 
 
 def test_runs_in_a_folder_that_cannot_be_read_are_passed_over(variant, tmp_path):

@@ -14,7 +14,7 @@ from PIL import Image
 
 import rollax
 from rollax.errors import UsageError
-from rollax.view import curves, estimates, overview, style
+from rollax.view import curves, estimates, lines, overview, style
 from rollax.view.labels import labels
 from rollax.view.plot import plot
 
@@ -206,8 +206,8 @@ def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
     assert [line.get_label() for line in lines] == [style.frames(step) for step in steps]
     lightness = [sum(matplotlib.colors.to_rgb(line.get_color())) for line in lines]
     assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == len(lightness)
-    assert overview._earlier(1) == [] and overview._earlier(2) == [0]
-    assert overview._earlier(21) == [0, 5, 10, 14, 19] and len(overview._earlier(1000)) == overview.EARLIER
+    assert lines.earlier(1) == [] and lines.earlier(2) == [0]
+    assert lines.earlier(21) == [0, 5, 10, 14, 19] and len(lines.earlier(1000)) == lines.EARLIER
 
 
 def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):

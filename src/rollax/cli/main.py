@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import exporting, listings, plotting, runs, runs_list, training
+from rollax.cli import exporting, listings, plotting, reporting, runs, runs_list, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -16,6 +16,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax resume RUN                       go on with a run, bit for bit
   rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
   rollax plot RUN...                      draw learning curves, figures for papers, aggregates over environments, archives
+  rollax report RUN...                    one HTML page to show to others: curves to zoom, videos, settings, archives
   rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
   rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
   rollax ls [FOLDER]                      list runs: what, how far, how good, done or not
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "resume": training.resume,
     "eval": runs.evaluate,
     "plot": plotting.plot,
+    "report": reporting.report,
     "render": runs.render,
     "export": exporting.export,
     "ls": runs_list.ls,

@@ -31,29 +31,32 @@ def map_of(algorithm: Any, state: Any, config: Any, frames: int) -> Text | None:
     return drawn(values, f"archive at {frames:,} evaluations: descriptor 0 to the right, 1 upwards")
 
 
-def blocks(found: Elites, shape: tuple[int, ...] | None, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The best fitness in every block of the map, `[up to ROWS upwards, up to COLUMNS to the right]`, NaN where there is none.
+def blocks(
+    found: Elites, shape: tuple[int, ...] | None, low: np.ndarray, high: np.ndarray, most: tuple[int, int] = (COLUMNS, ROWS)
+) -> np.ndarray:
+    """The best fitness in every block of the map, `[upwards, to the right]`, NaN where there is none; `most` to the right and
+    upwards.
 
     Blocks are of whole cells of a grid `shape`, else equal parts of the bounds.
     """
     if shape is not None:
-        per_block = [-(-n // most) for n, most in zip(shape, (COLUMNS, ROWS), strict=True)]
+        per_block = [-(-n // most) for n, most in zip(shape, most, strict=True)]
         size = [-(-n // each) for n, each in zip(shape, per_block, strict=True)]
         block = np.stack(np.unravel_index(np.flatnonzero(found.mask), shape), axis=1) // per_block
     else:
-        size = [COLUMNS, ROWS]
+        size = list(most)
         share = (found.scored.descriptor[found.mask] - low) / (high - low)
         block = np.clip(np.floor(share * size), 0, np.array(size) - 1).astype(int)
     best = np.full(size, -np.inf)
     np.maximum.at(best, tuple(block.T), found.scored.fitness[found.mask])
     if shape is None and not is_population(found) and len(found.mask) <= MOST_CELLS:
-        best = np.where(best == -np.inf, _in_the_middle(found, low, high), best)
+        best = np.where(best == -np.inf, _in_the_middle(found, low, high, most), best)
     return np.where(best == -np.inf, np.nan, best).T
 
 
-def _in_the_middle(found: Elites, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The fitness of the Voronoi cell that the middle of every block is in, `[COLUMNS, ROWS]`."""
-    x, y = ((np.arange(n) + 0.5) / n for n in (COLUMNS, ROWS))
+def _in_the_middle(found: Elites, low: np.ndarray, high: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The fitness of the Voronoi cell that the middle of every block is in, `[*size]`."""
+    x, y = ((np.arange(n) + 0.5) / n for n in size)
     center = (found.center - low) / (high - low)
     away = (x[:, None, None] - center[:, 0]) ** 2 + (y[None, :, None] - center[:, 1]) ** 2
     return np.asarray(found.scored.fitness)[np.argmin(away, axis=-1)]

@@ -175,9 +175,9 @@ def trackio(project: str, name: str, config: dict[str, Any], resume: bool = Fals
     return Sink(lambda step, metrics: run.log(dict(metrics), step=int(step)), run.finish)
 
 
-def missing(package: str) -> UsageError:
-    """What to raise when a sink's package is not installed."""
-    return UsageError(f'the package {package} is not installed: pip install "rollax[{package}]"')
+def missing(package: str, extra: str | None = None) -> UsageError:
+    """What to raise when a package is not installed. `extra`: what installs it, where that has another name."""
+    return UsageError(f'the package {package} is not installed: pip install "rollax[{extra or package}]"')
 
 
 def _ends_inside_a_line(path: Path) -> bool:

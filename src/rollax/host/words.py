@@ -61,7 +61,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     if result.best is not None and spec.options.keep_best:
         lines.append(f"  best checkpoint: {spec.options.best_metric} {digits(result.best[1])} at step {result.best[0]:,}")
     if spec.own_environment or spec.network == CUSTOM:
-        return [*lines, *in_python(result, spec)]
+        return [*lines, *in_python(result.folder, result.status, spec)]
     folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
     if result.status == "stopped":
         return [*lines, f"  {rollax} resume {folder}"]
@@ -83,14 +83,14 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     ]
 
 
-def in_python(result: Result, spec: Spec) -> list[str]:
+def in_python(folder: Path | str, status: str, spec: Spec) -> list[str]:
     """What to do next with a run that was given objects, which no command has."""
     objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (spec.network == CUSTOM)
-    given = ", ".join([repr(str(result.folder)), *objects])
-    if result.status == "done":
+    given = ", ".join([repr(str(folder)), *objects])
+    if status == "done":
         following = [f"policy = rollax.load({given})", "numbers, episodes = policy.evaluate(128, jax.random.key(0))"]
     else:
-        changed = ', on_nonfinite="rollback"' if result.status == "nonfinite" else ""
+        changed = ', on_nonfinite="rollback"' if status == "nonfinite" else ""
         following = [f"rollax.resume({given}{changed})"]
     passed = " and ".join(["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM))
     return [f"  in Python, with {passed} that you passed:", *(f"    {line}" for line in following)]

@@ -67,14 +67,19 @@ def _image(axis: Any, image: np.ndarray, empty: str | None, colors: dict[str, An
     return drawn
 
 
-def _grid(axis: Any, layout: Layout, values: np.ndarray, empty: str | None, colors: dict[str, Any]) -> Any:
-    """The first dimension to the right, the second upwards; each further pair within every cell of the pair before."""
-    shape = layout.shape
-    assert shape is not None
+def image_of(shape: tuple[int, ...], values: np.ndarray) -> np.ndarray:
+    """Values by cell of a grid as rows upwards: the first dimension to the right, the second upwards; each further pair within
+    every cell of the pair before."""
     cells = values.reshape(*shape, *(1,) * (len(shape) % 2))
     order = [*range(1, cells.ndim, 2), *range(0, cells.ndim, 2)]
     height, width = (int(np.prod(cells.shape[start::2])) for start in (1, 0))
-    image = cells.transpose(order).reshape(height, width)
+    return cells.transpose(order).reshape(height, width)
+
+
+def _grid(axis: Any, layout: Layout, values: np.ndarray, empty: str | None, colors: dict[str, Any]) -> Any:
+    shape = layout.shape
+    assert shape is not None
+    image = image_of(shape, values)
     if len(shape) <= 2:
         drawn = _image(axis, image, empty, colors, _extent(layout))
         name_axes(axis, layout)

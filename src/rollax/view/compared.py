@@ -99,24 +99,36 @@ def _same_cells(a: cells.Layout, b: cells.Layout) -> bool:
     return a.shape == b.shape and np.array_equal(next(centers), next(centers))
 
 
-def _difference(figure: Any, axis: Any, comparison: Comparison, layout: cells.Layout) -> None:
-    """Cells that both have, by how much fitter the second is; those that only one has in a color of its own."""
-    from matplotlib.colors import ListedColormap, Normalize
-    from matplotlib.patches import Patch
-
+def differences(comparison: Comparison, layout: cells.Layout) -> tuple[np.ndarray, np.ndarray, float]:
+    """By cell `[C]`: by how much fitter the second is, where both have an elite; 0 where only the first has one and 1 where only
+    the second has; and how far a scale of the differences reaches."""
     size = int(np.prod(layout.shape)) if layout.shape is not None else len(layout.center if layout.center is not None else ())
     difference, only = np.full(size, np.nan), np.full(size, np.nan)
     difference[comparison.cell] = comparison.fitness_b - comparison.fitness_a
     has = [~np.isnan(fitness) for fitness in (comparison.fitness_a, comparison.fitness_b)]
     only[comparison.cell] = np.where(has[0] & has[1], np.nan, np.where(has[0], 0.0, 1.0))
     sizes = np.abs(difference[np.isfinite(difference)])
-    reach = float(np.percentile(sizes, MOST) or sizes.max() or 1.0) if sizes.size else 1.0
+    return difference, only, float(np.percentile(sizes, MOST) or sizes.max() or 1.0) if sizes.size else 1.0
+
+
+def told_of(comparison: Comparison) -> str:
+    """In words, which is fitter where."""
+    numbers = comparison.numbers()
+    fitter = f"the first is fitter in {numbers['better_a']:,}, the second in {numbers['better_b']:,}"
+    return f"{numbers['both']:,} cells in both\n{fitter}"
+
+
+def _difference(figure: Any, axis: Any, comparison: Comparison, layout: cells.Layout) -> None:
+    """Cells that both have, by how much fitter the second is; those that only one has in a color of its own."""
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.patches import Patch
+
+    difference, only, reach = differences(comparison, layout)
     drawn = cells.draw(axis, layout, difference, EMPTY, cmap=DIFFERENCE, norm=Normalize(-reach, reach))
     cells.draw(axis, layout, only, None, cmap=ListedColormap(ONLY), norm=Normalize(0, 1))
     figure.colorbar(drawn, ax=axis, label="fitness of the second minus that of the first", extend="both")
     numbers = comparison.numbers()
-    fitter = f"the first is fitter in {numbers['better_a']:,}, the second in {numbers['better_b']:,}"
-    axis.set_title(f"second minus first\n{numbers['both']:,} cells in both\n{fitter}")
+    axis.set_title(f"second minus first\n{told_of(comparison)}")
     labels = [f"only in the {name}: {numbers[key]:,}" for name, key in (("first", "only_a"), ("second", "only_b"))]
     handles = [Patch(color=color, label=label) for color, label in zip(ONLY, labels, strict=True)]
     axis.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=8)

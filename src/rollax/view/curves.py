@@ -280,6 +280,14 @@ def over_time(runs: list[Run]) -> list[Run]:
     return found
 
 
+def thinned(run: Run, most: int) -> Run:
+    """A run with at most so many of its lines of metrics, evenly spread, the first and the last among them."""
+    if run.step.size <= most:
+        return run
+    lines = np.linspace(0, run.step.size - 1, most).round().astype(int)
+    return run._replace(step=run.step[lines], time=run.time[lines], metrics={n: x[lines] for n, x in run.metrics.items()})
+
+
 def smooth(run: Run, number: int) -> Run:
     """A run whose numbers are means of so many neighboring points."""
     return run._replace(

@@ -9,6 +9,16 @@ from rollax.populations.evolution import Range
 
 OTHERS = "#B8B8B8"  # of members that have no descendant at the end
 COLUMNS = 4
+WORDS = "settings that evolve: colored what the members of the end come from, black the best of them; dots are new copies"
+
+
+class Piece(NamedTuple):
+    """A member from one generation to the next, or to the end."""
+
+    steps: tuple[int, int]
+    value: float  # of a setting
+    before: float | None  # of the parent, where the member is a new copy
+    heirs: np.ndarray  # the members of the end that come from it
 
 
 class History(NamedTuple):
@@ -60,49 +70,68 @@ def draw(figure: Any, told: History, ranges: dict[str, Range], end: int, chosen:
     """
     count = len(ranges) + 1
     axes = figure.subplots(rows(ranges), min(COLUMNS, count), squeeze=False, sharex=True).ravel()
-    line = ancestors(told.parent)
     for axis, (name, span) in zip(axes, ranges.items(), strict=False):
-        _settings(axis, told, told.settings[name], line, end, chosen)
+        _settings(axis, told, told.settings[name], end, chosen)
         axis.set_yscale(span.scale)
         axis.set_title(name.replace("_", " "), loc="left", fontsize=9)
         label(axis)
-    _fitness(axes[count - 1], told, line, chosen)
+    _fitness(axes[count - 1], told, chosen)
     axes[count - 1].set_title("return in training", loc="left", fontsize=9)
     label(axes[count - 1])
     for axis in axes[count:]:
         axis.set_visible(False)
-    words = "settings that evolve: colored what the members of the end come from, black the best of them; dots are new copies"
-    figure.suptitle(words, fontsize=8, color="#555555", x=0.01, ha="left")
+    figure.suptitle(WORDS, fontsize=8, color="#555555", x=0.01, ha="left")
 
 
-def _settings(axis: Any, told: History, values: np.ndarray, line: np.ndarray, end: int, chosen: int) -> None:
+def pieces(told: History, values: np.ndarray, end: int) -> list[Piece]:
+    """Of a setting `[G, P]` what each member had while it lived."""
+    ends, line, found = np.append(told.step[1:], max(end, told.step[-1])), ancestors(told.parent), list[Piece]()
+    for number, member in np.ndindex(*values.shape):
+        source = told.parent[number, member]
+        before = float(values[number - 1, source]) if number and source != member else None
+        steps = int(told.step[number]), int(ends[number])
+        found.append(Piece(steps, float(values[number, member]), before, np.flatnonzero(line[number] == member)))
+    return found
+
+
+def scores(told: History) -> list[Piece]:
+    """The fitness of each member at the end of each generation."""
+    line, number = ancestors(told.parent), len(told.step)
+    # Members before a generation are those after the one before it.
+    return [
+        Piece((int(told.step[k]),) * 2, float(told.fitness[k, m]), None, np.flatnonzero(line[k - 1] == m))
+        for k in range(1, number)
+        for m in range(told.fitness.shape[1])
+    ]
+
+
+def of_best(told: History, chosen: int) -> np.ndarray:
+    """The fitness of the ancestors of a member at the end of each generation, `[G - 1]`."""
+    line = ancestors(told.parent)
+    return np.array([told.fitness[number, line[number - 1, chosen]] for number in range(1, len(told.step))])
+
+
+def _settings(axis: Any, told: History, values: np.ndarray, end: int, chosen: int) -> None:
     """Level while a member lives; where it becomes a copy, from its parent's value to its own."""
-    ends, colors = np.append(told.step[1:], max(end, told.step[-1])), _colors(line[0])
-    for number in range(len(values)):
-        for member in range(values.shape[1]):
-            heirs = np.flatnonzero(line[number] == member)
-            style = _style(heirs, chosen, colors)
-            axis.plot((told.step[number], ends[number]), (values[number, member],) * 2, **style)
-            source = told.parent[number, member]
-            if number and source != member:
-                copied = values[number - 1, source], values[number, member]
-                axis.plot((told.step[number],) * 2, copied, **{**style, "linewidth": style["linewidth"] / 2})
-                axis.plot(told.step[number], copied[1], marker="o", markersize=2, **style)
+    colors = founders(told)
+    for piece in pieces(told, values, end):
+        line = style(piece.heirs, chosen, colors)
+        axis.plot(piece.steps, (piece.value,) * 2, **line)
+        if piece.before is not None:
+            axis.plot((piece.steps[0],) * 2, (piece.before, piece.value), **{**line, "linewidth": line["linewidth"] / 2})
+            axis.plot(piece.steps[0], piece.value, marker="o", markersize=2, **line)
 
 
-def _fitness(axis: Any, told: History, line: np.ndarray, chosen: int) -> None:
+def _fitness(axis: Any, told: History, chosen: int) -> None:
     """What selection went by: points, because a place may hold another member at each generation."""
-    colors = _colors(line[0])
-    for number in range(1, len(told.step)):
-        for member in range(told.fitness.shape[1]):
-            # Members before this generation are those after the one before it.
-            style = _style(np.flatnonzero(line[number - 1] == member), chosen, colors)
-            axis.plot(told.step[number], told.fitness[number, member], ".", **{**style, "markersize": 4})
-    of_best = [told.fitness[number, line[number - 1, chosen]] for number in range(1, len(told.step))]
-    axis.plot(told.step[1:], of_best, color="black", linewidth=1.2, zorder=4)
+    colors = founders(told)
+    for piece in scores(told):
+        axis.plot(piece.steps[0], piece.value, ".", **{**style(piece.heirs, chosen, colors), "markersize": 4})
+    axis.plot(told.step[1:], of_best(told, chosen), color="black", linewidth=1.2, zorder=4)
 
 
-def _style(heirs: np.ndarray, chosen: int, colors: dict[int, Any]) -> dict[str, Any]:
+def style(heirs: np.ndarray, chosen: int, colors: dict[int, Any]) -> dict[str, Any]:
+    """How a member is drawn of which these come, in the words of matplotlib."""
     if chosen in heirs:
         return {"color": "black", "linewidth": 1.8, "zorder": 4}
     if heirs.size:
@@ -110,10 +139,11 @@ def _style(heirs: np.ndarray, chosen: int, colors: dict[int, Any]) -> dict[str, 
     return {"color": OTHERS, "linewidth": 0.7, "zorder": 2}
 
 
-def _colors(first: np.ndarray) -> dict[int, Any]:
+def founders(told: History) -> dict[int, Any]:
     """By member of the end, a color for each first member that several may come from."""
     from matplotlib import colormaps
 
-    founders = list(dict.fromkeys(first.tolist()))
-    colors = colormaps["viridis"](np.linspace(0.1, 0.9, len(founders)))
-    return {member: colors[founders.index(founder)] for member, founder in enumerate(first.tolist())}
+    first = ancestors(told.parent)[0].tolist()
+    distinct = list(dict.fromkeys(first))
+    colors = colormaps["viridis"](np.linspace(0.1, 0.9, len(distinct)))
+    return {member: colors[distinct.index(founder)] for member, founder in enumerate(first)}

@@ -1,22 +1,16 @@
 """The figure of runs by themselves: returns above, and small panels of all that the algorithm logs beneath."""
 
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rollax.host.lineage import read as read_lineage
 from rollax.host.settings import entry
-from rollax.view import estimates, lineage
-from rollax.view.curves import PANELS, STEPS, Curve, has, metric, title
+from rollax.view import estimates, lineage, lines
+from rollax.view.curves import Curve, has, title
 from rollax.view.style import frames, ticks_of_steps
 
-TRAINING = "episode_return", "training return"
-EARLIER = 5  # evaluations before the last whose adaptation is shown
 MOST_PANELS = 20
-ELSEWHERE = ("episode_return", "gradient_steps")  # drawn above, or a count that says little
 
 
 def fill(figure: Any, curves: list[Curve]) -> list[str]:
@@ -34,21 +28,16 @@ def fill(figure: Any, curves: list[Curve]) -> list[str]:
 def _one_environment(figure: Any, curves: list[Curve]) -> list[str]:
     """Returns above, the small panels of metrics beneath, and of a single run that evolves its settings under those."""
     run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
-    told = None
-    if is_single and run.spec.evolve and run.axis == STEPS:
-        told = lineage.history(read_lineage(run.folder), run.spec.evolve)
-    found = _panels(curves, [f"evolve/{name}" for name in run.spec.evolve] if told else [])
+    evolved = lines.evolution(run) if is_single else None
+    found = lines.panels_of(curves, [f"evolve/{name}" for name in run.spec.evolve] if evolved else [])
     panels, others = found[:MOST_PANELS], found[MOST_PANELS:]
     rows = -(-len(panels) // 4)
     has_trials = _have_trials(curves)
-    heights = 6.0, max(1.9 * rows, 0.01), *((2.1 * lineage.rows(run.spec.evolve) + 0.2,) if told else ())
+    heights = 6.0, max(1.9 * rows, 0.01), *((2.1 * lineage.rows(run.spec.evolve) + 0.2,) if evolved else ())
     figure.set_size_inches(13 if has_trials else 10, 0.4 + sum(heights))
     returns, small, *under = figure.subfigures(len(heights), 1, height_ratios=heights)
-    if told:
-        last = run.returns[-1].mean(axis=-1) if run.eval_step.size else np.zeros(0)
-        end = int(max(run.step.max(initial=0), told.step[-1]))
-        chosen = lineage.best(told, last if run.spec.options.best_mode == "max" else -last)
-        lineage.draw(under[0], told, run.spec.evolve, end, chosen, lambda axis: _finish(axis, "", small=True))
+    if evolved:
+        lineage.draw(under[0], *evolved, lambda axis: _finish(axis, "", small=True))
     if has_trials:
         returns, adaptation = returns.subfigures(1, 2, width_ratios=(8, 5))
         _adaptation(adaptation.subplots(), curves, is_wide=True)
@@ -60,19 +49,6 @@ def _one_environment(figure: Any, curves: list[Curve]) -> list[str]:
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     return [f"not drawn, for want of space: {', '.join(others)}; --only NAME... draws what it names"] if others else []
-
-
-def _panels(curves: list[Curve], drawn: list[str]) -> list[str]:
-    """The metrics that have something to show: finite numbers that are not the same all along."""
-    names = dict.fromkeys([*PANELS, *(name for curve in curves for name in curve.run.metrics)])
-    elsewhere = {*ELSEWHERE, *drawn, _below(curves)[0]}
-    return [name for name in names if name not in elsewhere and _changes([metric(curve, name) for curve in curves])]
-
-
-def _changes(values: list[np.ndarray]) -> bool:
-    """Whether there is more to see than one number; a run of one line has no more than that."""
-    finite = np.concatenate([each[np.isfinite(each)] for each in values])
-    return bool(finite.size and (finite.min() < finite.max() or max(map(len, values)) == 1))
 
 
 def _several_environments(figure: Any, curves: list[Curve], environments: list[str]) -> None:
@@ -97,48 +73,24 @@ def _algorithms(curves: list[Curve]) -> str:
     return ", ".join(dict.fromkeys(curve.run.spec.algorithm for curve in curves))
 
 
-def _below(curves: list[Curve]) -> tuple[str, str]:
-    """The metric beneath the return in evaluation, and what it is called."""
-    return ("qd_score", "QD score") if all(has(curve.run, "qd_score") for curve in curves) else TRAINING
-
-
 def _returns(figure: Any, curves: list[Curve], is_wide: bool) -> None:
     """Return in evaluation and, beneath it, in training, or the QD score where there is an archive; whichever there is."""
-    name, label = _below(curves)
+    name, label = lines.below(curves)
     parts = [any(curve.run.eval_step.size for curve in curves), any(has(curve.run, name) for curve in curves)]
     number = max(1, sum(parts))
     axes = figure.subplots(number, 1, height_ratios=(3, 2)[:number], sharex=True, squeeze=False)[:, 0]
     if parts[0] or not parts[1]:
-        for curve in curves:
-            _draw(axes[0], curve, curve.run.eval_step, curve.run.returns[:, curve.members], estimates.interval, "o")
+        for line in lines.of_evaluations(curves):
+            _draw(axes[0], line, "o")
         axes[0].set_ylabel("evaluation return")
         _finish(axes[0], "nothing to draw yet")
     if parts[1]:
-        band = estimates.middle_half if name in TRAINING else estimates.interval
-        for curve in curves:
-            _draw(axes[-1], curve, curve.run.step, metric(curve, name)[:, :, None], band, "")
+        for line in lines.of_training(curves):
+            _draw(axes[-1], line)
         axes[-1].set_ylabel(label)
         _finish(axes[-1], "nothing to draw yet")
-    axes[0].set_title(textwrap.fill(_what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left")
+    axes[0].set_title(textwrap.fill(lines.what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left")
     axes[-1].set_xlabel(" or ".join(dict.fromkeys(curve.run.axis for curve in curves)))
-
-
-def _what_lines_are(curves: list[Curve]) -> str:
-    """In words, for every reader of the figure."""
-    counts = sorted({len(curve.members) for curve in curves})
-    episodes = sorted({curve.run.returns.shape[2] for curve in curves if curve.run.eval_step.size})
-    words, is_closed_form = [], all(curve.run.is_closed_form for curve in curves)
-    if counts[0] == 1 and episodes and not is_closed_form:
-        what = "trials" if all(curve.run.trials.size for curve in curves) else "episodes"
-        words.append(f"mean of {' or '.join(map(str, episodes))} {what}")
-    if counts[-1] > 1:
-        what = "members" if any(curve.run.spec.evolve for curve in curves) else "seeds"
-        words.append(f"interquartile mean of {' or '.join(str(n) for n in counts if n > 1)} {what}")
-    if not words:
-        return "the best elite by a closed form, which plays no episodes" if is_closed_form else ""
-    others = "training return and small panels" if _below(curves) == TRAINING else "small panels"
-    quartiles = f"; {others}: with the middle half" if counts[-1] > 1 else ""
-    return f"{', '.join(words)}, with its 95 % bootstrap interval{quartiles}"
 
 
 def _have_trials(curves: list[Curve]) -> bool:
@@ -154,10 +106,10 @@ def _adaptation(axis: Any, curves: list[Curve], is_wide: bool) -> None:
             continue
         episodes, labels = np.arange(1, trials.shape[1] + 1), [frames(float(f"{step:.3g}")) for step in curve.run.eval_step]
         # An evaluation right before the one at the end would have the same label and the same line.
-        for index in (i for i in _earlier(len(trials)) if is_single and labels[i] != labels[-1]):
+        for index in (i for i in lines.earlier(len(trials)) if is_single and labels[i] != labels[-1]):
             faint = curve._replace(color=_faint(curve.color, 0.25 + 0.45 * (index + 1) / len(trials)))
-            _draw(axis, faint, episodes, trials[index], estimates.middle, "", labels[index])
-        _draw(axis, curve, episodes, trials[-1], estimates.interval, "o", labels[-1])
+            _draw(axis, lines.line(faint, episodes, trials[index], estimates.middle), label=labels[index])
+        _draw(axis, lines.line(curve, episodes, trials[-1], estimates.interval), "o", labels[-1])
     words = "last evaluation with its 95 % bootstrap interval" + (", fainter those before" if is_single else "")
     axis.set_title(textwrap.fill(words, 80 if is_wide else 52), fontsize=8, color="#555555", loc="left")
     axis.set_xlabel("episode of the trial")
@@ -170,11 +122,6 @@ def _adaptation(axis: Any, curves: list[Curve], is_wide: bool) -> None:
         axis.legend(title=textwrap.fill(curves[0].run.axis, 14), fontsize=8, title_fontsize=8, reverse=True, **place)
 
 
-def _earlier(count: int) -> list[int]:
-    """Evaluations before the last of `count`, evenly spread and the first among them."""
-    return sorted({round(index) for index in np.linspace(0, count - 2, min(EARLIER, count - 1))})
-
-
 def _faint(color: Any, share: float) -> tuple[float, ...]:
     """That much of the color on white: transparent lines would show each other."""
     from matplotlib.colors import to_rgb
@@ -183,53 +130,28 @@ def _faint(color: Any, share: float) -> tuple[float, ...]:
 
 
 def _panel(axis: Any, curves: list[Curve], name: str) -> None:
-    drawn: list[Path] = []
-    for curve in curves:
-        values = metric(curve, name)
-        is_common = name in curve.run.metrics and curve.run.metrics[name].shape[1] < curve.run.size
-        if is_common and curve.run.folder in drawn:
-            continue
-        drawn.append(curve.run.folder)
-        is_of_all = is_common and len(curve.members) < curve.run.size
-        shown = curve._replace(color="#555555", dash="-") if is_of_all else curve
-        _draw(axis, shown, curve.run.step, values[:, :, None], estimates.middle_half, "")
+    found = lines.of_metric(curves, name)
+    for line in found:
+        _draw(axis, line)
     unit = entry(curves[0].run.spec.algorithm).unit
     axis.set_title(title(name, unit), loc="left", fontsize=9)
-    if _spans_decades(axis):
+    if lines.spans_decades([line.middle for line in found]):
         axis.set_yscale("log")
     _finish(axis, "no finite values", small=True, is_count=name == "steps_per_second")
 
 
-def _draw(
-    axis: Any,
-    curve: Curve,
-    steps: np.ndarray,
-    values: np.ndarray,
-    of: Callable[[np.ndarray], estimates.Estimate],
-    marker: str,
-    label: str | None = None,
-) -> None:
-    """One line with its band, from values `[K, p, N]`; points without any finite value are left out."""
-    finite = [k for k in range(len(steps)) if np.isfinite(values[k]).any()]
-    if not finite:
+def _draw(axis: Any, line: lines.Line | None, marker: str = "", label: str | None = None) -> None:
+    """One line with its band, if there is any."""
+    if line is None:
         return
-    line, low, high = np.array([of(values[k]) for k in finite]).T
-    x = steps[finite]
-    marker = marker or ("o" if len(finite) == 1 else "")
-    width = 1.8 if values.shape[2] > 1 else 1.2
-    style: Any = {"color": curve.color, "linewidth": width, "marker": marker, "markersize": 3.5}
-    axis.plot(x, line, curve.dash, **style, zorder=3, label=label)
-    if len(finite) == 1:
-        axis.vlines(x, low, high, color=curve.color, alpha=0.5, linewidth=2)
-    elif np.any(high > low):
-        axis.fill_between(x, low, high, color=curve.color, alpha=0.18, linewidth=0)
-
-
-def _spans_decades(axis: Any) -> bool:
-    """Whether a panel's values are positive and so far apart that a linear axis would show the largest only."""
-    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines] or [np.zeros(0)])
-    values = values[np.isfinite(values)]
-    return bool(values.size > 1 and values.min() > 0 and np.quantile(values, 0.95) > 50 * np.quantile(values, 0.05))
+    curve, is_single = line.curve, len(line.x) == 1
+    width = 1.8 if line.has_episodes else 1.2
+    style: Any = {"color": curve.color, "linewidth": width, "marker": marker or ("o" if is_single else ""), "markersize": 3.5}
+    axis.plot(line.x, line.middle, curve.dash, **style, zorder=3, label=label)
+    if is_single:
+        axis.vlines(line.x, line.low, line.high, color=curve.color, alpha=0.5, linewidth=2)
+    elif np.any(line.high > line.low):
+        axis.fill_between(line.x, line.low, line.high, color=curve.color, alpha=0.18, linewidth=0)
 
 
 def _finish(axis: Any, when_empty: str, small: bool = False, is_count: bool = False) -> None:

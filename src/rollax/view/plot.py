@@ -84,7 +84,7 @@ def draw(
         raise UsageError("there is nothing to plot: name one run or more")
     folders = find(given, tell)
     target = _target(folders, out, "paper.png" if figure.is_for_paper else "")
-    found = together(_read(folders, tell), tell)
+    found = together(read(folders, tell), tell)
     check_names(found, figure.only)
     found = [smooth(run, figure.smooth) for run in (over_time(found) if figure.x == "time" else found)]
     curves = curves_of(found, figure.label)
@@ -97,7 +97,7 @@ def draw(
     return list(files)
 
 
-def _read(folders: list[Path], tell: Callable[[str], object]) -> list[Run]:
+def read(folders: list[Path], tell: Callable[[str], object]) -> list[Run]:
     """All runs; one that cannot be read, or that has only just begun, is passed over as long as there are others."""
     read, errors = list[Run](), list[UsageError]()
     for folder in folders:
@@ -120,9 +120,14 @@ def _target(runs: list[Path], out: Path | str | None, name: str) -> Path:
         return Path(out)
     if len(runs) == 1:
         return runs[0] / "figures" / (name or "curves.png")
-    stem = Path(name or "comparison.png").stem
-    names = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
-    return Path(f"{next(each for each in names if not any(Path(each + ending).exists() for ending in ENDINGS))}.png")
+    return free(Path(name or "comparison.png"), ENDINGS)
+
+
+def free(path: Path, endings: tuple[str, ...]) -> Path:
+    """The path, or with a number in its name the first of which no file is there yet that ends in one of these."""
+    names = (path.stem if number == 1 else f"{path.stem}-{number}" for number in itertools.count(1))
+    stem = next(each for each in names if not any(path.with_name(each + ending).exists() for ending in endings))
+    return path.with_name(stem + path.suffix)
 
 
 def _drawn(curves: list[Curve], figure: Figure, suffix: str) -> tuple[bytes, dict[str, bytes], list[str]]:
