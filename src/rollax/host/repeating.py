@@ -13,7 +13,7 @@ from rollax.errors import UsageError
 from rollax.host.options import RunOptions
 from rollax.host.settings import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, entry, preset, settings_of
 
-HOST_ONLY = ("run_dir",)  # options that say nothing of what is learnt or measured
+ELSEWHERE = ("run_dir", "tensorboard", "wandb", "trackio")  # where things go says nothing of what is learnt or measured
 ENVIRONMENTS = ("env.", "eval-env.")
 
 
@@ -44,7 +44,7 @@ def settings(spec: Spec) -> list[Setting]:
     kinds, tuned = entry(spec.algorithm), preset(spec.algorithm, spec.environment)
     options, plain = spec.options, RunOptions()
     found = [Setting("total_steps", options.total_steps, tuned.total_steps or DEFAULT_TOTAL_STEPS, DEFAULT_TOTAL_STEPS)]
-    names = [field.name for field in dataclasses.fields(RunOptions) if field.name not in ("total_steps", *HOST_ONLY)]
+    names = [field.name for field in dataclasses.fields(RunOptions) if field.name not in ("total_steps", *ELSEWHERE)]
     found += [Setting(name, getattr(options, name), getattr(plain, name), getattr(plain, name)) for name in names]
     config = settings_of("config", kinds.config, tuned.config, None)
     found += _fields("config.", spec.config, checked(config), kinds.config())

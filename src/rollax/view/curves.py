@@ -189,7 +189,7 @@ def together(runs: list[Run], tell: Callable[[str], object] = silent) -> list[Ru
     """
     experiments: dict[str, list[Run]] = {}
     for index, run in enumerate(runs):
-        key = repr(_experiment(run)) if not run.spec.evolve else str(index)  # members that evolve depend on each other
+        key = repr(experiment(run)) if not run.spec.evolve else str(index)  # members that evolve depend on each other
         experiments.setdefault(key, []).append(run)
     alike = {id(run): group for group in experiments.values() for run in group}
     found: dict[int, Run] = {}
@@ -203,7 +203,7 @@ def together(runs: list[Run], tell: Callable[[str], object] = silent) -> list[Ru
     return list(found.values())
 
 
-def _experiment(run: Run) -> dict[str, Any]:
+def experiment(run: Run) -> dict[str, Any]:
     """All that runs of one experiment have in common."""
     spec = run.spec
     common = ("algorithm", "environment", "arguments", "config", "network", "sweep", "eval_arguments", "opponents")

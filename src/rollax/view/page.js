@@ -3,7 +3,8 @@ const page = JSON.parse(document.getElementById("data").textContent);
 const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 const hidden = new Set();
 for (const [id, chart] of Object.entries(page.charts)) {
-  Plotly.newPlot(id, chart.data, { ...chart.layout, template: page.template }, config);
+  const buttons = chart.layout.height >= page.template.layout.height; // which would cover a small chart
+  Plotly.newPlot(id, chart.data, { ...chart.layout, template: page.template }, { ...config, displayModeBar: buttons });
 }
 
 // A name of a legend hides its lines in every chart, and shows them again.

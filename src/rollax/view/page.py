@@ -13,6 +13,7 @@ from rollax.host.logging import missing
 from rollax.version import __version__
 from rollax.view.style import STYLE
 
+BUTTONS = 300  # pixels of height from which a chart has a row of buttons above it
 DIGITS = 7  # of numbers in charts, as many as a float32 has
 # What the browser may do: run what is in the page, and load nothing.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; media-src data:"
@@ -33,7 +34,8 @@ TEMPLATE: dict[str, Any] = {
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif", "size": 12, "color": "#444444"},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
-        "margin": {"l": 50, "r": 12, "t": 8, "b": 40},
+        "height": BUTTONS,
+        "margin": {"l": 50, "r": 12, "t": 10, "b": 40},
         "hovermode": "closest",
         "hoverlabel": {"namelength": -1},
         "showlegend": False,
@@ -85,7 +87,7 @@ def document(title: str, subtitle: str, sections: Iterable[Section], notes: Sequ
     bodies = [_body(section, number, charts) for number, section in enumerate(shown)]
     links = "".join(f'<a href="#part-{number}">{text(section.title)}</a>' for number, section in enumerate(shown))
     told = f'<div class="notes"><ul>{"".join(f"<li>{text(note)}</li>" for note in notes)}</ul></div>' if notes else ""
-    drawn = {name: {"data": chart.data, "layout": {"height": chart.height, **chart.layout}} for name, chart in charts.items()}
+    drawn = {name: {"data": chart.data, "layout": _layout(chart)} for name, chart in charts.items()}
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -101,6 +103,11 @@ def document(title: str, subtitle: str, sections: Iterable[Section], notes: Sequ
         f"<script>{_inert(plotly())}</script>\n<script>\n{_inert(_file('page.js'))}</script>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
+
+
+def _layout(chart: Chart) -> dict[str, Any]:
+    margin = {"margin": {**TEMPLATE["layout"]["margin"], "t": 30}} if chart.height >= BUTTONS else {}
+    return {"height": chart.height, **margin, **chart.layout}
 
 
 def _body(section: Section, number: int, charts: dict[str, Chart]) -> str:

@@ -56,7 +56,9 @@ def report(
     target = _target(folders, out)
     found = read(folders, note)
     folders = list(dict.fromkeys(run.folder for run in found))  # those that could be read
-    told = [report_facts.read(folder, name) for folder, name in zip(folders, report_facts.names(folders), strict=True)]
+    closed = {run.folder for run in found if run.is_closed_form}
+    named = zip(folders, report_facts.names(folders), strict=True)
+    told = [report_facts.read(folder, name, folder in closed) for folder, name in named]
     if render:
         for each in told:
             _render(each, note)
@@ -65,7 +67,8 @@ def report(
     if longest > report_curves.MOST_POINTS:
         note(f"of {longest:,} lines of metrics every line of a chart has {report_curves.MOST_POINTS:,}, evenly spread")
     curves = curves_of([thinned(run, report_curves.MOST_POINTS) for run in whole], label)
-    sections = _sections(told, curves, whole, note)
+    sections = [report_facts.about(told, {run.folder: report_curves.lines_of(run, curves) for run in found})]
+    sections += _sections(told, curves, whole, note)
     title = f"{_all(each.spec.algorithm for each in told)} on {_all(each.spec.environment for each in told)}"
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     which = told[0].name if len(told) == 1 else f"{len(told)} runs"
@@ -87,7 +90,7 @@ def _all(names: Iterable[str]) -> str:
 
 
 def _sections(told: list[Told], curves: list[Curve], runs: list[Run], note: Callable[[str], object]) -> list[Section]:
-    """All parts of the page that there is something to show in."""
+    """All further parts of the page that there is something to show in."""
     drawn, left_out = report_curves.section(curves)
     for words in left_out:
         note(words)
@@ -106,7 +109,7 @@ def _sections(told: list[Told], curves: list[Curve], runs: list[Run], note: Call
         Section("Archive" if len(told) == 1 else "Archives", _archives(told, note)),
     ]
     ends = [report_facts.settings(told), report_facts.machines(told), report_facts.repeat(told)]
-    return [report_facts.about(told), drawn, *(each for each in optional if each.parts), *ends]
+    return [drawn, *(each for each in optional if each.parts), *ends]
 
 
 def _archives(told: list[Told], note: Callable[[str], object]) -> list[str | list[Chart]]:

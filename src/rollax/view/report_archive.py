@@ -20,7 +20,7 @@ from rollax.view.report_curves import color
 
 MOST_HOVERED = 20_000  # cells that say which they are
 MOST_CELLS = 90_000  # of more the best of blocks of cells is drawn
-MOST_DOTS = 4000
+MOST_DOTS, FEW_DOTS = 4000, 1200
 BLOCKS = 300, 300
 HIGH = 430
 
@@ -68,7 +68,7 @@ def over_descriptors(
     places = np.asarray(found.scored.descriptor)[order]
     told = [_told(descriptor, name, value) for descriptor, value in zip(places, values[order], strict=True)]
     dots = {"type": "scatter", "mode": "markers", "text": told, "hoverinfo": "text"}
-    dots |= {"marker": {"color": numbers(values[order]), "size": 5, **scale}}
+    dots |= {"marker": {"color": numbers(values[order]), "size": 8 if len(order) <= FEW_DOTS else 5, **scale}}
     dimensions = places.shape[1]
     if dimensions == 1:
         axes = {"xaxis": _axis(layout, 0), "yaxis": {"title": {"text": text(name)}}}
@@ -175,7 +175,7 @@ def comparison(first: Policy, second: Policy, names: tuple[str, str], tell: Call
     where = elites.best_of_cells(elites.of_policy(first))
     if layout.center is not None:  # dots are in the middle of the cells
         where = where._replace(scored=where.scored._replace(descriptor=np.asarray(layout.center)))
-    scale = {"colorscale": "RdBu", "reversescale": False, **({"cmin": -reach, "cmax": reach} if layout.shape is None else {})}
+    scale = {"colorscale": compared.DIFFERENCE, "reversescale": True, **({"cmin": -reach, "cmax": reach} if layout.shape is None else {})}
     scale |= {"zmin": -reach, "zmax": reach} if layout.shape is not None else {}
     (chart, *_) = over_descriptors(f"{names[1]} minus {names[0]}", where, layout, difference, "difference", **scale)
     words = compared.told_of(found).replace("\n", ", ")

@@ -9,7 +9,7 @@ import numpy as np
 from rollax.host.logging import in_section
 from rollax.host.settings import entry
 from rollax.view import estimates, lines
-from rollax.view.curves import Curve, has, metric, title
+from rollax.view.curves import Curve, Run, experiment, has, metric, title
 from rollax.view.page import Chart, Name, Section, heading, legend, numbers, paragraph, text
 from rollax.view.style import frames
 
@@ -17,9 +17,11 @@ MOST_POINTS = 2000  # of a line; a run usually writes 500
 MOST_PANELS = 60
 MOST_MEMBERS = 64  # of a line that are drawn one by one
 MOST_BINS = 40
+MOST_NAMED = 3  # lines of a run
 MOST_HISTOGRAMS = 4  # of lines; of more there are boxes
 DASHES = {"-": ("solid", "solid"), "--": ("dash", "dashed"), ":": ("dot", "dotted"), "-.": ("dashdot", "dashed")}
 EVALUATIONS = {"first": "#999999", "best": "#E69F00", "last": "#0072B2"}
+HOW = "Drag over a chart to zoom, double-click to see all of it again{}."
 MEMBERS = "members"  # the group of their lines
 SECTIONS = {"train": "In training", "losses": "Losses", "time": "Speed"}
 
@@ -32,9 +34,9 @@ def color(value: Any) -> str:
 
 def section(curves: list[Curve]) -> tuple[Section, list[str]]:
     """All that is drawn over steps, and what is left out, in words."""
-    parts, notes = list[str | list[Chart]](), list[str]()
-    if names := _names(curves):
-        parts.append(legend(names))
+    names, notes = _names(curves), list[str]()
+    parts = list[str | list[Chart]]([paragraph(HOW.format("; a name hides its lines in all charts" if names else ""))])
+    parts += [legend(names)] if names else []
     environments = list(dict.fromkeys(curve.run.spec.environment for curve in curves))
     for environment in environments:
         chosen = [curve for curve in curves if curve.run.spec.environment == environment]
@@ -55,6 +57,13 @@ def section(curves: list[Curve]) -> tuple[Section, list[str]]:
 def groups(curves: list[Curve]) -> dict[str, str]:
     """By label, the group of its lines."""
     return {label: f"line-{index}" for index, label in enumerate(dict.fromkeys(curve.label for curve in curves))}
+
+
+def lines_of(run: Run, curves: list[Curve]) -> str:
+    """The labels of the lines that a run is in, also together with runs of other seeds."""
+    own = [c.label for c in curves if c.run.folder == run.folder or repr(experiment(c.run)) == repr(experiment(run))]
+    found = list(dict.fromkeys(own))
+    return ", ".join(found) if len(found) <= MOST_NAMED else f"{len(found)} lines"
 
 
 def _names(curves: list[Curve]) -> list[Name]:
@@ -89,13 +98,16 @@ def _returns(curves: list[Curve]) -> list[Chart]:
 def _panels(curves: list[Curve]) -> tuple[list[str | list[Chart]], list[str]]:
     """The small charts, in the sections that dashboards show metrics in."""
     known, axis = groups(curves), " or ".join(dict.fromkeys(curve.run.axis for curve in curves))
-    names, unit = lines.panels_of(curves, []), entry(curves[0].run.spec.algorithm).unit
+    run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
+    elsewhere = [f"evolve/{name}" for name in run.spec.evolve] if is_single and lines.evolution(run) else []
+    names, unit = lines.panels_of(curves, elsewhere), entry(curves[0].run.spec.algorithm).unit
     parts, sections = list[str | list[Chart]](), dict[str, list[Chart]]()
     for name in names[:MOST_PANELS]:
         found = lines.of_metric(curves, name)
         chart = _chart(title(name, unit), found, known, axis, [], "", 210)
         if lines.spans_decades([line.middle for line in found]):
-            chart.layout["yaxis"] = {**chart.layout["yaxis"], "type": "log"}
+            is_large = min(line.middle.min() for line in found) >= 1
+            chart.layout["yaxis"] = {"type": "log", **({"tickformat": "~s"} if is_large else {})}
         sections.setdefault(in_section(name).partition("/")[0], []).append(chart)
     for key, words in SECTIONS.items():
         parts += [heading(words), sections[key]] if key in sections else []
@@ -200,7 +212,7 @@ def evaluations(curves: list[Curve], best: dict[Path, int | None]) -> list[str |
     if len(played) > MOST_HISTOGRAMS:
         boxes = [_boxes([c for c in played if c.run.spec.environment == name], name, len(environments) > 1) for name in environments]
         return [paragraph("The last evaluation: each box has the middle half of the episodes of all members."), boxes]
-    parts: list[str | list[Chart]] = [legend([Name(which, f"{which} evaluation", shade) for which, shade in EVALUATIONS.items()])]
+    parts = list[list[Chart]]()
     drawn = set[tuple[Path, int]]()  # lengths are those of all types of agents
     for curve in played:
         label = f": {curve.label}" if len(played) > 1 else ""
@@ -213,7 +225,8 @@ def evaluations(curves: list[Curve], best: dict[Path, int | None]) -> list[str |
             charts.append(_histogram(f"Length{label}{where}", curve, curve.run.evaluated["length"], which))
         drawn.add(key)
         parts.append(charts)
-    return parts
+    used = {trace["meta"][0] for charts in parts for chart in charts for trace in chart.data}
+    return [legend([Name(which, f"{which} evaluation", shade) for which, shade in EVALUATIONS.items() if which in used]), *parts]
 
 
 def _chosen(curve: Curve, best: int | None) -> dict[str, int]:
@@ -234,7 +247,7 @@ def _histogram(name: str, curve: Curve, values: np.ndarray, which: dict[str, int
     for key, sample in samples.items():
         counts = np.histogram(sample, edges)[0]
         also = [other for other, index in which.items() if index == which[key] and other != key]
-        told = " and ".join([*also, key]) + f", step {frames(float(curve.run.eval_step[which[key]]))}"
+        told = " and ".join([*also, key]) + f", step {curve.run.eval_step[which[key]]:,}"
         spans = [f"{a:.5g} to {b:.5g}: {n} episodes" for a, b, n in zip(edges[:-1], edges[1:], counts.tolist(), strict=True)]
         traces.append(
             {

@@ -3,7 +3,7 @@
 import datetime
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from rollax.host.settings import Spec, entry
 from rollax.typed import shown
 from rollax.view.page import Section, code, facts, heading, paragraph, table
 
+OF_RETURNS = ("return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high")
 MOST_LETTERS = 200  # of a value in a table
 
 
@@ -33,9 +34,10 @@ class Told(NamedTuple):
     best: tuple[int, float] | None  # the step and the value of its best checkpoint
     machine: dict[str, Any]  # environment.json; empty where it cannot be read
     sweep: list[str]  # a line for each setting of a sweep
+    is_closed_form: bool  # evaluations play no episodes
 
 
-def read(folder: Path, name: str) -> Told:
+def read(folder: Path, name: str, is_closed_form: bool = False) -> Told:
     """Raises UsageError for a run that cannot be read."""
     spec, path = run_folder.read_spec(folder), folder / METRICS
     every = all_records(path) if path.exists() else []
@@ -46,7 +48,7 @@ def read(folder: Path, name: str) -> Told:
         best = checkpoints.best_value()
         newest = next(checkpoints.readable(), None)
         table = sweeps.table(spec, None if newest is None else newest.scores)
-    return Told(folder, name, spec, listing.of_run(folder), records, resumed, best, _machine(folder), table)
+    return Told(folder, name, spec, listing.of_run(folder), records, resumed, best, _machine(folder), table, is_closed_form)
 
 
 def _machine(folder: Path) -> dict[str, Any]:
@@ -67,11 +69,11 @@ def names(folders: Sequence[Path]) -> list[str]:
     return found or [str(folder) for folder in folders]
 
 
-def about(runs: list[Told]) -> Section:
-    """What the runs are: facts of one, a row for each of several."""
+def about(runs: list[Told], lines: Mapping[Path, str]) -> Section:
+    """What the runs are: facts of one, a row for each of several with the labels of its `lines`."""
     if len(runs) > 1:
-        head = ("run", "algorithm", "environment", "members", "steps", "best checkpoint", "status", "begun", "took")
-        return Section("Runs", [table(head, [_row(told) for told in runs])])
+        head = ("run", "line", "algorithm", "environment", "members", "steps", "best checkpoint", "status", "begun", "took")
+        return Section("Runs", [table(head, [_row(told, lines.get(told.folder, "-")) for told in runs])])
     told = runs[0]
     parts = [facts(_facts(told))]
     if told.sweep:
@@ -79,10 +81,10 @@ def about(runs: list[Told]) -> Section:
     return Section("The run", parts)
 
 
-def _row(told: Told) -> tuple[str, ...]:
+def _row(told: Told, line: str) -> tuple[str, ...]:
     members = str(told.spec.num_members) if told.spec.num_members > 1 else "1"
     best = "-" if told.best is None else f"{told.spec.options.best_metric} {digits(told.best[1])}, step {told.best[0]:,}"
-    about = (told.name, told.spec.algorithm, told.spec.environment, members, f"{told.row['steps']:,}", best, told.row["status"])
+    about = (told.name, line, told.spec.algorithm, told.spec.environment, members, f"{told.row['steps']:,}", best, told.row["status"])
     return (*about, _begun(told) or "-", _took(told) or "-")
 
 
@@ -146,7 +148,7 @@ def _last(told: Told) -> str:
         return ""
     count = told.spec.num_members if told.spec.num_members > 1 else 0
     try:
-        return f"{_plain(returned(found[-1], count, False))}, at step {found[-1]['step']:,}"
+        return f"{_plain(returned(found[-1], count, told.is_closed_form))}, at step {found[-1]['step']:,}"
     except (KeyError, TypeError, ValueError):  # of a line that was damaged, or written by another version
         return "cannot be read"
 
@@ -158,20 +160,21 @@ def _plain(told: str) -> str:
 def table_of_evaluations(told: Told) -> str:
     """The first, the best and the last evaluation in numbers; of games whose sum is zero by side."""
     lines = evaluations(told)
-    if not lines:
+    if not lines or told.is_closed_form:
         return ""
     wanted = {"first": lines[0], "best": next((x for x in lines[::-1] if x["step"] == told.row["best_step"]), None), "last": lines[-1]}
-    known = ("return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high", "length_mean", "terminated", "truncated")
-    head, rows = ["evaluation", "step", *(name.removeprefix("return_").replace("_", " ") for name in known)], []
     of_sides = _sides(lines[-1])
+    known = [*(() if of_sides else OF_RETURNS), "length_mean", "terminated", "truncated"]
+    head, rows = ["evaluation", "step", *(name.removeprefix("return_").replace("_", " ") for name in known)], []
     for name, line in wanted.items():
         if line is not None:
             own = [_number(line.get(key)) for key in known]
             rows.append([name, f"{line['step']:,}", *own, *(_number(_sides(line).get(side)) for side in of_sides)])
     head += [side.replace("return_", "return of ") for side in of_sides]
     over = "members, each the mean of its episodes" if told.spec.num_members > 1 else "episodes"
-    note = "" if not of_sides else " The sum of the returns is zero, so that the mean says nothing: see the sides."
-    return table(head, rows) + paragraph(f"Over {over}; the interval of the interquartile mean is a 95 % bootstrap interval.{note}")
+    interval = "the interval of the interquartile mean (iqm) is a 95 % bootstrap interval"
+    zero = "the sum of the returns is zero, so that the mean over all agents says nothing"
+    return table(head, rows) + paragraph(f"Over {over}; {zero if of_sides else interval}.")
 
 
 def _sides(line: dict[str, Any]) -> dict[str, float]:
