@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -129,8 +130,20 @@ def program(spec: Spec, folder: str) -> str:
     groups["sweep"] = dict(spec.sweep)
     groups["evolve"] = {name: (span.low, span.high, span.scale) for name, span in spec.evolve.items()}
     groups["opponents"] = {kind: f"{folder}/{run}" for kind, run in spec.opponents.items()}
-    lines = ["import rollax", "", "result = rollax.train(", f"    {spec.algorithm!r},"]
-    lines += ["    environment,  # the one that was passed" if spec.own_environment else f"    {spec.environment!r},"]
+    lines = ["import rollax", "", "result = rollax.train(", f"    {_literal(spec.algorithm)},"]
+    lines += ["    environment,  # the one that was passed" if spec.own_environment else f"    {_literal(spec.environment)},"]
     lines += ["    network=network,  # the function that was passed"] if spec.network == CUSTOM else []
-    lines += [f"    {name}={values!r}," for name, values in groups.items() if values]
+    lines += [f"    {name}={_literal(values)}," for name, values in groups.items() if values]
     return "\n".join([*lines, ")"])
+
+
+def _literal(value: Any) -> str:
+    """A plain value as Python has it, with double quotes; what is not finite by its name."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_literal(name)}: {_literal(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        inner = ", ".join(map(_literal, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
