@@ -112,3 +112,8 @@ def test_arguments_of_environments() -> None:
     assert found["env.time_limit"].is_given and found["env.time_limit"].value == "9"
     assert found["env.observe_time"].is_tuned
     assert {each.name for each in repeating.settings(dataclasses.replace(maze, own_environment=True))} & set(found) == set()
+
+
+def test_values_as_python_has_them() -> None:
+    values = {"a": (1.5,), "b": [-float("inf"), True, None], 'c"\n': "d'\"", "e": (), "f": {}}
+    assert eval(repeating._literal(values)) == values
