@@ -100,7 +100,7 @@ def _heat_map(title: str, found: Elites, layout: cells.Layout, values: np.ndarra
     """Of two dimensions or one over the descriptors themselves, of more cells within cells."""
     shape, note = layout.shape, ""
     assert shape is not None
-    is_plane, is_told = len(shape) <= 2, len(values) == len(found.mask) and len(values) <= MOST_HOVERED
+    is_plane, is_told = len(shape) <= 2, len(values) == len(found.mask) and len(values) <= min(MOST_HOVERED, MOST_CELLS)
     image = cells.image_of(shape, values)
     if len(values) > MOST_CELLS and is_plane:
         shown = found._replace(scored=found.scored._replace(fitness=values), mask=np.isfinite(values))
@@ -194,7 +194,7 @@ def evolution(run: Run) -> list[Chart]:
     for name, span in ranges.items():
         traces = _by_style(told, lineage.pieces(told, told.settings[name], end), chosen)
         layout = {"xaxis": axis, "yaxis": {"type": span.scale}}
-        found.append(Chart(name.replace("_", " "), traces, layout, height=300))
+        found.append(Chart(f"{name.replace('_', ' ')} of each member", traces, layout, height=300))
     known = lineage.of_best(told, chosen)
     best = {"x": numbers(told.step[1:]), "y": numbers(known), "line": {"color": "#000000", "width": 1.6}, "name": "best"}
     traces = [*_by_style(told, lineage.scores(told), chosen), {"type": "scatter", "mode": "lines", **best}]
