@@ -61,5 +61,5 @@ def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> No
 def test_names_of_commands() -> None:
     """What else README and tutorials call is a command; there are some of each kind."""
     words = [words[0] for page in TAUGHT for words in commands_of(page)]
-    assert {"train", "eval", "plot", "render", "resume", "export", "envs"} == set(words)
+    assert {"train", "eval", "plot", "report", "render", "resume", "export", "envs"} == set(words)
     assert len(SHOWN) >= 8

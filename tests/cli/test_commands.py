@@ -1,6 +1,7 @@
 """The commands as a user drives them: what they print, leave and return."""
 
 import json
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,7 +293,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
     assert rollax("--version").out.strip() == __version__
     overview = rollax()
     assert overview.code == 0 and overview == rollax("--help") == rollax("-h") == rollax("help")
-    for command in ("train", "resume", "eval", "plot", "render", "export", "envs", "algorithms", "doctor"):
+    for command in ("train", "resume", "eval", "plot", "report", "render", "export", "envs", "algorithms", "doctor"):
         assert f"rollax {command}" in overview.out
 
 
@@ -307,6 +308,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out --only --columns --label --x --smooth --aggregate --normalize --csv"),
+        ("report", "--out --render --label --open"),
         ("render", "--out --checkpoint --seed --episodes --member"),
         ("export", "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json"),
         ("train sac", "--learning-rate --warmup"),
@@ -336,6 +338,18 @@ def test_plot(rollax: Rollax, finished: Path) -> None:
     outcome = rollax("plot", finished.parent, "--only", "return", "--columns", 1, "--csv", "--out", "one.pdf")
     assert (outcome.code, outcome.lines) == (0, ["one.pdf", "one.csv"])
     assert outcome.err == "lines: one seed, without an interval\n"
+
+
+def test_report(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run into its figures, several into a new file here; shown in a browser, or said that there is none."""
+    opened = list[str]()
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or len(opened) == 1)
+    outcome = rollax("report", finished, "--open")
+    path = finished / "figures" / "report.html"
+    assert (outcome.code, outcome.lines, outcome.err) == (0, [str(path)], "")
+    assert opened == [path.resolve().as_uri()] and "ppo on probe/memory" in path.read_text()
+    outcome = rollax("report", finished, finished.parent, "--out", "page.html", "--open")
+    assert outcome.lines == ["page.html"] and "there is no browser here that could be started" in outcome.err
 
 
 def test_render(rollax: Rollax, finished: Path) -> None:

@@ -113,6 +113,8 @@ def refused(outcome: Any, *parts: str) -> None:
         (["eval", "nowhere"], ["nowhere is not a run"]),
         (["eval", "nowhere", "--episodes", "0"], ["episodes (0) must be at least 1"]),
         (["plot"], ["rollax plot RUN"]),
+        (["report"], ["rollax report RUN"]),
+        (["report", "nowhere"], ["nowhere is not a run"]),
         (["plot", "nowhere"], ["nowhere is not a run"]),
         (["render", "nowhere"], ["nowhere is not a run"]),
         (["envs", "gymnx"], ["unknown suite of environments 'gymnx'", "did you mean gymnax?"]),

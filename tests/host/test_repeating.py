@@ -1,4 +1,4 @@
-"""The command and the program that repeat a run make the same specification; settings are told apart from presets and defaults."""
+"""The command and the program that repeat a run make the same specification; settings are told from presets and defaults."""
 
 import dataclasses
 import shlex

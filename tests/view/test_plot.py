@@ -14,8 +14,9 @@ from PIL import Image
 
 import rollax
 from rollax.errors import UsageError
-from rollax.view import curves, estimates, lines, overview, style
+from rollax.view import curves, estimates, overview, style
 from rollax.view.labels import labels
+from rollax.view.lines import EARLIER, earlier
 from rollax.view.plot import plot
 
 
@@ -206,8 +207,8 @@ def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
     assert [line.get_label() for line in lines] == [style.frames(step) for step in steps]
     lightness = [sum(matplotlib.colors.to_rgb(line.get_color())) for line in lines]
     assert lightness == sorted(lightness, reverse=True) and len(set(lightness)) == len(lightness)
-    assert lines.earlier(1) == [] and lines.earlier(2) == [0]
-    assert lines.earlier(21) == [0, 5, 10, 14, 19] and len(lines.earlier(1000)) == lines.EARLIER
+    assert earlier(1) == [] and earlier(2) == [0]
+    assert earlier(21) == [0, 5, 10, 14, 19] and len(earlier(1000)) == EARLIER
 
 
 def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):

@@ -105,7 +105,9 @@ def test_curves_are_those_of_the_run(page, run):
 def test_every_member_has_a_line(sweep, tmp_path):
     page, arrays = Page(report([sweep], tmp_path / "sweep.html")), read_evaluations(sweep / "evaluations.npz")
     drawn = page.lines("Evaluation return", is_member=True)
-    assert [each["name"] for each in drawn] == [f"learning_rate {rate}, seed {s}" for rate in ("0.0001", "0.001") for s in (0, 1)]
+    assert [each["name"] for each in drawn] == [
+        f"learning_rate {rate}, seed {s}" for rate in ("0.0001", "0.001") for s in (0, 1)
+    ]
     for member, each in enumerate(drawn):
         np.testing.assert_allclose(each["y"], arrays["returns"][:, member].mean(axis=1), rtol=1e-6)
     together = page.lines("Evaluation return")
@@ -120,7 +122,11 @@ def test_histograms_count_every_episode(page, run):
     arrays = read_evaluations(run / "evaluations.npz")
     for title, values in (("Return", arrays["returns"]), ("Length", arrays["length"])):
         traces = page.charts[title]["data"]
-        assert {word for trace in traces for word in trace["name"].partition(",")[0].split(" and ")} == {"first", "best", "last"}
+        assert {word for trace in traces for word in trace["name"].partition(",")[0].split(" and ")} == {
+            "first",
+            "best",
+            "last",
+        }
         for trace in traces:
             own = values[arrays["step"].tolist().index(int(trace["name"].rpartition(" ")[2].replace(",", "")))]
             ends = np.array(trace["x"]) + np.array(trace["width"]) / 2
@@ -143,8 +149,12 @@ def test_what_the_run_is(page, run):
         assert words in page.words, words
     machine = json.loads((run / "environment.json").read_text())
     assert f"jax {machine['packages']['jax']}" in page.words and machine["python"] in page.words
-    assert "rollax train ppo gymnax/CartPole-v1 --total-steps 512 --log-lines 8" in re.sub(r" --eval.*? --log", " --log", page.words)
-    cells = re.findall(r"<td>(config\.\w+)</td><td class=\"strong\">(\w+)</td><td>(\w+)</td>", page.path.read_text())
+    assert "rollax train ppo gymnax/CartPole-v1 --total-steps 512 --log-lines 8" in re.sub(
+        r" --eval.*? --log", " --log", page.words
+    )
+    cells = re.findall(
+        r"(config\.\w+)</td><td class=\"strong short\">(\w+)</td><td class=\"short\">(\w+)</td>", page.path.read_text()
+    )
     assert ("config.num_epochs", "1", "10") in cells  # given, and what the preset has
     assert "config.learning_rate" not in [name for name, *_ in cells]  # the preset's
 
@@ -178,7 +188,9 @@ def test_what_comes_from_a_run_is_text(copy, tmp_path):
     document["options"]["best_metric"] = EVIL
     (folder / "config.yaml").write_text(yaml.safe_dump(document))
     (folder / "environment.json").write_text(json.dumps({"python": EVIL, "devices": [EVIL], "packages": {EVIL: EVIL}}))
-    records = [json.loads(line) | {EVIL: index} for index, line in enumerate((folder / "metrics.jsonl").read_text().splitlines())]
+    records = [
+        json.loads(line) | {EVIL: index} for index, line in enumerate((folder / "metrics.jsonl").read_text().splitlines())
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     (folder / "figures").mkdir()
     Image.new("RGB", (2, 2)).save(folder / "figures" / "x><img onerror='alert(1)'.gif")
@@ -239,9 +251,9 @@ def test_several_runs(run, sweep, trials, tmp_path):
     page = Page(report([run, sweep, trials], tmp_path / "page.html"))
     assert {"gymnax/CartPole-v1", "rl2/XLand-MiniGrid-R1-9x9"} <= set(page.words.splitlines())
     names = [each["name"] for each in page.lines("Evaluation return")]
-    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", page.path.read_text())]
+    rows = [re.findall(r"<td.*?>(.*?)</td>", row) for row in re.findall(r"<tr>(<td.*?)</tr>", page.path.read_text())]
     assert [row[0] for row in rows[:3]] == ["single", "sweep", "trials"]
-    assert rows[1][1] == ", ".join(names[1:3]) and all("seeds 4" in name for name in names[1:3])
+    assert rows[1][1] == "; ".join(names[1:3]) and all("seeds 4" in name for name in names[1:3])
     differing = {row[0] for row in rows[3:]}
     assert {"seeds", "config.learning_rate", "env.episodes"} <= differing and "config.num_envs" not in differing
     assert "Return of the episode within a trial" in page.charts

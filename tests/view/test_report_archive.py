@@ -62,7 +62,9 @@ def test_a_grid_is_a_heat_map(folders, tmp_path):
     z = np.array(trace["z"], float)  # [second, first]
     assert z.shape == (5, 6) and len(trace["x"]) == 6 and trace["x"][0] == pytest.approx(1 / 12)
     table = policy.elites()
-    for place, fitness, first, second in zip(*(table[n] for n in ("place", "fitness", "descriptor_0", "descriptor_1")), strict=True):
+    for place, fitness, first, second in zip(
+        *(table[n] for n in ("place", "fitness", "descriptor_0", "descriptor_1")), strict=True
+    ):
         column, row = np.unravel_index(place, (6, 5))
         assert z[row, column] == pytest.approx(fitness, rel=1e-6)
         assert f"descriptor {first:.4g}, {second:.4g}" in trace["text"][row][column]
@@ -130,7 +132,9 @@ def test_grids_of_other_dimensions(shape, image):
         assert words.startswith(f"fitness {value:.4g}"[:9]) if np.isfinite(value) else words == ""
 
 
-@pytest.mark.parametrize(("dimensions", "pairs"), [(1, [(0, None)]), (2, [(0, 1)]), (3, [(0, 1), (1, 2)]), (4, [(0, 1), (2, 3)])])
+@pytest.mark.parametrize(
+    ("dimensions", "pairs"), [(1, [(0, None)]), (2, [(0, 1)]), (3, [(0, 1), (1, 2)]), (4, [(0, 1), (2, 3)])]
+)
 def test_dots_of_other_dimensions(dimensions, pairs, monkeypatch):
     monkeypatch.setattr(report_archive, "MOST_DOTS", 10)
     found = elites_of(40, dimensions, False)
@@ -151,7 +155,9 @@ def test_of_very_many_cells_the_best_of_blocks_are_drawn(monkeypatch):
     values = np.where(found.mask, found.scored.fitness, np.nan)
     (chart,) = report_archive.over_descriptors("title", found, layout, values, "fitness")
     z = np.array(chart.data[0]["z"], float)
-    assert z.shape == (5, 5) and len(chart.data[0]["x"]) == 5 and "best of several" in chart.note and "text" not in chart.data[0]
+    assert (
+        z.shape == (5, 5) and len(chart.data[0]["x"]) == 5 and "best of several" in chart.note and "text" not in chart.data[0]
+    )
     blocks = np.fmax.reduce(values.reshape(5, 2, 5, 2).transpose(0, 2, 1, 3).reshape(5, 5, 4), axis=2).T
     np.testing.assert_allclose(z, blocks, rtol=1e-6)
 
@@ -160,7 +166,9 @@ def test_a_population_that_evolves(evolving, tmp_path):
     """A point for what each member had after each generation, in black the ancestors of the best."""
     page, lines = Page(report([evolving], tmp_path / "page.html")), read_lineage(evolving)
     chart = page.charts["learning rate of each member"]
-    assert chart["layout"]["yaxis"]["type"] == "log" and page.charts["gamma of each member"]["layout"]["yaxis"]["type"] == "linear"
+    assert (
+        chart["layout"]["yaxis"]["type"] == "log" and page.charts["gamma of each member"]["layout"]["yaxis"]["type"] == "linear"
+    )
     drawn = {(x, round(y, 9)) for trace in chart["data"] for x, y in zip(trace["x"], trace["y"], strict=True) if x is not None}
     ends = [line["step"] for line in lines[1:]] + [128]
     for line, end in zip(lines, ends, strict=True):
@@ -189,7 +197,14 @@ def test_a_browser_draws_every_chart(folders, evolving, tmp_path):
     """Without any network; what the page forbids itself, it does not need."""
     path = report([folders["grid"], evolving], tmp_path / "page.html")
     command = [
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"),
+        *(
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--disable-dev-shm-usage",
+        ),
         *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'browser'}", "--enable-logging=stderr"),
         *("--virtual-time-budget=20000", "--dump-dom", path.resolve().as_uri()),
     ]
@@ -200,6 +215,10 @@ def test_a_browser_draws_every_chart(folders, evolving, tmp_path):
     assert drawn == list(charts), done.stderr[-2000:]
     assert len(re.findall(r'class="main-svg"', done.stdout)) >= len(charts) >= 10
     assert "descriptor 0" in done.stdout and re.findall(r"<image [^>]*href=\"data:image/png", done.stdout)
+    titles = set(re.findall(r'data-title="([^"]*)"', done.stdout))
+    assert {"Zoom", "Pan"} <= titles and not any(
+        "hare" in title or "loud" in title for title in titles
+    )  # nothing is sent to plotly's own service
     assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line], done.stderr
 
 

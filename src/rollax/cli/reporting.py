@@ -17,8 +17,8 @@ from rollax.view.report import report as write
 class Report:
     """Writes one HTML page of a run, or of several together, to be shown to others: it needs no rollax and no network.
 
-    What the runs are, curves that one can zoom, evaluations, episodes as videos, archives, settings that differ from the preset,
-    versions, and the command that repeats each.
+    What the runs are, curves that one can zoom, evaluations, episodes as videos, archives, settings that differ from the
+    preset, versions, and the command that repeats each.
 
       rollax report RUN --render --open
     """

@@ -100,7 +100,7 @@ def _same_cells(a: cells.Layout, b: cells.Layout) -> bool:
 
 
 def differences(comparison: Comparison, layout: cells.Layout) -> tuple[np.ndarray, np.ndarray, float]:
-    """By cell `[C]`: by how much fitter the second is, where both have an elite; 0 where only the first has one and 1 where only
+    """By cell `[C]`: by how much fitter the second is, where both have an elite; 0 where only the first has one, 1 where only
     the second has; and how far a scale of the differences reaches."""
     size = int(np.prod(layout.shape)) if layout.shape is not None else len(layout.center if layout.center is not None else ())
     difference, only = np.full(size, np.nan), np.full(size, np.nan)

@@ -99,7 +99,7 @@ def scores(told: History) -> list[Piece]:
     line, number = ancestors(told.parent), len(told.step)
     # Members before a generation are those after the one before it.
     return [
-        Piece((int(told.step[k]),) * 2, float(told.fitness[k, m]), None, np.flatnonzero(line[k - 1] == m))
+        Piece((int(told.step[k]), int(told.step[k])), float(told.fitness[k, m]), None, np.flatnonzero(line[k - 1] == m))
         for k in range(1, number)
         for m in range(told.fitness.shape[1])
     ]

@@ -31,7 +31,8 @@ def line(curve: Curve, steps: np.ndarray, values: np.ndarray, of: Callable[[np.n
     finite = [k for k in range(len(steps)) if np.isfinite(values[k]).any()]
     if not finite:
         return None
-    return Line(curve, steps[finite], *np.array([of(values[k]) for k in finite]).T, values.shape[2] > 1)
+    middle, low, high = np.array([of(values[k]) for k in finite]).T
+    return Line(curve, steps[finite], middle, low, high, values.shape[2] > 1)
 
 
 def of_evaluations(curves: list[Curve]) -> list[Line]:

@@ -89,7 +89,9 @@ def _returns(figure: Any, curves: list[Curve], is_wide: bool) -> None:
             _draw(axes[-1], line)
         axes[-1].set_ylabel(label)
         _finish(axes[-1], "nothing to draw yet")
-    axes[0].set_title(textwrap.fill(lines.what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left")
+    axes[0].set_title(
+        textwrap.fill(lines.what_lines_are(curves), 110 if is_wide else 52), fontsize=8, color="#555555", loc="left"
+    )
     axes[-1].set_xlabel(" or ".join(dict.fromkeys(curve.run.axis for curve in curves)))
 
 

@@ -1,10 +1,14 @@
 "use strict";
 const page = JSON.parse(document.getElementById("data").textContent);
-const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+// Nothing leaves the page: without the buttons that send a chart to plotly's own service, which are there by default.
+const buttons = ["select2d", "lasso2d", "autoScale2d", "sendDataToCloud", "sendChartToCloud"];
+const config = {
+  responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtonsToRemove: buttons,
+};
 const hidden = new Set();
 for (const [id, chart] of Object.entries(page.charts)) {
-  const buttons = chart.layout.height >= page.template.layout.height; // which would cover a small chart
-  Plotly.newPlot(id, chart.data, { ...chart.layout, template: page.template }, { ...config, displayModeBar: buttons });
+  const displayModeBar = chart.layout.height >= page.template.layout.height; // which would cover a small chart
+  Plotly.newPlot(id, chart.data, { ...chart.layout, template: page.template }, { ...config, displayModeBar });
 }
 
 // A name of a legend hides its lines in every chart, and shows them again.

@@ -13,6 +13,7 @@ from rollax.host.logging import missing
 from rollax.version import __version__
 from rollax.view.style import STYLE
 
+SHORT = 24  # letters in a cell of a table that is not broken
 BUTTONS = 300  # pixels of height from which a chart has a row of buttons above it
 DIGITS = 7  # of numbers in charts, as many as a float32 has
 # What the browser may do: run what is in the page, and load nothing.
@@ -40,7 +41,7 @@ TEMPLATE: dict[str, Any] = {
         "hoverlabel": {"namelength": -1},
         "showlegend": False,
         "xaxis": _AXIS,
-        "yaxis": {**_AXIS, "hoverformat": ".5~g"},
+        "yaxis": {**_AXIS, "hoverformat": ".5~g", "exponentformat": "e"},  # 0.0005 is not 500µ
     }
 }
 
@@ -129,8 +130,9 @@ def _body(section: Section, number: int, charts: dict[str, Chart]) -> str:
 
 def _figure(name: str, chart: Chart) -> str:
     note = f"<span>{text(chart.note)}</span>" if chart.note else ""
-    place = f'<div id="{name}" style="height:{chart.height}px"></div>'
-    return f'<figure class="{"wide" if chart.is_wide else "small"}"><figcaption>{text(chart.title)}{note}</figcaption>{place}</figure>'
+    words = f"<figcaption>{text(chart.title)}{note}</figcaption>"
+    kind = "wide" if chart.is_wide else "small"
+    return f'<figure class="{kind}">{words}<div id="{name}" style="height:{chart.height}px"></div></figure>'
 
 
 def _file(name: str) -> str:
@@ -172,12 +174,14 @@ def facts(rows: dict[str, str]) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], strong: int | None = None) -> str:
     """A table that scrolls where it is too wide. `strong`: the column that a reader looks for."""
-    kinds = ["" if column != strong else ' class="strong"' for column in range(len(head))]
-    lines = [
-        "".join(f"<td{kind}>{text(value)}</td>" for kind, value in zip(kinds, row, strict=True)) for row in (map(str, r) for r in rows)
-    ]
+    lines = "".join(f"<tr>{''.join(_cell(value, column == strong) for column, value in enumerate(row))}</tr>" for row in rows)
     top = "".join(f"<th>{text(name)}</th>" for name in head)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(f"<tr>{x}</tr>" for x in lines)}</tbody></table></div>'
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _cell(value: str, is_strong: bool) -> str:
+    kinds = ["strong"] * is_strong + ["short"] * (len(value) <= SHORT)
+    return f'<td class="{" ".join(kinds)}">{text(value)}</td>' if kinds else f"<td>{text(value)}</td>"
 
 
 def legend(names: Sequence[Name]) -> str:
@@ -193,7 +197,9 @@ def legend(names: Sequence[Name]) -> str:
 def media(content: str, kind: str, title: str, note: str) -> str:
     """A picture or a video, in base64."""
     source = f'src="data:{kind};base64,{content}"'
-    shown = f"<video {source} controls loop muted></video>" if kind.startswith("video/") else f'<img {source} alt="{text(title)}">'
+    shown = (
+        f"<video {source} controls loop muted></video>" if kind.startswith("video/") else f'<img {source} alt="{text(title)}">'
+    )
     return f"<figure>{shown}<figcaption>{text(title)}<span>{text(note)}</span></figcaption></figure>"
 
 

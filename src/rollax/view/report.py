@@ -174,5 +174,7 @@ def _words(told: Told, path: Path) -> str:
     made = datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
     which = ""
     if path.name == BEST:
-        which = "an episode with the last checkpoint, " if told.best is None else f"the best checkpoint, of step {told.best[0]:,}, "
+        which = (
+            "an episode with the last checkpoint, " if told.best is None else f"the best checkpoint, of step {told.best[0]:,}, "
+        )
     return f"{which}made {made}"

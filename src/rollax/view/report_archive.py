@@ -116,7 +116,10 @@ def _heat_map(title: str, found: Elites, layout: cells.Layout, values: np.ndarra
         inner = ", each within the one before"
         across, up = (", ".join(map(str, range(first, len(shape), 2))) for first in (0, 1))
         hidden: dict[str, Any] = {"showticklabels": False, "showgrid": False}
-        names = {"xaxis": {"title": {"text": f"descriptors {across}{inner}"}}, "yaxis": {"title": {"text": f"descriptors {up}"}}}
+        names = {
+            "xaxis": {"title": {"text": f"descriptors {across}{inner}"}},
+            "yaxis": {"title": {"text": f"descriptors {up}"}},
+        }
         return Chart(title, [trace], empty | {axis: words | hidden for axis, words in names.items()}, note, HIGH)
     for axis, number, dimension in (("x", sizes[0], 0), ("y", sizes[1], 1)):
         low, high = (layout.low[dimension], layout.high[dimension]) if dimension < len(shape) else (0.0, 1.0)
@@ -159,7 +162,9 @@ def _fronts(policy: Policy, found: Elites, best: Elites, layout: cells.Layout) -
     note = f"{len(places):,} elites in {np.isfinite(volume).sum():,} cells" + (
         f", of which {len(shown):,} are drawn" if len(shown) < len(places) else ""
     )
-    of_cells = over_descriptors(f"Hypervolume of the front, MOQD score {np.nansum(volume):.5g}", best, layout, volume, "hypervolume")
+    of_cells = over_descriptors(
+        f"Hypervolume of the front, MOQD score {np.nansum(volume):.5g}", best, layout, volume, "hypervolume"
+    )
     return [Chart("Objectives of all elites, and the front of them all", traces, layout_of, note, HIGH), *of_cells]
 
 
@@ -175,7 +180,11 @@ def comparison(first: Policy, second: Policy, names: tuple[str, str], tell: Call
     where = elites.best_of_cells(elites.of_policy(first))
     if layout.center is not None:  # dots are in the middle of the cells
         where = where._replace(scored=where.scored._replace(descriptor=np.asarray(layout.center)))
-    scale = {"colorscale": compared.DIFFERENCE, "reversescale": True, **({"cmin": -reach, "cmax": reach} if layout.shape is None else {})}
+    scale = {
+        "colorscale": compared.DIFFERENCE,
+        "reversescale": True,
+        **({"cmin": -reach, "cmax": reach} if layout.shape is None else {}),
+    }
     scale |= {"zmin": -reach, "zmax": reach} if layout.shape is not None else {}
     (chart, *_) = over_descriptors(f"{names[1]} minus {names[0]}", where, layout, difference, "difference", **scale)
     words = compared.told_of(found).replace("\n", ", ")
@@ -213,12 +222,12 @@ def _by_style(told: lineage.History, pieces: list[lineage.Piece], chosen: int) -
         x, y = list[Any](), list[Any]()
         for piece in alike:
             x += [*([piece.steps[0]] if piece.before is not None else []), *dict.fromkeys(piece.steps), None]
-            y += numbers(np.array([*([piece.before] if piece.before is not None else []), *[piece.value] * len(set(piece.steps))]))
+            y += numbers(
+                np.array([*([piece.before] if piece.before is not None else []), *[piece.value] * len(set(piece.steps))])
+            )
             y.append(None)
         is_points = all(piece.steps[0] == piece.steps[1] for piece in alike)
         mode = {"mode": "markers", "marker": {"color": shade, "size": 5}} if is_points else {"mode": "lines"}
         hover = "best" if shade == "#000000" else "without descendants" if shade.upper() == lineage.OTHERS else "ancestors"
         traces.append({"type": "scatter", "x": x, "y": y, **mode, "line": {"color": shade, "width": width}, "name": hover})
     return traces
-
-

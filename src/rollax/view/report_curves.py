@@ -63,7 +63,7 @@ def lines_of(run: Run, curves: list[Curve]) -> str:
     """The labels of the lines that a run is in, also together with runs of other seeds."""
     own = [c.label for c in curves if c.run.folder == run.folder or repr(experiment(c.run)) == repr(experiment(run))]
     found = list(dict.fromkeys(own))
-    return ", ".join(found) if len(found) <= MOST_NAMED else f"{len(found)} lines"
+    return "; ".join(found) if len(found) <= MOST_NAMED else f"{len(found)} lines"
 
 
 def _names(curves: list[Curve]) -> list[Name]:
@@ -89,7 +89,9 @@ def _returns(curves: list[Curve]) -> list[Chart]:
         found.append(_chart("Evaluation return", lines.of_evaluations(curves), known, axis, own, "lines+markers", 380))
     if any(has(curve.run, name) for curve in curves):
         own = [trace for curve in curves for trace in _members(curve, curve.run.step, metric(curve, name), known)]
-        found.append(_chart(label.capitalize() if label.islower() else label, lines.of_training(curves), known, axis, own, "", 300))
+        found.append(
+            _chart(label.capitalize() if label.islower() else label, lines.of_training(curves), known, axis, own, "", 300)
+        )
     if any(curve.run.trials.size for curve in curves):
         found.append(_adaptation(curves, known))
     return [chart._replace(is_wide=True) for chart in found]
@@ -120,7 +122,8 @@ def _chart(
 ) -> Chart:
     """Bands beneath members beneath lines."""
     bands = [_band(line, known) for line in found if len(line.x) > 1 and np.any(line.high > line.low)]
-    layout = {"xaxis": {"title": {"text": text(axis)}}, "yaxis": {}}
+    is_large = max((np.abs(line.middle).max() for line in found), default=0.0) >= 1e4
+    layout = {"xaxis": {"title": {"text": text(axis)}}, "yaxis": {"exponentformat": "B"} if is_large else {}}
     return Chart(name, [*bands, *members, *(_line(line, known, mode) for line in found)], layout, height=height)
 
 
@@ -210,7 +213,9 @@ def evaluations(curves: list[Curve], best: dict[Path, int | None]) -> list[str |
         return []
     environments = dict.fromkeys(curve.run.spec.environment for curve in played)
     if len(played) > MOST_HISTOGRAMS:
-        boxes = [_boxes([c for c in played if c.run.spec.environment == name], name, len(environments) > 1) for name in environments]
+        boxes = [
+            _boxes([c for c in played if c.run.spec.environment == name], name, len(environments) > 1) for name in environments
+        ]
         return [paragraph("The last evaluation: each box has the middle half of the episodes of all members."), boxes]
     parts = list[list[Chart]]()
     drawn = set[tuple[Path, int]]()  # lengths are those of all types of agents
@@ -226,7 +231,10 @@ def evaluations(curves: list[Curve], best: dict[Path, int | None]) -> list[str |
         drawn.add(key)
         parts.append(charts)
     used = {trace["meta"][0] for charts in parts for chart in charts for trace in chart.data}
-    return [legend([Name(which, f"{which} evaluation", shade) for which, shade in EVALUATIONS.items() if which in used]), *parts]
+    return [
+        legend([Name(which, f"{which} evaluation", shade) for which, shade in EVALUATIONS.items() if which in used]),
+        *parts,
+    ]
 
 
 def _chosen(curve: Curve, best: int | None) -> dict[str, int]:

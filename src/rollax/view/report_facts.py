@@ -84,7 +84,16 @@ def about(runs: list[Told], lines: Mapping[Path, str]) -> Section:
 def _row(told: Told, line: str) -> tuple[str, ...]:
     members = str(told.spec.num_members) if told.spec.num_members > 1 else "1"
     best = "-" if told.best is None else f"{told.spec.options.best_metric} {digits(told.best[1])}, step {told.best[0]:,}"
-    about = (told.name, line, told.spec.algorithm, told.spec.environment, members, f"{told.row['steps']:,}", best, told.row["status"])
+    about = (
+        told.name,
+        line,
+        told.spec.algorithm,
+        told.spec.environment,
+        members,
+        f"{told.row['steps']:,}",
+        best,
+        told.row["status"],
+    )
     return (*about, _begun(told) or "-", _took(told) or "-")
 
 
@@ -130,11 +139,12 @@ def _members(spec: Spec) -> str:
 
 
 def _best(told: Told) -> str:
+    row = told.row
     if told.best is not None:
         return f"{told.spec.options.best_metric} {digits(told.best[1])} at step {told.best[0]:,}"
-    if told.row["best"] is None:
+    if row["best"] is None:
         return "none: there is no evaluation yet"
-    return f"none kept; the best evaluation had {told.row['best_metric']} {digits(told.row['best'])} at step {told.row['best_step']:,}"
+    return f"none kept; the best evaluation had {row['best_metric']} {digits(row['best'])} at step {row['best_step']:,}"
 
 
 def evaluations(told: Told) -> list[dict[str, Any]]:
@@ -162,7 +172,11 @@ def table_of_evaluations(told: Told) -> str:
     lines = evaluations(told)
     if not lines or told.is_closed_form:
         return ""
-    wanted = {"first": lines[0], "best": next((x for x in lines[::-1] if x["step"] == told.row["best_step"]), None), "last": lines[-1]}
+    wanted = {
+        "first": lines[0],
+        "best": next((x for x in lines[::-1] if x["step"] == told.row["best_step"]), None),
+        "last": lines[-1],
+    }
     of_sides = _sides(lines[-1])
     known = [*(() if of_sides else OF_RETURNS), "length_mean", "terminated", "truncated"]
     head, rows = ["evaluation", "step", *(name.removeprefix("return_").replace("_", " ") for name in known)], []
@@ -224,7 +238,10 @@ def settings(runs: list[Told]) -> Section:
 
 
 def _moved(spec: Spec) -> list[tuple[str, str]]:
-    swept = [(f"config.{name}", f"one member for each of {', '.join(f'{x:g}' for x in values)}") for name, values in spec.sweep.items()]
+    swept = [
+        (f"config.{name}", f"one member for each of {', '.join(f'{x:g}' for x in values)}")
+        for name, values in spec.sweep.items()
+    ]
     return swept + [(f"config.{n}", f"evolves from {x.low:g} to {x.high:g} ({x.scale})") for n, x in spec.evolve.items()]
 
 
@@ -241,7 +258,9 @@ def _differing(runs: list[Told]) -> list[str]:
     if len(runs) > len(differing):
         rows = [(told.name, *(values.get(name, "-") for name in differing)) for told, values in zip(runs, found, strict=True)]
         return [table(("run", *differing), rows)]
-    return [table(("setting", *(told.name for told in runs)), [(n, *(values.get(n, "-") for values in found)) for n in differing])]
+    return [
+        table(("setting", *(told.name for told in runs)), [(n, *(values.get(n, "-") for values in found)) for n in differing])
+    ]
 
 
 def _value(value: Any) -> str:
