@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rollax.view.plot import free, read
 from rollax.view.report_facts import Told
 
 NAME = "report.html"
-BEST = "episode-best.gif"  # what is rendered for the report
+RENDERED = re.compile(r"episode-checkpoint-(\d+)\.gif")  # what is rendered for a report
 KINDS = {".gif": "image/gif", ".webp": "image/webp", ".mp4": "video/mp4", ".webm": "video/webm"}
 MOST_BYTES = 25_000_000  # of all animations together
 
@@ -37,7 +38,7 @@ def report(
 
     `runs`: folders of runs, folders that contain runs, or patterns. `out` ends in .html; without it, the run's
     figures/report.html, of several runs a new file here. `render`: play an episode with the best checkpoint of each first
-    (figures/episode-best.gif). `label`: names for lines, in the order of the legend. `tell` is called with what a reader
+    (figures/episode-checkpoint-STEP.gif). `label`: names for lines, in the order of the legend. `tell` is called with what a reader
     should know, which is on the page too.
 
     Raises UsageError when a folder is no run, when none has recorded anything, when `out` cannot be written, or when plotly is
@@ -136,18 +137,19 @@ def _render(told: Told, note: Callable[[str], object]) -> None:
     if told.spec.own_environment or told.spec.network == CUSTOM:
         note(f"{told.name}: no episode was rendered, as that needs the objects that were passed: rollax.view.render.render")
         return
-    which = "last" if told.best is None else "best"
+    step = told.newest if told.best is None else told.best[0]
     try:
-        render(told.folder, told.folder / "figures" / BEST, checkpoint=which, tell=note)
+        if step is None:
+            raise UsageError("it has no checkpoint that can be read")
+        render(told.folder, told.folder / "figures" / f"episode-checkpoint-{step}.gif", checkpoint=step, tell=note)
     except UsageError as error:
         note(f"{told.name}: no episode was rendered: {error}")
 
 
 def _episodes(told: list[Told], note: Callable[[str], object]) -> list[str | list[Chart]]:
     """The animations in the runs' figures/, as long as they are not too large together."""
-    parts, left = list[str | list[Chart]](), MOST_BYTES
+    shown, left = list[str](), MOST_BYTES
     for each in told:
-        shown = []
         for path in sorted((each.folder / "figures").glob("*")):
             kind = KINDS.get(path.suffix.lower())
             if kind is None or not path.is_file():
@@ -162,19 +164,16 @@ def _episodes(told: list[Told], note: Callable[[str], object]) -> list[str | lis
                 note(f"{path} is left out of the page for its size ({size(number)})")
                 continue
             left -= number
-            shown.append(media(base64.b64encode(content).decode(), kind, path.name, _words(each, path)))
-        if shown:
-            parts += [heading(each.name)] if len(told) > 1 else []
-            parts.append(f'<div class="media">{"".join(shown)}</div>')
-    return parts
+            title = f"{each.name}: {path.name}" if len(told) > 1 else path.name
+            shown.append(media(base64.b64encode(content).decode(), kind, title, _words(each, path)))
+    return [f'<div class="media">{"".join(shown)}</div>'] if shown else []
 
 
 def _words(told: Told, path: Path) -> str:
     """What an animation shows, as far as its name says, and when it was made."""
     made = datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
-    which = ""
-    if path.name == BEST:
-        which = (
-            "an episode with the last checkpoint, " if told.best is None else f"the best checkpoint, of step {told.best[0]:,}, "
-        )
-    return f"{which}made {made}"
+    named = RENDERED.fullmatch(path.name)
+    if named is None:
+        return f"made {made}"
+    is_best = told.best is not None and told.best[0] == int(named[1])
+    return f"{'the best checkpoint, of step' if is_best else 'the checkpoint of step'} {int(named[1]):,}, made {made}"

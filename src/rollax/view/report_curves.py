@@ -211,16 +211,15 @@ def evaluations(curves: list[Curve], best: dict[Path, int | None]) -> list[str |
     played = [curve for curve in curves if curve.run.eval_step.size and not curve.run.is_closed_form]
     if not played:
         return []
-    environments = dict.fromkeys(curve.run.spec.environment for curve in played)
+    environments = dict.fromkeys(curve.run.spec.environment for curve in curves)
     if len(played) > MOST_HISTOGRAMS:
-        boxes = [
-            _boxes([c for c in played if c.run.spec.environment == name], name, len(environments) > 1) for name in environments
-        ]
+        places = [[c for c in played if c.run.spec.environment == name] for name in environments]
+        boxes = [_boxes(alike, len(environments) > 1) for alike in places if alike]
         return [paragraph("The last evaluation: each box has the middle half of the episodes of all members."), boxes]
     parts = list[list[Chart]]()
     drawn = set[tuple[Path, int]]()  # lengths are those of all types of agents
     for curve in played:
-        label = f": {curve.label}" if len(played) > 1 else ""
+        label = f": {curve.label}" if len(curves) > 1 else ""
         where = f" on {curve.run.spec.environment}" if len(environments) > 1 else ""
         which = _chosen(curve, best.get(curve.run.folder))
         charts = [_histogram(f"Return{label}{where}", curve, curve.run.returns, which)]
@@ -286,7 +285,7 @@ def _edges(values: np.ndarray) -> np.ndarray:
     return np.linspace(low, high, MOST_BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
 
 
-def _boxes(curves: Sequence[Curve], environment: str, is_named: bool) -> Chart:
+def _boxes(curves: Sequence[Curve], is_named: bool) -> Chart:
     """Quartiles of the last evaluation, from the lowest to the highest episode."""
     known, traces = groups(list(curves)), []
     for curve in curves:
@@ -306,5 +305,5 @@ def _boxes(curves: Sequence[Curve], environment: str, is_named: bool) -> Chart:
                 "meta": [known[curve.label]],
             }
         )
-    where = f" on {environment}" if is_named else ""
+    where = f" on {curves[0].run.spec.environment}" if is_named else ""
     return Chart(f"Return of episodes{where}", traces, {"yaxis": {"title": {"text": "return"}}}, is_wide=True, height=380)

@@ -32,6 +32,7 @@ class Told(NamedTuple):
     records: list[dict[str, Any]]
     resumed: list[int]  # the steps that it was resumed at
     best: tuple[int, float] | None  # the step and the value of its best checkpoint
+    newest: int | None  # the step of its newest checkpoint
     machine: dict[str, Any]  # environment.json; empty where it cannot be read
     sweep: list[str]  # a line for each setting of a sweep
     is_closed_form: bool  # evaluations play no episodes
@@ -43,12 +44,14 @@ def read(folder: Path, name: str, is_closed_form: bool = False) -> Told:
     every = all_records(path) if path.exists() else []
     resumed = [each["step"] for each in every if each.get("event") == "resume"]
     records = read_metrics(path) if path.exists() else []
-    best, table = None, list[str]()
     with resuming.checkpoints_of(folder, spec) as checkpoints:
         best = checkpoints.best_value()
         newest = next(checkpoints.readable(), None)
+        step = None if newest is None else newest.step
         table = sweeps.table(spec, None if newest is None else newest.scores)
-    return Told(folder, name, spec, listing.of_run(folder), records, resumed, best, _machine(folder), table, is_closed_form)
+    return Told(
+        folder, name, spec, listing.of_run(folder), records, resumed, best, step, _machine(folder), table, is_closed_form
+    )
 
 
 def _machine(folder: Path) -> dict[str, Any]:
