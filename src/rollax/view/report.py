@@ -38,8 +38,8 @@ def report(
 
     `runs`: folders of runs, folders that contain runs, or patterns. `out` ends in .html; without it, the run's
     figures/report.html, of several runs a new file here. `render`: play an episode with the best checkpoint of each first
-    (figures/episode-checkpoint-STEP.gif). `label`: names for lines, in the order of the legend. `tell` is called with what a reader
-    should know, which is on the page too.
+    (figures/episode-checkpoint-STEP.gif). `label`: names for lines, in the order of the legend. `tell` is called with what a
+    reader should know, which is on the page too.
 
     Raises UsageError when a folder is no run, when none has recorded anything, when `out` cannot be written, or when plotly is
     not installed.
