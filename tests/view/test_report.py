@@ -18,6 +18,7 @@ import rollax
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.host.record import read_evaluations
+from rollax.host.run_folder import alone
 from rollax.view import report as reports
 from rollax.view import report_curves, report_facts
 from rollax.view.report import report
@@ -297,6 +298,19 @@ def test_a_run_without_evaluations(copy, tmp_path):
     page = Page(report([copy], tmp_path / "page.html"))
     assert "Evaluation return" not in page.charts and "Training return" in page.charts or "value loss" in page.charts
     assert "none: there is no evaluation yet" in page.words and "stopped, can be resumed" in page.words
+    with alone(copy):
+        assert "running when this page was made" in Page(report([copy], tmp_path / "page.html")).words
+
+
+def test_a_run_of_own_objects(copy, tmp_path):
+    """No command repeats it, so the lines of Python do; it is not rendered without them."""
+    document = yaml.safe_load((copy / "config.yaml").read_text())
+    (copy / "config.yaml").write_text(yaml.safe_dump(document | {"own_environment": True, "environment": "mine/World"}))
+    told = []
+    page = Page(report([copy], tmp_path / "page.html", render=True, tell=told.append))
+    assert "    environment,  # the one that was passed" in page.words and "rollax train" not in page.words
+    assert f"policy = rollax.load({str(copy)!r}, environment=environment)" in page.words
+    assert len(told) == 1 and "needs the objects that were passed" in told[0] and told[0] in page.words
 
 
 def test_damaged_runs(run, copy, tmp_path):
