@@ -361,4 +361,5 @@ def test_sides_of_a_game_whose_sum_is_zero(tmp_path):
         of_kind = arrays["returns"][..., kinds.index(drawn["name"])]
         np.testing.assert_allclose(drawn["y"], of_kind.mean(axis=1), rtol=1e-5)
     assert {"Return: prey", "Return: predator", "Length"} <= set(page.charts)
+    assert "none: return_mean is 0 whatever is learnt" in page.words and "best evaluation" not in page.words
     assert "return of prey" in page.words and "the sum of the returns is zero" in page.words

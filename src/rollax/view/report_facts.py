@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.host import listing, repeating, resuming, run_folder, sweeps, words
-from rollax.host.evaluation import digits, returned, sides
+from rollax.host.evaluation import digits, returned, sides, tells_nothing
 from rollax.host.logging import all_records, read_metrics
 from rollax.host.progress import duration
 from rollax.host.run_folder import ENVIRONMENT, METRICS
@@ -49,9 +49,10 @@ def read(folder: Path, name: str, is_closed_form: bool = False) -> Told:
         newest = next(checkpoints.readable(), None)
         step = None if newest is None else newest.step
         table = sweeps.table(spec, None if newest is None else newest.scores)
-    return Told(
-        folder, name, spec, listing.of_run(folder), records, resumed, best, step, _machine(folder), table, is_closed_form
-    )
+    row = listing.of_run(folder)
+    if _tells_nothing(spec, records):
+        row, best = row | {"best": None, "best_step": None}, None
+    return Told(folder, name, spec, row, records, resumed, best, step, _machine(folder), table, is_closed_form)
 
 
 def _machine(folder: Path) -> dict[str, Any]:
@@ -143,6 +144,8 @@ def _members(spec: Spec) -> str:
 
 def _best(told: Told) -> str:
     row = told.row
+    if _tells_nothing(told.spec, told.records):
+        return f"none: {told.spec.options.best_metric} is 0 whatever is learnt, as the returns of all agents add up to 0"
     if told.best is not None:
         return f"{told.spec.options.best_metric} {digits(told.best[1])} at step {told.best[0]:,}"
     if row["best"] is None:
@@ -192,6 +195,15 @@ def table_of_evaluations(told: Told) -> str:
     interval = "the interval of the interquartile mean (iqm) is a 95 % bootstrap interval"
     zero = "the sum of the returns is zero, so that the mean over all agents says nothing"
     return table(head, rows) + paragraph(f"Over {over}; {zero if of_sides else interval}.")
+
+
+def _tells_nothing(spec: Spec, records: list[dict[str, Any]]) -> bool:
+    """Whether no evaluation is the best, as what they are compared by is always 0."""
+    found = [record for record in records if record.get("event") == "evaluation"]
+    try:
+        return bool(found) and tells_nothing(spec.options.best_metric, found[-1])
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _sides(line: dict[str, Any]) -> dict[str, float]:
