@@ -36,7 +36,7 @@ def spec_of(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spe
     def made(**arguments: Any) -> Spec:
         taken: list[Spec] = []
 
-        def take(spec: Spec, *_: Any) -> Any:
+        def take(spec: Spec, *_: Any, **__: Any) -> Any:
             taken.append(spec)
             raise Accepted
 

@@ -29,7 +29,7 @@ def compile_once(quick_compilation: None) -> Iterator[None]:
     """A program depends on the specification alone, so runs of the same one may share it; real processes share nothing."""
     compile_program = programs.compile_program
 
-    def compiled(spec: Spec, environment: Any = None, network: Any = None) -> programs.Program:
+    def compiled(spec: Spec, environment: Any = None, network: Any = None, **_: Any) -> programs.Program:
         host = {"run_dir": None, "checkpoint_steps": 0, "checkpoint_minutes": 0.0, "on_nonfinite": "stop"}
         which = dataclasses.replace(spec, options=dataclasses.replace(spec.options, **host))
         name = repr((which, environment, None if network is None else id(network)))

@@ -265,7 +265,7 @@ def test_nothing_is_compiled_where_no_checkpoint_can_be_read(
             max((path for path in (step / "state").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size),
             random.Random(),
         )
-    monkeypatch.setattr("rollax.host.program.compile_program", lambda *_: pytest.fail("it compiles"))
+    monkeypatch.setattr("rollax.host.program.compile_program", lambda *_, **__: pytest.fail("it compiles"))
     with pytest.raises(rollax.UsageError, match="no checkpoint in .* can be read") as caught:
         rollax.resume(tmp_path / "run", quiet=True)
     assert all(step.name in str(caught.value) for step in steps)

@@ -12,6 +12,7 @@ from rollax.acting.info import reducing
 from rollax.acting.streams import Actor, Experience, Policy, begin, episode_ended, step
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment, Transition
+from rollax.environments.once import once
 
 
 class Episodes(NamedTuple):
@@ -54,8 +55,8 @@ def begin_episodes(environment: Any, keys: jax.Array, carry: Any, tasks: Any = N
     """Episodes before their first step, by a key each, `[N]`. `carry`: a memory for each, `[N]`; `tasks`: a task for each of
     a `TaskEnvironment`, in place of one that it samples.
     """
-    starts = jax.vmap(environment.reset)(keys) if tasks is None else jax.vmap(environment.reset_task)(keys, tasks)
-    state, obs = starts
+    each = (keys,) if tasks is None else (keys, tasks)
+    state, obs = jax.vmap(once(environment, "reset" if tasks is None else "reset_task"))(*each)
     actor = begin(environment, state, obs, ())._replace(carry=carry)
     no = jnp.zeros(keys.shape, bool)
     # Every leaf of a definite type, so that the first step compiles no second program.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.environments.core import REDUCTIONS, Environment, info_reductions
+from rollax.environments.once import once
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import zeros
 
@@ -56,8 +57,11 @@ def reducing(environment: Environment, choices: Mapping[str, str] | None = None)
 
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of the environment's `info` at one step."""
-    action = zeros(environment.action_space)
-    if environment.num_agents is not None:
-        action = jax.tree.map(lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action)
-    keys = jax.random.split(jax.random.key(0))
-    return jax.eval_shape(lambda keys: environment.step(keys[0], environment.reset(keys[1])[0], action).info, keys)
+
+    def info(keys: Any) -> dict[str, jax.Array]:
+        action = zeros(environment.action_space)
+        if environment.num_agents is not None:
+            action = jax.tree.map(lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action)
+        return once(environment, "step")(keys[0], once(environment, "reset")(keys[1])[0], action).info
+
+    return jax.eval_shape(info, jax.eval_shape(lambda: jax.random.split(jax.random.key(0))))

@@ -15,6 +15,7 @@ from rollax import tree
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
 from rollax.environments.core import Environment, Transition, agent_types
+from rollax.environments.once import once
 from rollax.environments.starts import Starts, first_starts, refill
 
 # (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
@@ -72,7 +73,7 @@ def step(environment: Environment, policy: Policy, actor: Actor, keys: jax.Array
     """
     act_keys, env_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(keys)
     carry, action, extras = jax.vmap(policy)(actor.carry, actor.obs, actor.reset, act_keys)
-    after = jax.vmap(environment.step)(env_keys, actor.env_state, action)
+    after = jax.vmap(once(environment, "step"))(env_keys, actor.env_state, action)
     mask = None if actor.agent_done is None else ~actor.agent_done
     reward = after.reward if mask is None else jnp.where(mask, after.reward, 0.0)
     done = None if actor.agent_done is None else actor.agent_done | after.terminated | after.truncated

@@ -15,6 +15,7 @@ from rollax.checks import play
 from rollax.checks.faults import attempt, failure, short, type_of, unlike
 from rollax.checks.members import leaf_faults
 from rollax.environments.core import Environment, Transition, descriptor_space
+from rollax.environments.once import once
 from rollax.spaces import Dict, Space
 
 _PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, np.ndarray, np.random.Generator, random.Random)
@@ -30,8 +31,13 @@ class _Programs(NamedTuple):
     faults: list[str]
 
 
-def step_faults(env: Environment) -> list[str]:
-    """Faults in a reset and a step, each traced twice, and in many together. Nothing is compiled or run."""
+def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
+    """Faults in a reset and a step, each traced twice, and in many together. Nothing is compiled or run.
+
+    `is_tested`: it is known to have no side effects and to work in many together; it is traced once, for all programs.
+    """
+    if is_tested:
+        return _traced(env, once).faults
     first = _traced(env)
     if first.faults:
         return first.faults
@@ -53,19 +59,19 @@ def step_faults(env: Environment) -> list[str]:
     return faults or _vmapped_faults(env)
 
 
-def _traced(env: Environment) -> _Programs:
+def _traced(env: Environment, method: Callable[[Any, str], Callable[..., Any]] = getattr) -> _Programs:
     """The programs of one reset and one step, with the faults that are seen in their values while they are traced."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     faults: list[str] = []
 
     def reset(key: jax.Array) -> Any:
-        start = env.reset(key)
+        start = method(env, "reset")(key)
         faults.extend(_start_faults(env, start, "reset"))
         are_numbers = all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float) for leaf in jax.tree.leaves(start))
         return start if isinstance(start, tuple) and len(start) == 2 and are_numbers else ()
 
     def step(keys: Any, state: Any, obs: Any) -> Any:
-        after = env.step(keys[1], state, play.random_action(env, keys[0], obs))
+        after = method(env, "step")(keys[1], state, play.random_action(env, keys[0], obs))
         faults.extend(_transition_faults(env, state, after))
         return () if faults else after
 

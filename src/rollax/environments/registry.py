@@ -78,7 +78,9 @@ def arguments(id: str) -> dict[str, Any]:
 
 def choices(id: str) -> dict[str, tuple[str, ...]]:
     """The words that those arguments take which take one of a few; {} where none does. It may import the suite."""
-    known = _optional(id, "CHOICES") or {}
+    known: Any = _optional(id, "CHOICES") or {}
+    if callable(known):
+        known = known(id.split("/", 1)[1])
     return {name: tuple(words) for name, words in known.items() if name in arguments(id)}
 
 
@@ -102,6 +104,12 @@ def check_evaluation(id: str, training: Mapping[str, Any], other: Mapping[str, A
     check = _optional(id, "check_evaluation") if other else None
     if check is not None:
         check(id, dict(training), dict(other))
+
+
+def is_of_suite(id: str) -> bool:
+    """Whether a suite of rollax makes this environment, and not a factory of a user's or of another package."""
+    suite, _, name = id.partition("/")
+    return id not in _registered and suite in SUITES and name in SUITES[suite].names
 
 
 def _optional(id: str, member: str) -> Any:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments.core import Environment
+from rollax.environments.once import once
 
 FEWEST = 16  # drawn together, where there are as many environments
 _TASK = np.uint32(2**32 - 1)
@@ -66,7 +67,7 @@ def _draw(environment: Any, keys: jax.Array, episode: jax.Array) -> Any:
     """The start of the given episode of every environment."""
     start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
     if not getattr(environment, "keeps_task", False):
-        return jax.vmap(environment.reset)(start_keys)
+        return jax.vmap(once(environment, "reset"))(start_keys)
     # The task of an environment follows from its own key, by a number that no episode has.
     tasks = jax.vmap(lambda key: environment.sample_task(jax.random.fold_in(key, _TASK)))(keys)
-    return jax.vmap(environment.reset_task)(start_keys, tasks)
+    return jax.vmap(once(environment, "reset_task"))(start_keys, tasks)

@@ -13,7 +13,6 @@ from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithms import AlgorithmEntry, registered
-from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, agent_types
 from rollax.errors import UsageError
 from rollax.host import corrected as correcting
@@ -94,7 +93,7 @@ def train(
     with run_folder.alone(folder):
         spec = opponents_of.copied(folder, spec, policies)
         told = [words.of_what_was_passed(name, lost)] if lost else []
-        return _run(spec, folder, played, own_network, metrics, show or display(quiet), told)
+        return _run(spec, folder, played, own_network, metrics, show or display(quiet), told, begins=True)
 
 
 def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
@@ -145,6 +144,7 @@ def _run(
     show: Display,
     warnings: list[str],
     rate: float | None = None,
+    begins: bool = False,
 ) -> Result:
     show = Enduring(show)
     with stop_on_signals() as request:
@@ -153,9 +153,8 @@ def _run(
                 show.message(f"warning: {warning}")
             show.message(words.of_run(spec, folder))
             show.status("compiling")
-            program = programs.compile_program(spec, environment, network)
+            program = programs.compile_program(spec, environment, network, begins=begins)
             session = loop.Session(spec, folder, program, show, metrics, rate)
-            show.message(words.of_program(program))
             result = loop.run(session, request)
         finally:
             show.close()
@@ -306,7 +305,7 @@ def load(
 
 def _checked(spec: Spec, environment: Any, network: Any, metrics: Metric | None) -> tuple[Any, dict[str, Policy]]:
     """The environment with the run's opponents in it, and these. Raises UsageError for all that can be known beforehand."""
-    check_contract(programs.environment_of(spec) if environment is None else environment)
+    programs.check_environment(spec, environment)
     policies = _opponents(spec, environment, network)
     played = opponents_of.with_opponents(spec, environment, policies)
     programs.check(spec, played, network)

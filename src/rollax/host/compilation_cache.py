@@ -15,6 +15,7 @@ import platform
 import socket
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def use() -> None:
     except OSError as error:
         off()
         _say(f"no compilation cache, as {error.filename or folder} cannot be used: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def used() -> Iterator[None]:
+    """As `use`, for checks before a run begins: a process that goes on after one has failed does not count as starting."""
+    use()
+    try:
+        yield
+    except BaseException:
+        settled()
+        raise
 
 
 def settled() -> None:

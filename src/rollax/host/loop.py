@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from rollax.acting.evaluate import Episodes
@@ -13,7 +12,7 @@ from rollax.acting.info import info_shapes
 from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host import compilation_cache, lineage, members, record, run_folder
+from rollax.host import compilation_cache, lineage, members, record, run_folder, training
 from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
@@ -109,6 +108,7 @@ def run(session: Session, request: StopRequest) -> Result:
     status = "done"
     try:
         _begin(session)
+        training.say(session)
         run_folder.write_spec(session.folder, session.spec)  # not before all else is known to be good
         while True:
             evaluated = not request.number and _evaluate_if_due(session)
@@ -117,6 +117,7 @@ def run(session: Session, request: StopRequest) -> Result:
                 _save(session)
             if at_end or request.number:
                 break
+            training.complete(session)
             _evolve_if_due(session)
             if not _advance(session):
                 status = "nonfinite"
@@ -265,8 +266,8 @@ def check(spec: Spec, metric: Metric | None, environment: Any = None) -> None:
             raise missing(package)
     if metric is None:
         shown = programs.evaluation_environment(spec, environment)
-        one, yes, kinds = jnp.ones(1), jnp.ones(1, bool), agent_types(shown)
-        episodes = Episodes(jnp.ones((1, len(kinds))) if kinds else one, one, yes, yes)
+        one, yes, kinds = np.ones(1), np.ones(1, bool), agent_types(shown)
+        episodes: Any = Episodes(*(np.ones((1, len(kinds))) if kinds else one, one, yes, yes))  # pyright: ignore
         try:
             further_values = dict.fromkeys(entry(spec.algorithm).shown, 0.0) | info_shapes(shown)
             _check_best_metric(spec, {**default_metrics(episodes, kinds), **further_values, "episodes": 1})

@@ -66,6 +66,8 @@ def _with_agent_ids(algorithm: Algorithm, space: Space) -> Algorithm:
 
 def copied(folder: Path, spec: Spec, policies: dict[str, Any]) -> Spec:
     """The specification with copies of its opponents' policies in the run's folder, so that it needs no other run."""
+    if not policies:
+        return spec
     kept = {}
     for kind, policy in policies.items():
         kept[kind] = f"opponents/{kind}"

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -15,17 +15,24 @@ import numpy as np
 from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm, Metrics
+from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment
+from rollax.environments.once import Kept
+from rollax.environments.registry import is_of_suite
 from rollax.environments.views import AgentId
 from rollax.errors import UsageError
 from rollax.host import compilation_cache, keys, sizes
 from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, naming_imports
+from rollax.host.training import Training
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
 from rollax.scale import sharding
 
 LARGEST_CAPACITY = 256
+CACHE_SECONDS = 1.0  # within which programs that the compilation cache has are there
+
+_kept = Kept()  # by specification
 
 
 class Program(NamedTuple):
@@ -40,16 +47,23 @@ class Program(NamedTuple):
     evaluate: Callable[[Any, int], Episodes]  # (state, updates done) -> episodes
     evolve: Callable[[Any], tuple[Any, Generation]] | None  # of a population that does
     capacity: int  # most updates in one call of advance
-    compile_seconds: float
-    memory_bytes: int | None  # estimate of what one call of advance needs
+    training: Training  # the programs behind advance and evolve
     mesh: jax.sharding.Mesh | None
 
 
 def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> tuple[Algorithm, Environment]:
     """The algorithm in its environment. A run that used objects of the user's own needs them again.
 
+    For the same objects they are the same: what checks have traced of them is not traced again to be compiled.
+
     Raises UsageError when they are missing or do not fit together.
     """
+    given = environment, make_network  # held with what is made, so that their numbers stay their own
+    made = lambda: (_assemble(spec, *given), given)  # noqa: E731
+    return _kept.of(spec, ("assembled", id(environment), id(make_network)), made)[0]
+
+
+def _assemble(spec: Spec, environment: Any, make_network: Any) -> tuple[Algorithm, Environment]:
     kinds = entry(spec.algorithm)
     if environment is None:
         if spec.own_environment:
@@ -60,24 +74,35 @@ def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> t
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("this run used a network of its own: pass it again as network=...")
         make_network = functools.partial(kinds.make_network, environment, spec.network)
-    return kinds.make(environment, make_network), environment
+    algorithm = kinds.make(environment, make_network)
+    init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))  # to be traced once
+    return algorithm._replace(init=init, step=step), environment
 
 
-def environment_of(spec: Spec, **arguments: Any) -> Environment:
-    """The environment that the specification names, with further arguments. Raises UsageError when it cannot be made."""
+def environment_of(spec: Spec, evaluated: bool = False) -> Environment:
+    """The environment that a specification names, or that of its evaluations, made once. Raises UsageError where it cannot."""
+    arguments = spec.arguments | (spec.eval_arguments if evaluated else {})
+    return _kept.of(spec, ("environment", evaluated), lambda: _made(spec, arguments))
+
+
+def _made(spec: Spec, arguments: dict[str, Any]) -> Environment:
     with naming_imports(spec.imports):
         try:
-            return environments.make(spec.environment, **(spec.arguments | arguments))
+            return environments.make(spec.environment, **arguments)
         except (UsageError, ImportError):
             raise
         except Exception as error:  # a user's factory may raise anything
-            given = f" with {spec.arguments | arguments}" if spec.arguments or arguments else ""
+            given = f" with {arguments}" if arguments else ""
             raise UsageError(f"making {spec.environment}{given} fails with {type(error).__name__}: {error}") from error
 
 
 def _seen(spec: Spec, environment: Environment) -> Environment:
     """The environment as the run's networks see it."""
     return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
+
+
+def _evaluated(spec: Spec) -> Environment:
+    return _kept.of(spec, "evaluated", lambda: _seen(spec, environment_of(spec, evaluated=bool(spec.eval_arguments))))
 
 
 def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
@@ -88,7 +113,7 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
     if environment is not None and not spec.eval_arguments:
         return environment
     try:
-        other = _seen(spec, environment_of(spec, **spec.eval_arguments))
+        other = _evaluated(spec)
     except UsageError as error:
         raise UsageError(f"in evaluations, with eval_arguments {spec.eval_arguments}: {error}") from error
     if environment is not None:
@@ -101,21 +126,28 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
 def abstract(spec: Spec, algorithm: Algorithm) -> Any:
     """Shapes and types of one member's state. Raises UsageError for sizes that do not divide, before anything is compiled."""
     try:
-        return jax.eval_shape(algorithm.init, jax.random.key(0), spec.config)
+        return jax.eval_shape(algorithm.init, jax.eval_shape(lambda: jax.random.key(0)), spec.config)
     except (ValueError, OverflowError, NotImplementedError) as error:  # the latter two of sizes beyond what can be indexed
         if isinstance(error, UsageError):
             raise
         raise UsageError(str(error)) from error
 
 
+def check_environment(spec: Spec, environment: Environment | None) -> None:
+    """Raises UsageError when the run's environment, or its own that is given, breaks the contract of environments."""
+    with compilation_cache.used():
+        is_tested = environment is None and is_of_suite(spec.environment)
+        check_contract(environment_of(spec) if environment is None else environment, is_tested)
+
+
 def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None:
-    """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing."""
+    """Raises UsageError when the parts of a run, its sizes or its devices do not fit together. Compiles nothing large."""
     check_sizes(spec)
     own = environment is not None or make_network is not None
     is_population = spec.num_members > 1
     over = _mesh(spec, is_population)
     in_mesh = jax.set_mesh(over) if over is not None and not is_population else contextlib.nullcontext()
-    with sizes.tracing(own, "the network and the first state"), in_mesh:
+    with compilation_cache.used(), sizes.tracing(own, "the network and the first state"), in_mesh:
         algorithm, environment = assemble(spec, environment, make_network)
         shown = evaluation_environment(spec, environment)
         one = abstract(spec, algorithm)
@@ -137,8 +169,11 @@ class _Uncompiled(NamedTuple):
     abstract: Any  # shapes and types of the state
 
 
-def compile_program(spec: Spec, environment: Any = None, make_network: Any = None) -> Program:
-    """Traces and compiles everything a run needs, the two large programs side by side."""
+def compile_program(spec: Spec, environment: Any = None, make_network: Any = None, *, begins: bool = True) -> Program:
+    """Traces and compiles what a run needs, the large programs side by side; `begins`: also that of its first state.
+
+    Where the compilation cache has those of the first evaluation, that of an update is left for later (`Training`).
+    """
     compilation_cache.use()
     algorithm, environment = assemble(spec, environment, make_network)
     shown = evaluation_environment(spec, environment)
@@ -154,40 +189,55 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
         evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
     in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
     where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
-    started = time.monotonic()
+    started, begin = time.monotonic(), jax.jit(parts.algorithm.init)
 
     def compile_run() -> Any:
         with in_mesh():
             jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, None))
-            return jitted.lower(placed, jnp.int32(0)).compile()
+            return jitted.lower(placed, np.int32(0)).compile()
 
-    with ThreadPoolExecutor(2) as threads:
-        later = threads.submit(lambda: jax.jit(evaluate).lower(placed, parts.eval_key).compile())
-        compiled_run = compile_run()
-        compiled_evolve = _compile_evolve(spec, population(algorithm), placed, where)
-        compiled_evaluate = later.result()
-    seconds = time.monotonic() - started
+    training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), placed, where))
+    lowered = [jax.jit(evaluate).lower(placed, parts.eval_key)]
+    lowered += [begin.lower(parts.run_key, parts.config)] if begins else []
+    compiled_evaluate, *others = _compiled(lowered, training)
+    compiled_init = others[0] if others else begin
+    training.compile_seconds = time.monotonic() - started
 
     def init() -> Any:
-        state = jax.jit(parts.algorithm.init)(parts.run_key, parts.config)
+        state = compiled_init(parts.run_key, parts.config)
         return state if where is None else jax.device_put(state, where)
 
     def advance(state: Any, num_updates: int) -> tuple[Any, Metrics]:
-        state, metrics = compiled_run(state, jnp.int32(num_updates))
+        training.make()
+        state, metrics = training.run(state, np.int32(num_updates))
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate_at(state: Any, updates: int) -> Episodes:
-        key = parts.eval_key
-        if spec.options.eval_fresh:
-            fold = jax.vmap(jax.random.fold_in, (0, None)) if is_population else jax.random.fold_in
-            key = fold(key, updates)
-        return jax.device_get(compiled_evaluate(state, key))
+        return jax.device_get(compiled_evaluate(state, _eval_key(spec, parts.eval_key, updates)))
 
-    usage = compiled_run.memory_analysis()
-    size = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
+    def evolved(state: Any) -> tuple[Any, Generation]:
+        training.make()
+        return training.evolve(state)
+
     num_members = spec.num_members if is_population else None
-    functions = init, advance, evaluate_at, compiled_evolve
-    return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, seconds, size, over)
+    functions = init, advance, evaluate_at, evolved if spec.updates_per_generation else None
+    return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, training, over)
+
+
+def _eval_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
+    """The key of an evaluation, of a population `[P]`: the same each time unless evaluations have fresh starts."""
+    if not spec.options.eval_fresh:
+        return key
+    return (jax.vmap(jax.random.fold_in, (0, None)) if spec.num_members > 1 else jax.random.fold_in)(key, updates)
+
+
+def _compiled(lowered: list[jax.stages.Lowered], training: Training) -> list[jax.stages.Compiled]:
+    """These programs, compiled side by side, and beside those of training if the compilation cache does not have them."""
+    with ThreadPoolExecutor(len(lowered)) as threads:
+        compiling = [threads.submit(program.compile) for program in lowered]
+        if wait(compiling, CACHE_SECONDS).not_done:
+            training.make()
+        return [program.result() for program in compiling]
 
 
 def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:

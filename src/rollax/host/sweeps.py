@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy.special import stdtrit
 
 from rollax.host.checkpoint_summary import MemberScores
 from rollax.host.evaluation import digits
@@ -45,6 +44,8 @@ def _interval(values: list[float]) -> str:
     """The 95 % t-interval of the mean; nothing of fewer than two values."""
     if len(values) < 2:
         return ""
+    from scipy.special import stdtrit  # late: it takes a quarter of a second to import
+
     half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
     mean = float(np.mean(values))
     return f" [{digits(mean - half)}, {digits(mean + half)}]"

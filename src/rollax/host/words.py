@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from rollax.environments.core import Environment
 from rollax.host import sweeps
 from rollax.host.evaluation import digits
 from rollax.host.loop import Result
-from rollax.host.program import Program
-from rollax.host.progress import duration, size
+from rollax.host.progress import duration
 from rollax.host.settings import CUSTOM, Spec, entry
 from rollax.networks.solutions import has_closed_form
 from rollax.typed import shown
@@ -32,14 +29,6 @@ def of_what_was_passed(name: str, lost: dict[str, Any]) -> str:
         f"evaluations are in the environment that was passed, not with {values}: give its id ({name!r}) and its "
         "arguments=... for that"
     )
-
-
-def of_program(program: Program) -> str:
-    """What was compiled."""
-    memory = f", about {size(program.memory_bytes)} of memory" if program.memory_bytes else ""
-    members = f", {program.num_members} members in one program" if program.num_members else ""
-    device = jax.devices()[0]
-    return f"compiled in {program.compile_seconds:.1f} s for {device.platform}{memory}{members}"
 
 
 def command() -> str:

@@ -104,7 +104,7 @@ def make(name: str, arguments: dict[str, Any]) -> Gymnax:
         limit = _time_limit(id, values.pop(_LIMIT))
         known = {key: defaults[key] if isinstance(value, Tracer) else value for key, value in values.items()}
         host = dynamics.default_params.replace(**known, **{_LIMIT: type(dynamics.default_params.max_steps_in_episode)(limit)})
-        observation_space, action_space = _spaces(name, dynamics, host)
+    observation_space, action_space = _spaces(name, dynamics, host)
     leaves = {key: _leaf(value, defaults[key]) for key, value in values.items()}
     derived = dict.fromkeys(_DERIVED.get(name, {}))
     return Gymnax(
@@ -176,34 +176,34 @@ def _time_limit(id: str, value: Any) -> int:
 
 
 def _leaf(value: Any, default: Any) -> jax.Array:
-    kind = {"f": jnp.float32, "i": jnp.int32, "b": jnp.bool_}[np.asarray(default).dtype.kind]
-    return jnp.asarray(value, kind)
+    kind = {"f": np.float32, "i": np.int32, "b": np.bool_}[np.asarray(default).dtype.kind]
+    return jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value, kind), kind)
 
 
 @functools.cache
 def _state_types(dynamics: Any) -> tuple[str, ...]:
     """The types of a state's leaves after a step, which those of a reset are cast to."""
-    params = jax.tree.map(jnp.asarray, dynamics.default_params)
 
-    def step(key: jax.Array) -> Any:
+    def step() -> Any:
+        params, key = jax.tree.map(jnp.asarray, dynamics.default_params), jax.random.key(0)
         reset_key, action_key, step_key = jax.random.split(key, 3)
         _, state = dynamics.reset_env(reset_key, params)
         action = dynamics.action_space(dynamics.default_params).sample(action_key)
         return dynamics.step_env(step_key, jax.tree.map(jnp.asarray, state), action, params)[1]
 
-    return leaf_types(jax.eval_shape(step, jax.random.key(0)))
+    return leaf_types(jax.eval_shape(step))
 
 
 def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Space]:
     """The spaces of observations and actions, with bounds that hold and the type that observations have."""
-    observation_space = _space(dynamics.observation_space(params))
+    with jax.ensure_compile_time_eval():
+        observation_space, action_space = _space(dynamics.observation_space(params)), _space(dynamics.action_space(params))
     if isinstance(observation_space, Box):
-        key = jax.random.key(0)
-        actual = jax.eval_shape(lambda: dynamics.reset_env(key, params)[0])
+        actual = jax.eval_shape(lambda: dynamics.reset_env(jax.random.key(0), params)[0])
         dtype = jnp.promote_types(observation_space.dtype, actual.dtype).name
         low, high = _bounds(name, dynamics, observation_space)
         observation_space = Box(low, high, observation_space.shape, dtype)
-    return observation_space, _space(dynamics.action_space(params))
+    return observation_space, action_space
 
 
 def _bounds(name: str, dynamics: Any, space: Box) -> tuple[Any, Any]:

@@ -1,10 +1,13 @@
-"""Modules that a suite imports for its pictures, which take seconds and which nothing here asks for."""
+"""What a suite imports and nothing here asks for, such as what it draws with: seconds of every start."""
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 import types
 from collections.abc import Iterator
+
+_ASKED = ("__all__", "__version__")  # by users; other names with underscores are asked for by the import system
 
 
 class _Later(types.ModuleType):
@@ -29,3 +32,36 @@ def later(*names: str) -> Iterator[None]:
         for name, place in places.items():
             if sys.modules.get(name) is place:
                 del sys.modules[name]
+
+
+class _Package(types.ModuleType):
+    """A package whose own code has not run; it does when something is asked of it that is no module imported already."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") and name not in _ASKED:
+            raise AttributeError(name)
+        self.__class__ = types.ModuleType  # pyright: ignore[reportAttributeAccessIssue]
+        assert self.__spec__ is not None and self.__spec__.loader is not None
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def without_their_own(*packages: str) -> None:
+    """Makes modules of these packages importable one by one, without what the packages themselves import: all of a suite.
+
+    Whoever asks a package for what it offers gets it: its own code runs then.
+
+    Raises: ModuleNotFoundError for a package that is not there.
+    """
+    for name in packages:
+        if name in sys.modules:
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        package = importlib.util.module_from_spec(spec)
+        package.__class__ = _Package
+        sys.modules[name] = package
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, package)

@@ -11,7 +11,7 @@ class Suite(NamedTuple):
     - `make(name, arguments) -> Environment`, with the arguments as a dictionary;
     - `arguments(name) -> dict`: the names of the arguments that it accepts, with their defaults;
     - `resolve_arguments(arguments) -> dict`: the arguments with paths made absolute, for a run that is resumed elsewhere;
-    - `CHOICES`: of arguments that take one of a few words, these words;
+    - `CHOICES`: of arguments that take one of a few words, these words, or a function from the environment's name to them;
     - `check_evaluation(id, training, other)`: raises UsageError where evaluations with the arguments `other` over those of
       training would not measure what they claim, such as returns on tasks that training does not draw.
     """

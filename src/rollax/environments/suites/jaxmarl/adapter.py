@@ -33,12 +33,10 @@ from rollax.environments.suites.jaxmarl.families import (
     FAMILIES,
     INFO_REDUCTIONS,
     MABRAX,
-    MAP_NAME_TO_SCENARIO,
     MPE,
     SMAX,
     SMAX_TOGETHER,
     Family,
-    ObservationType,
     Parts,
     as_float,
     each,
@@ -152,19 +150,30 @@ _LEFT_OUT = (
 )
 _PHYSICS = {"max_steps": 25, "dt": 0.1, "damping": 0.25, "contact_force": 100.0, "contact_margin": 0.001}
 _BRAX = {"episode_length": 1000, "action_repeat": 1, "homogenisation_method": "", "backend": "positional"}
-# What is chosen by name.
-_SCENARIOS = {"scenario": {"": None, **MAP_NAME_TO_SCENARIO}}
 _FALLEN = {"stay": SMAX_TOGETHER, "leave": SMAX}
-CHOICES = {"scenario": tuple(name for name in _SCENARIOS["scenario"] if name), "fallen": tuple(_FALLEN)}
-_CHOICES: dict[str, dict[str, dict[str, Any]]] = {
-    "SMAX": _SCENARIOS,
-    "HeuristicEnemySMAX": _SCENARIOS,
-    "overcooked": {"layout": suite.overcooked_layouts},
-    "overcooked_v2": {
-        "layout": suite.overcooked_v2_layouts,
-        "observation_type": {kind.value: kind for kind in ObservationType},
-    },
-}
+
+
+def choices(name: str) -> dict[str, tuple[str, ...]]:
+    """The words that arguments take which take one of a few."""
+    if FAMILIES[name][1] is not SMAX:
+        return {}
+    return {"scenario": tuple(name for name in _choices(name)["scenario"] if name), "fallen": tuple(_FALLEN)}
+
+
+CHOICES = choices
+
+
+def _choices(name: str) -> dict[str, dict[str, Any]]:
+    """What the suite has for arguments that are chosen by name."""
+    if FAMILIES[name][1] is SMAX:
+        return {"scenario": {"": None, **suite("smax.smax_env").MAP_NAME_TO_SCENARIO}}
+    if name == "overcooked":
+        return {"layout": suite("overcooked").overcooked_layouts}
+    if name == "overcooked_v2":
+        kinds = suite("overcooked_v2.overcooked").ObservationType
+        layouts = suite("overcooked_v2").overcooked_v2_layouts
+        return {"layout": layouts, "observation_type": {kind.value: kind for kind in kinds}}
+    return {}
 
 
 def make(name: str, arguments: dict[str, Any]) -> JaxMARL:
@@ -181,7 +190,7 @@ def make(name: str, arguments: dict[str, Any]) -> JaxMARL:
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
         dynamics = _dynamics(name, json.dumps(changed, default=lambda x: np.asarray(x).tolist(), sort_keys=True))
-        return _assembled(id, dynamics, family, global_state, shaping)
+    return _assembled(id, dynamics, family, global_state, shaping)
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -193,7 +202,7 @@ def _defaults(name: str) -> dict[str, Any]:
     found = signature_defaults(_class(name))
     family = FAMILIES[name][1]
     if name == "HeuristicEnemySMAX":
-        found |= signature_defaults(suite.SMAX)
+        found |= signature_defaults(suite("smax").SMAX)
     if family is SMAX:
         found |= {"scenario": "", "fallen": "stay"}
     if family is MPE and found:  # facmac's larger ones have no arguments
@@ -203,16 +212,23 @@ def _defaults(name: str) -> dict[str, Any]:
     if family.shaped:
         found |= {"layout": "cramped_room", "shaping": 0.0}
     if name == "overcooked_v2":
-        found["observation_type"] = ObservationType.DEFAULT.value
+        found["observation_type"] = suite("overcooked_v2.overcooked").ObservationType.DEFAULT.value
     if name == "storm_2p":  # written for two
         del found["num_agents"]
     return {key: value for key, value in found.items() if key not in _LEFT_OUT} | {"global_state": False}
 
 
 def _class(name: str) -> Callable[..., Any]:
-    if FAMILIES[name][1] is MABRAX and not suite.MABRAX_AVAILABLE:
-        raise UsageError(f"jaxmarl/{name} needs the package brax, which is not installed: pip install brax")
-    return getattr(suite, FAMILIES[name][0])
+    module, _, own = FAMILIES[name][0].partition(":")
+    try:
+        found = suite(module)
+    except ImportError as error:
+        if FAMILIES[name][1] is not MABRAX:
+            raise
+        raise UsageError(f"jaxmarl/{name} needs the package brax, which is not installed: pip install brax") from error
+    if module == "jaxnav":  # it prints every discrete action that it traces
+        suite("jaxnav.jaxnav_env").print = lambda *values: None
+    return getattr(found, own)
 
 
 @functools.cache
@@ -221,9 +237,9 @@ def _dynamics(name: str, changed: str) -> Any:
     id, defaults, given = f"jaxmarl/{name}", _defaults(name), json.loads(changed)
     arrays = {key for key, default in defaults.items() if isinstance(default, jax.Array | np.ndarray)}
     values: dict[str, Any] = {key: jnp.asarray(x) if key in arrays else x for key, x in given.items()}
-    choices = _CHOICES.get(name, {})
-    for key in choices.keys() & values.keys():
-        values[key] = _choice(key, id, values[key], choices[key])
+    known = _choices(name) if values else {}
+    for key in known.keys() & values.keys():
+        values[key] = _choice(key, id, values[key], known[key])
     if FAMILIES[name][1] is MABRAX:
         values = values | {"auto_reset": False, "homogenisation_method": values.get("homogenisation_method") or None}
     try:
@@ -259,12 +275,12 @@ def _assembled(id: str, dynamics: Any, family: Family, global_state: bool, shapi
         return after, raw, parts, shared
 
     with jax.debug_key_reuse(False):
-        after, _, parts, shared = jax.eval_shape(example, jax.random.key(0))
+        after, _, parts, shared = jax.eval_shape(example, jax.eval_shape(lambda: jax.random.key(0)))
     spaces: dict[str, Space] = {part: _space(part, dynamics, family, arrays) for part, arrays in parts.items()}
     if shared is not None:
         spaces["global_state"] = Box(-np.inf, np.inf, shared.shape[1:])
     return JaxMARL(
-        shaping=() if shaping is None else jnp.asarray(shaping, jnp.float32),
+        shaping=() if shaping is None else jnp.asarray(np.float32(shaping)),
         dynamics=dynamics,
         family=family,
         name=id,

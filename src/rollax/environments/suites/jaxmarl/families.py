@@ -3,25 +3,27 @@
 An end that `terminated` does not claim is a time limit.
 """
 
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from rollax.environments.suites.later import later, without_their_own
 from rollax.environments.suites.silence import silenced
 
-# The module of environments takes its part of the suite from here, so that all of it is imported silently.
-with silenced():
-    from jaxmarl import environments as suite  # noqa: F401
-    from jaxmarl.environments import spaces as suite_spaces  # noqa: F401
-    from jaxmarl.environments.jaxnav import jaxnav_env
-    from jaxmarl.environments.overcooked_v2.overcooked import ObservationType  # noqa: F401
-    from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO  # noqa: F401
-    from jaxmarl.environments.smax.smax_env import State as Battle
+# The whole suite takes seconds to import, most of it for the tables of other environments than the one that is asked for.
+without_their_own("jaxmarl", "jaxmarl.environments", "jaxmarl.environments.storm")
 
-# It prints every discrete action that it traces.
-jaxnav_env.print = lambda *values: None  # pyright: ignore[reportAttributeAccessIssue]
+
+def suite(module: str) -> Any:
+    """A module of the suite's environments, imported silently, with arrays that any trace may use."""
+    with silenced(), later("matplotlib.pyplot", "matplotlib.animation"), jax.ensure_compile_time_eval():
+        return importlib.import_module(f"jaxmarl.environments.{module}")
+
+
+suite_spaces = suite("spaces")  # before the others, which ask the package for it
 
 Parts = dict[str, list[jax.Array]]  # the parts of an observation, one array an agent, of the agent's own size
 
@@ -70,7 +72,7 @@ class Family(NamedTuple):
 
 def _battle(state: Any) -> Any:
     """SMAX's own state, also beneath that of an enemy's policy."""
-    return state if isinstance(state, Battle) else state.state
+    return state if hasattr(state, "unit_alive") else state.state
 
 
 def _alive(dynamics: Any, state: Any) -> jax.Array:
@@ -177,35 +179,35 @@ MABRAX = Family(
     terminated=lambda dynamics, state, over: over & (state.info["truncation"] == 0),
 )
 
-# Its class in the suite, and how it is read.
+# The module and the name of its class in the suite, and how it is read.
 FAMILIES: dict[str, tuple[str, Family]] = {
-    "MPE_simple_v3": ("SimpleMPE", MPE),
-    "MPE_simple_tag_v3": ("SimpleTagMPE", MPE),
-    "MPE_simple_world_comm_v3": ("SimpleWorldCommMPE", MPE),
-    "MPE_simple_spread_v3": ("SimpleSpreadMPE", MPE),
-    "MPE_simple_crypto_v3": ("SimpleCryptoMPE", MPE),
-    "MPE_simple_speaker_listener_v4": ("SimpleSpeakerListenerMPE", MPE),
-    "MPE_simple_push_v3": ("SimplePushMPE", MPE),
-    "MPE_simple_adversary_v3": ("SimpleAdversaryMPE", MPE),
-    "MPE_simple_reference_v3": ("SimpleReferenceMPE", MPE),
-    "MPE_simple_facmac_v1": ("SimpleFacmacMPE", MPE),
-    "MPE_simple_facmac_3a_v1": ("SimpleFacmacMPE3a", MPE),
-    "MPE_simple_facmac_6a_v1": ("SimpleFacmacMPE6a", MPE),
-    "MPE_simple_facmac_9a_v1": ("SimpleFacmacMPE9a", MPE),
-    "switch_riddle": ("SwitchRiddle", _RIDDLE),
-    "SMAX": ("SMAX", SMAX),
-    "HeuristicEnemySMAX": ("HeuristicEnemySMAX", SMAX),
-    "ant_4x2": ("Ant", MABRAX),
-    "halfcheetah_6x1": ("HalfCheetah", MABRAX),
-    "hopper_3x1": ("Hopper", MABRAX),
-    "humanoid_9|8": ("Humanoid", MABRAX),
-    "walker2d_2x3": ("Walker2d", MABRAX),
-    "storm": ("InTheGrid", _REPEATED._replace(parts=_storm)),
-    "storm_2p": ("InTheGrid_2p", _REPEATED._replace(parts=_storm_2p)),
-    "storm_np": ("InTheMatrix", _REPEATED._replace(bounds=(0.0, 1.0))),
-    "hanabi": ("Hanabi", _HANABI),
-    "overcooked": ("Overcooked", _OVERCOOKED),
-    "overcooked_v2": ("OvercookedV2", _OVERCOOKED),
-    "coin_game": ("CoinGame", _REPEATED),
-    "jaxnav": ("JaxNav", _JAXNAV),
+    "MPE_simple_v3": ("mpe:SimpleMPE", MPE),
+    "MPE_simple_tag_v3": ("mpe:SimpleTagMPE", MPE),
+    "MPE_simple_world_comm_v3": ("mpe:SimpleWorldCommMPE", MPE),
+    "MPE_simple_spread_v3": ("mpe:SimpleSpreadMPE", MPE),
+    "MPE_simple_crypto_v3": ("mpe:SimpleCryptoMPE", MPE),
+    "MPE_simple_speaker_listener_v4": ("mpe:SimpleSpeakerListenerMPE", MPE),
+    "MPE_simple_push_v3": ("mpe:SimplePushMPE", MPE),
+    "MPE_simple_adversary_v3": ("mpe:SimpleAdversaryMPE", MPE),
+    "MPE_simple_reference_v3": ("mpe:SimpleReferenceMPE", MPE),
+    "MPE_simple_facmac_v1": ("mpe:SimpleFacmacMPE", MPE),
+    "MPE_simple_facmac_3a_v1": ("mpe:SimpleFacmacMPE3a", MPE),
+    "MPE_simple_facmac_6a_v1": ("mpe:SimpleFacmacMPE6a", MPE),
+    "MPE_simple_facmac_9a_v1": ("mpe:SimpleFacmacMPE9a", MPE),
+    "switch_riddle": ("switch_riddle:SwitchRiddle", _RIDDLE),
+    "SMAX": ("smax:SMAX", SMAX),
+    "HeuristicEnemySMAX": ("smax:HeuristicEnemySMAX", SMAX),
+    "ant_4x2": ("mabrax:Ant", MABRAX),
+    "halfcheetah_6x1": ("mabrax:HalfCheetah", MABRAX),
+    "hopper_3x1": ("mabrax:Hopper", MABRAX),
+    "humanoid_9|8": ("mabrax:Humanoid", MABRAX),
+    "walker2d_2x3": ("mabrax:Walker2d", MABRAX),
+    "storm": ("storm.storm_env:InTheGrid", _REPEATED._replace(parts=_storm)),
+    "storm_2p": ("storm.storm_2p:InTheGrid_2p", _REPEATED._replace(parts=_storm_2p)),
+    "storm_np": ("storm.storm:InTheMatrix", _REPEATED._replace(bounds=(0.0, 1.0))),
+    "hanabi": ("hanabi:Hanabi", _HANABI),
+    "overcooked": ("overcooked:Overcooked", _OVERCOOKED),
+    "overcooked_v2": ("overcooked_v2:OvercookedV2", _OVERCOOKED),
+    "coin_game": ("coin_game:CoinGame", _REPEATED),
+    "jaxnav": ("jaxnav:JaxNav", _JAXNAV),
 }

@@ -121,9 +121,7 @@ class XMiniGrid(eqx.Module):
         first = self.dynamics.reset(params, key)
         if task == ():  # the suite's search through a rule that is empty takes most of a step
             first = first.replace(state=first.state.replace(rule_encoding=first.state.rule_encoding[:0]))
-        # The types of a state as a step leaves it, which those of a reset are cast to.
-        after = jax.eval_shape(lambda: self.dynamics.step(params, first, jnp.zeros((), jnp.int32)).state)
-        state = with_types(first.state, leaf_types(after))
+        state = with_types(first.state, _state_types(self.dynamics, params, first))
         return state, self._observation(state, first.observation)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
@@ -216,6 +214,23 @@ def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str
     shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
     keeps_task = given.get("ruleset_each") == "environment"
     return XMiniGrid(tasks, numbers, params, dynamics, id, *shown, keeps_task), given
+
+
+def _state_types(dynamics: Any, params: Any, first: Any) -> tuple[str, ...]:
+    """The types of a state as a step leaves it, which those of a reset are cast to."""
+    leaves, structure = jax.tree.flatten((params, first))
+    types = [jax.typeof(leaf) for leaf in leaves]
+    return _types_after(
+        dynamics, structure, tuple(jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types)
+    )
+
+
+@functools.cache
+def _types_after(dynamics: Any, structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> tuple[str, ...]:
+    def step(params: Any, first: Any) -> Any:
+        return dynamics.step(params, first, jnp.zeros((), jnp.int32)).state
+
+    return leaf_types(jax.eval_shape(step, *structure.unflatten(leaves)))
 
 
 @functools.cache

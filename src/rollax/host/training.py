@@ -1,0 +1,56 @@
+"""The programs of updates, which the first evaluation does not wait for."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from rollax.host.progress import size
+
+
+class Training:
+    """These programs, compiled at once or when they are asked for."""
+
+    def __init__(self, compile_run: Callable[[], Any], compile_evolve: Callable[[], Any]) -> None:
+        self._compile = compile_run, compile_evolve
+        self.is_ready = False
+        self.run: Any
+        self.evolve: Any
+        self.memory_bytes: int | None = None  # estimate of what one call of advance needs
+        self.compile_seconds = 0.0  # of all programs
+
+    def make(self) -> None:
+        """Traces and compiles them, unless that is done."""
+        if self.is_ready:
+            return
+        started = time.monotonic()
+        self.run, self.evolve = (each() for each in self._compile)
+        usage = self.run.memory_analysis()
+        self.memory_bytes = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
+        self.compile_seconds += time.monotonic() - started
+        self.is_ready = True
+
+    def describe(self, num_members: int | None) -> str:
+        """What was compiled, in words."""
+        memory = f", about {size(self.memory_bytes)} of memory" if self.memory_bytes else ""
+        members = f", {num_members} members in one program" if num_members else ""
+        return f"compiled in {self.compile_seconds:.1f} s for {jax.devices()[0].platform}{memory}{members}"
+
+
+def complete(session: Any) -> None:
+    """Compiles what a session trains by, where that has waited for the first evaluation, and says what it took."""
+    if session.program.training.is_ready:
+        return
+    started = time.monotonic()
+    session.show.status("compiling")
+    session.program.training.make()
+    session.started += time.monotonic() - started  # no part of a run's time, like the other programs
+    say(session)
+
+
+def say(session: Any) -> None:
+    """Says what was compiled, if all is."""
+    program = session.program
+    if program.training.is_ready:
+        session.show.message(program.training.describe(program.num_members))
