@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.runs import Script, metrics
-from rollax.host.evaluation import SUMMARY, returned, sides
+from rollax.host.evaluation import SUMMARY, in_training, returned, sides
 from rollax.host.statistics import summarize
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
@@ -44,6 +44,14 @@ def test_the_headline_is_of_the_sides():
         == "return prey 3  predator -3 (their mean is 0)  length 5"
     )
     assert returned(values([[3.0, 1.0]]), 0, False).startswith("return 2 (std 0, iqm 2")
+
+
+def test_no_return_of_episodes_that_all_ended_early():
+    """Until every environment has taken as many steps as the longest episode has."""
+    line, evaluated = {"episode_return": 0.9, "coverage": 0.5}, {"length_max": 100.0}
+    assert in_training(line, evaluated, (), 99) == {"return": "-"}
+    assert in_training(line, evaluated, (), 100) == {"return": "0.9"} == in_training(line, {}, (), 1)
+    assert in_training(line, evaluated, ("coverage",), 1) == {"coverage": "0.5"}
 
 
 @pytest.mark.parametrize("best", ["return_mean", "return_prey"])

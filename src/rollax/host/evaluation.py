@@ -45,6 +45,7 @@ def default_metrics(episodes: Episodes, agent_types: tuple[str, ...] = (), with_
     return told | {
         **{f"return_{name}": value for name, value in summarize(returns, with_interval=with_interval).items()},
         "length_mean": float(length.mean()),
+        "length_max": float(length.max()),
         "terminated": float(np.mean(episodes.terminated)),
         "truncated": float(np.mean(episodes.truncated)),
         "unfinished": float(1 - ended.mean()),
@@ -77,13 +78,21 @@ def tells_nothing(best_metric: str, values: dict[str, Any]) -> bool:
     return best_metric in (*(f"return_{name}" for name in SUMMARY), "return_team") and bool(sides(values))
 
 
-def in_training(values: dict[str, Any], evaluation: dict[str, Any], shown: Iterable[str]) -> dict[str, str]:
+def in_training(
+    values: dict[str, Any], evaluation: dict[str, Any], shown: Iterable[str], steps_of_each: float = math.inf
+) -> dict[str, str]:
     """What is told of a line of metrics while training goes on: the numbers `shown`, else the return; that of each type of
-    agents where the last evaluation says that all of them add up to 0."""
+    agents where the last evaluation says that all of them add up to 0.
+
+    `steps_of_each`: of every environment so far. While these are fewer than the longest episode has, all episodes that ended
+    ended early, in success or in failure, and their return would say so: there is none.
+    """
     chosen = {name: values[name] for name in shown if name in values}
     if not chosen and sides(evaluation):
         chosen = {name.removesuffix("/episode_return"): x for name, x in values.items() if name.endswith("/episode_return")}
     chosen = chosen or {"return": values.get("episode_return", math.nan)}
+    if steps_of_each < evaluation.get("length_max", 0):
+        chosen |= {name: math.nan for name in chosen if name not in shown}
     return {name: _mean_in_words(value) for name, value in chosen.items()}
 
 

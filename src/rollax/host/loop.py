@@ -394,6 +394,7 @@ def _show_progress(session: Session, values: dict[str, Any]) -> None:
     left = session.spec.total_updates - session.updates
     eta = session.busy_seconds / session.busy_updates * left
     kind = entry(session.spec.algorithm)
-    figures = in_training(values, session.evaluation, kind.shown)
+    steps_of_each = session.frames / getattr(session.spec.config, "num_envs", 1)
+    figures = in_training(values, session.evaluation, kind.shown, steps_of_each)
     figures |= {f"{kind.unit}/s": f"{session.steps_per_second:,.0f}", "left": duration(eta)}
     session.show.progress(session.frames, session.spec.total_updates * session.spec.config.steps_per_update, figures)

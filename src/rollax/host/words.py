@@ -66,6 +66,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
         f"  {rollax} eval {folder}      {played}its last policy",
         *([best] if spec.options.keep_best else []),
         f"  {rollax} plot {folder}      its curves{archive}",
+        f"  {rollax} report {folder}    a page to show to others",
         *([f"  {rollax} render {folder}    an episode to look at"] if not is_closed_form else []),
         *([f"  {rollax} export {folder} --to jax    its policy for use without rollax"] if not is_closed_form else []),
         f"  {rollax} resume {folder} --total-steps {2 * spec.total_updates * spec.config.steps_per_update}    to go on{rises}",
