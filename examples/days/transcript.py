@@ -1,0 +1,86 @@
+"""Lives the days of five users and writes them down: `python examples/days/transcript.py FOLDER [DAY ...]`.
+
+Each command of a day's script is run in an empty folder, one after the other, and stands with its output in FOLDER/DAY.md; the
+comments of the script are the text. STEPS in the environment is how long the runs train (default 200000).
+"""
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[1]
+DAYS = sorted(path.stem for path in Path(__file__).parent.glob("*.sh"))
+MOST_LINES = 30  # of the output of a command
+
+
+def blocks(day: str) -> list[tuple[str, list[str]]]:
+    """The comments of a script with the commands that follow each; the first has none."""
+    found: list[tuple[str, list[str]]] = []
+    for line in (EXAMPLES / "days" / f"{day}.sh").read_text().splitlines():
+        if line.startswith("# "):
+            found.append((line.removeprefix("# "), []))
+        elif line:
+            found[-1][1].append(line)
+    return found
+
+
+def environment(steps: str) -> dict[str, str]:
+    """Variables that commands find their programs and numbers by."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "STEPS": steps, "EXAMPLES": str(EXAMPLES), "PYTHONPATH": _python_path()}
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [".", os.environ.get("PYTHONPATH", "")]))
+
+
+def run(command: str, folder: Path, steps: str) -> str:
+    """The output of a command; ends the program where it fails."""
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment(steps), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{command}\n{done.stdout}{done.stderr}ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def shown(output: str) -> list[str]:
+    """The lines that a reader wants: not the objects that are for other programs, and not hundreds."""
+    lines = [line.rstrip() for line in output.splitlines() if not line.startswith("{")]
+    lines = [re.sub(r"(\.\./)+\S*/bin/rollax", "rollax", line) for line in lines]
+    cut = len(lines) - MOST_LINES
+    return [*lines[: MOST_LINES // 2], f"... ({cut} lines)", *lines[-MOST_LINES // 2 :]] if cut > 0 else lines
+
+
+def in_full(command: str, steps: str) -> str:
+    """A command as one would type it."""
+    command = re.sub(r'"?\$\(\((\d+) \* STEPS\)\)"?', lambda found: str(int(found[1]) * int(steps)), command)
+    return re.sub(r'"([^" ]+)"', r"\1", command.replace("$STEPS", steps).replace("$EXAMPLES", "examples"))
+
+
+def page(day: str, steps: str) -> str:
+    """The day as a page."""
+    (title, _), *parts = blocks(day)
+    made = f"Python {platform.python_version()}, {os.cpu_count()} cores, {datetime.date.today()}"
+    lines = [f"# {title.rstrip('.')}", ""]
+    lines += [f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded ({made}).", ""]
+    with tempfile.TemporaryDirectory() as folder:
+        for words, commands in parts:
+            lines += [words, "", "```console"]
+            for command in commands:
+                print(command, flush=True)
+                told = shown(run(command, Path(folder), steps))
+                lines += [f"$ {in_full(command, steps)}", *told]
+            lines += ["```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    target, *days = sys.argv[1:]
+    for day in days or DAYS:
+        (Path(target) / f"{day}.md").write_text(page(day, os.environ.get("STEPS", "200000")))

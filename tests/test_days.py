@@ -1,0 +1,67 @@
+"""The days of five users, in examples/days: every command of theirs works, and so does every command that these print."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def program() -> Any:
+    spec = importlib.util.spec_from_file_location("transcript", ROOT / "examples" / "days" / "transcript.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TRANSCRIPT = program()
+LEAVES = {  # what a day has made at its end
+    "contributor": ["beside.png"],
+    "engineer": ["return.png", "own/policy.npz", "own/card.md", "usual/policy.jax"],
+    "jaxmarl": ["spread.png", "spread.gif", "runs/prey/figures/curves.png"],
+    "sb3": ["return.pdf", "return.csv", "report.html", "episode.gif", "policy/policy.onnx"],
+    "xland": ["trial.gif", "runs/rl2/figures/curves.png"],
+}
+
+
+def lived(day: str, folder: Path) -> str:
+    """Runs the commands of a day with few steps: all that they print."""
+    return "".join(TRANSCRIPT.run(command, folder, "4000") for _, commands in TRANSCRIPT.blocks(day) for command in commands)
+
+
+def printed(output: str) -> list[str]:
+    """The commands that an output names, each once, without the words beside them."""
+    lines = [line.strip() for line in output.splitlines() if line.startswith("  ")]
+    return list(dict.fromkeys(re.split(r"\s{3,}", line)[0] for line in lines if re.match(r"rollax [a-z]+ ", line)))
+
+
+@pytest.mark.parametrize("day", ["engineer", pytest.param("contributor", marks=pytest.mark.slow), "sb3"])
+def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
+    commands = printed(lived(day, tmp_path))
+    assert {line.split()[1] for line in commands} >= {"eval", "plot", "render", "export", "resume"} - {"render"} * (
+        day == "engineer"
+    )
+    for command in commands:
+        TRANSCRIPT.run(command, tmp_path, "4000")
+    assert [name for name in LEAVES[day] if not (tmp_path / name).exists()] == []
+
+
+@pytest.mark.parametrize("day", ["jaxmarl", pytest.param("xland", marks=pytest.mark.slow)])
+def test_day(day: str, tmp_path: Path) -> None:
+    lived(day, tmp_path)
+    assert [name for name in LEAVES[day] if not (tmp_path / name).exists()] == []
+
+
+def test_days() -> None:
+    """There is one of each kind of user, and its page shows the commands of its script."""
+    assert list(LEAVES) == TRANSCRIPT.DAYS
+    for day in LEAVES:
+        page = (ROOT / "docs" / "days" / f"{day}.md").read_text()
+        shown = [line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ ")]
+        commands = [command for _, commands in TRANSCRIPT.blocks(day) for command in commands]
+        steps = re.search(r"with STEPS=(\d+)", page)
+        assert steps and shown == [TRANSCRIPT.in_full(command, steps[1]) for command in commands]
