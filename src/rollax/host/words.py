@@ -18,7 +18,7 @@ from rollax.typed import shown
 
 def of_run(spec: Spec, folder: Path) -> str:
     """What begins, and where it is kept."""
-    given = ", ".join(f"{name} {shown(value)}" for name, value in spec.arguments.items())
+    given = ", ".join(f"{name} {value if isinstance(value, str) else shown(value)}" for name, value in spec.arguments.items())
     return f"{spec.algorithm} on {spec.environment}{f' ({given})' if given else ''}, run folder {folder}"
 
 
