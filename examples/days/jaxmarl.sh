@@ -9,9 +9,9 @@ rollax train ppo jaxmarl/MPE_simple_spread_v3 --env.global-state true --total-st
 rollax plot runs/ippo runs/mappo --only return --label IPPO MAPPO --out spread.png
 rollax render runs/mappo --out spread.gif
 
-# A game of two sides: each type of agents has parameters of its own, and the best checkpoint is that of the predators.
-rollax train ppo hunting/3-players --config.sharing type --best-metric return_predator --total-steps "$STEPS" --run-dir runs/hunt --no-tensorboard
-rollax eval runs/hunt --checkpoint best
+# A game of two sides, in which each type of agents has parameters of its own: the lines tell the return of each.
+rollax train ppo hunting/3-players --config.sharing type --total-steps "$STEPS" --run-dir runs/hunt --no-tensorboard
+rollax eval runs/hunt
 
 # New prey against the predators of that run, as they were at its end.
 rollax train ppo hunting/3-players --opponents.predator runs/hunt@last --config.sharing type --total-steps "$STEPS" --run-dir runs/prey --no-tensorboard

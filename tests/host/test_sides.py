@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from host.runs import Script, metrics
-from rollax.host.evaluation import SUMMARY, in_training, returned, sides
+from rollax.host.evaluation import SUMMARY, in_training, of_types, returned, sides
 from rollax.host.statistics import summarize
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
@@ -44,6 +44,14 @@ def test_the_headline_is_of_the_sides():
         == "return prey 3  predator -3 (their mean is 0)  length 5"
     )
     assert returned(values([[3.0, 1.0]]), 0, False).startswith("return 2 (std 0, iqm 2")
+
+
+def test_types_are_told_where_their_sum_is_not_zero():
+    """The mean over agents of several types alone says little."""
+    game = values([[3.0, -1.0], [5.0, -1.0]], prey=0, predator=1)
+    assert of_types(game, ("prey", "predator")) == ["return_prey", "return_predator"]
+    assert of_types(game, ("agent", "agent")) == []
+    assert of_types(values([[3.0, -3.0]], prey=0, predator=1), ("prey", "predator")) == []
 
 
 def test_no_return_of_episodes_that_all_ended_early():

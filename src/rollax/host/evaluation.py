@@ -73,6 +73,12 @@ def sides(values: dict[str, Any]) -> dict[str, float]:
     return {name: values[name] for name in kinds} or {f"agent {index}": float(value) for index, value in enumerate(agents)}
 
 
+def of_types(values: dict[str, Any], agent_types: tuple[str, ...]) -> list[str]:
+    """The names of the returns of each type of agents, where there are several and `returned` does not tell them."""
+    kinds = dict.fromkeys(agent_types)
+    return [f"return_{kind}" for kind in kinds] if len(kinds) > 1 and not sides(values) else []
+
+
 def tells_nothing(best_metric: str, values: dict[str, Any]) -> bool:
     """Whether the best checkpoint cannot be told by it: a mean over sides whose returns add up to 0."""
     return best_metric in (*(f"return_{name}" for name in SUMMARY), "return_team") and bool(sides(values))
@@ -114,6 +120,14 @@ def returned(values: dict[str, Any], num_members: int, is_closed_form: bool) -> 
     interval = f"iqm {numbers['iqm']} [{numbers['iqm_low']}, {numbers['iqm_high']}]"
     length = "" if is_closed_form else f"  length {values['length_mean']:.0f}"
     return f"return {numbers['mean']} (std {numbers['std']}, {interval}, over {over}){length}"
+
+
+def in_words(
+    values: dict[str, Any], agent_types: tuple[str, ...], names: Iterable[str], num_members: int, is_closed_form: bool
+) -> str:
+    """An evaluation in a line: return and length, the returns of several types of agents, and the numbers of those names."""
+    told = returned(values, num_members, is_closed_form)
+    return "  ".join([told, *further([*of_types(values, agent_types), *names], values)])
 
 
 def further(names: Iterable[str], values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:

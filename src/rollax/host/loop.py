@@ -17,7 +17,7 @@ from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import Metric, default_metrics, further, in_training, measured, returned, sides, tells_nothing
+from rollax.host.evaluation import Metric, default_metrics, in_training, in_words, measured, sides, tells_nothing
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
@@ -200,10 +200,10 @@ def _evaluate_if_due(session: Session) -> bool:
     warning = session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | by_type)
     if warning is not None:
         session.show.message(f"warning: {warning}")
-    told = returned(values, session.program.num_members or 0, has_closed_form(session.program.environment))
     _check_sides(session, values)
-    shown = further([*episodes.info, *entry(session.spec.algorithm).shown], values)
-    session.show.message(f"{session.frames:>13,} steps  {'  '.join([told, *shown])}")
+    is_closed, names = has_closed_form(session.program.environment), [*episodes.info, *entry(session.spec.algorithm).shown]
+    told = in_words(values, kinds, names, session.program.num_members or 0, is_closed)
+    session.show.message(f"{session.frames:>13,} steps  {told}")
     session.show.picture(lambda: _map_of(session))
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
