@@ -150,7 +150,7 @@ def test_the_bar_has_numbers_as_the_lines_have_them() -> None:
     seen: list[dict[str, str]] = []
     spec = SimpleNamespace(total_updates=2, algorithm="map_elites", config=SimpleNamespace(steps_per_update=10))
     show = SimpleNamespace(progress=lambda done, total, figures: seen.append(figures))
-    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, frames=10)
+    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, frames=10, evaluation={})
     session.busy_seconds, session.busy_updates, session.steps_per_second = 1.0, 1, 10.0
     loop._show_progress(session, {"coverage": 0.97266, "qd_score": 60786.17, "fitness_best": float("nan")})
     assert list(seen[0].values())[:3] == ["0.9727", "60,786", "-"]
