@@ -48,7 +48,7 @@ def by_task(policy: Any, num_episodes: int, key: jax.Array, greedy: bool = True)
 
 
 def in_words(table: dict[str, np.ndarray], environment: Any, most: int) -> str:
-    """How many tasks fail, that is have no return above 0 in any episode, and the `most` with the lowest means."""
+    """How many tasks fail, that is have a mean return of 0 or less, and the `most` with the lowest means."""
     means = table["return_mean"]
     order, failed = np.argsort(means, kind="stable")[:most], int(np.sum(means <= 0))
     lines = [f"{failed:,} of {len(means):,} tasks have a mean return of 0 or less; those with the lowest:"]
