@@ -16,6 +16,7 @@ from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.learning import losses, train_state
 from rollax.learning.returns import gae, next_values, over_streams
+from rollax.networks import windows
 
 
 @settings
@@ -39,7 +40,7 @@ def optimizers(config: A2CConfig, progress: Any) -> dict[str, Any]:
 
 
 def loss(network: Any, rollout: Any, advantage: jax.Array, target: jax.Array, config: A2CConfig) -> Any:
-    _, output = network.unroll(jax.tree.map(lambda x: x[0], rollout.carry), rollout.obs, rollout.reset)
+    _, output = network.unroll(windows.first(rollout.carry), rollout.obs, rollout.reset)
     density = jax.vmap(jax.vmap(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())))
     log_prob, entropy = density(output.policy, rollout.extras.raw_action)
     total = -log_prob * advantage + 0.25 * (output.value - target) ** 2 - config.entropy_coefficient * entropy

@@ -25,6 +25,8 @@ from rollax.algorithms.td3 import TD3Config, td3
 from rollax.checks.algorithm import check_algorithm
 from rollax.checks.environment import check_environment
 from rollax.environments import Environment, Transition, list_environments, make, register
+from rollax.environments.suites.gymnasium.objects import from_gymnasium
+from rollax.environments.suites.objects import from_brax, from_gymnax, from_jumanji, from_pgx, from_playground
 from rollax.errors import UsageError
 from rollax.exporting.api import Exported, export
 from rollax.host.api import Policy, Result, load, resume, train
@@ -94,6 +96,12 @@ __all__ = [
     "evolve",
     "evolving",
     "export",
+    "from_brax",
+    "from_gymnasium",
+    "from_gymnax",
+    "from_jumanji",
+    "from_pgx",
+    "from_playground",
     "impala",
     "list_algorithms",
     "list_environments",

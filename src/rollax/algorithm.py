@@ -122,6 +122,9 @@ class Algorithm(NamedTuple):
     # Numbers of a state that every evaluation reports besides its episodes, such as an archive's coverage: scalars by name.
     state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
     archived: Archived | None = None
+    # What acts in the next update: state (that of `acting_state` is enough) -> (policy, actor, key, num_steps), as
+    # `rollax.acting.streams.unroll` takes them. With it an algorithm can learn from simulators on the host.
+    rollouts: Callable[[State], tuple[Any, Any, jax.Array, int]] | None = None
     # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
     by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 

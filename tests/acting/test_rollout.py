@@ -14,18 +14,18 @@ from rollax.acting import agents, streams
 from rollax.acting.streams import by_stream
 from rollax.learning import normalization, returns, train_state
 from rollax.learning.train_state import TrainState
-from rollax.networks import NetworkConfig, actor_critic
+from rollax.networks import NetworkConfig, actor_critic, windows
 from rollax.networks.core import step
 
 STEPS, ENVS = 12, 4
-CASES = [("none", None), ("gru", None), ("lstm", 2)]
+CASES = [("none", None), ("gru", None), ("lstm", 2), ("gtrxl", 2)]
 
 
 @cache
 def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
     """Network, the actor before and after the second of two rollouts, with its parts by stream, its experience and episodes."""
     environment = Walk(agents=num_agents)
-    config = NetworkConfig(hidden=(8,), core=core, core_size=4)
+    config = NetworkConfig(hidden=(8,), core=core, core_size=4, core_memory=5)
     network = jax.jit(lambda key: actor_critic(environment, config, key))(jax.random.key(0))
     team, train = agents.team(environment, "all"), TrainState(network, {}, None, None)
     policy = agents.policy(team, train_state.sample, train)
@@ -38,6 +38,11 @@ def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
     return network, first, last, experience, episodes
 
 
+def memories(experience: Any) -> Any:
+    """The carry before every step, `[T, S, ...]`."""
+    return windows.starts(experience.carry, 1)
+
+
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
 def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
     _, first, _, experience, _ = happened(core, num_agents)
@@ -47,9 +52,17 @@ def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
     assert np.array_equal(experience.obs[1:][going_on], experience.next_obs[:-1][going_on])
     assert not np.any(np.all(experience.obs[1:][ended[:-1]] == experience.next_obs[:-1][ended[:-1]], axis=-1))
     assert np.array_equal(first.obs, experience.obs[0]), "a rollout begins where the last one ended"
-    for stored, before in zip(jax.tree.leaves(experience.carry), jax.tree.leaves(first.carry), strict=True):
+    for stored, before in zip(jax.tree.leaves(memories(experience)), jax.tree.leaves(first.carry), strict=True):
         assert np.array_equal(stored[0], before)
     assert ended.any() and not ended.all()
+
+
+def test_a_rollout_keeps_an_entry_once() -> None:
+    """Of memories that slide, however long they are: a window for the start, then an entry for every step."""
+    _, first, _, experience, _ = happened("gtrxl", 2)
+    before, stored = (sum(x.size for x in jax.tree.leaves(carry)) for carry in (first.carry, experience.carry))
+    assert stored < before + STEPS * before / 5 + STEPS * ENVS * 2 * 4, "5 entries to a window"
+    assert np.any(jax.tree.leaves(memories(experience))[0] != 0)
 
 
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
@@ -57,9 +70,9 @@ def test_next_values(core: str, num_agents: int | None) -> None:
     """V of the true observation after each step, with the memory as that step left it: also where the time ran out."""
     network, _, last, experience, _ = happened(core, num_agents)
     found = np.asarray(returns.next_values(network, experience, experience.extras.value, last.carry))
-    memories = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), experience.carry, last.carry)
+    after = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), memories(experience), last.carry)
     evaluate = jax.vmap(jax.vmap(lambda carry, obs: network(carry, obs)[1].value))
-    expected = np.asarray(evaluate(memories, experience.next_obs))
+    expected = np.asarray(evaluate(after, experience.next_obs))
     terminated = np.asarray(experience.terminated)
     np.testing.assert_allclose(found[~terminated], expected[~terminated], rtol=1e-5, atol=1e-5)
     assert np.sum(experience.truncated) > experience.reward.shape[1], "more truncations than fit into one batch"
@@ -82,15 +95,17 @@ def test_episodes_are_counted(core: str, num_agents: int | None) -> None:
     assert np.array_equal(last.episode_length, length)
 
 
-def test_the_record_is_that_of_the_policy() -> None:
+@pytest.mark.parametrize(("core", "num_agents"), CASES[1::2])
+def test_the_record_is_that_of_the_policy(core: str, num_agents: int | None) -> None:
     """Log-densities and values are those of the network for the recorded observations, memories and actions."""
-    network, _, _, experience, _ = happened("gru", None)
+    network, _, _, experience, _ = happened(core, num_agents)
 
     def look(carry: Any, obs: Any, reset: jax.Array, raw_action: jax.Array) -> Any:
         _, output = step(network, carry, obs, reset)
         return output.policy.log_prob(raw_action), output.value
 
-    log_prob, value = jax.vmap(jax.vmap(look))(experience.carry, experience.obs, experience.reset, experience.extras.raw_action)
+    seen = memories(experience), experience.obs, experience.reset, experience.extras.raw_action
+    log_prob, value = jax.vmap(jax.vmap(look))(*seen)
     np.testing.assert_allclose(experience.extras.log_prob, log_prob, atol=1e-5)
     np.testing.assert_allclose(experience.extras.value, value, atol=1e-5)
 

@@ -132,11 +132,11 @@ def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "setting", "parts"),
     [
-        ("ppo", {"core": "gruu"}, ["network.core ('gruu') must be one of none, gru, lstm, mingru: did you mean gru"]),
+        ("ppo", {"core": "gruu"}, ["network.core ('gruu') must be one of none, gru, lstm, mingru, gtrxl: did you mean gru"]),
         ("impala", {"core_output": "summ"}, ["network.core_output ('summ') must be one of", "did you mean sum?"]),
         ("ppo", {"precision": "bf16"}, ["network.precision ('bf16') must be one of", "did you mean bfloat16?"]),
         ("dqn", {"activation": "rellu"}, ["network.activation ('rellu') must be one of", "did you mean relu"]),
-        ("pqn", {"core": "transformer"}, ["network.core ('transformer') must be one of none, gru, lstm, mingru"]),
+        ("pqn", {"core": "transformer"}, ["network.core ('transformer') must be one of none, gru, lstm, mingru, gtrxl"]),
     ],
 )
 def test_networks_from_python(tmp_path: Path, algorithm: str, setting: dict[str, str], parts: list[str]) -> None:

@@ -10,8 +10,9 @@ import pytest
 from counting import forget
 from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
+from rollax.environments.suites.table import SUITES
 
-# Ten seconds each, nearly all of it compilation. Of the many ids of XLand-MiniGrid, JaxMARL and brax, some that differ in kind.
+# Ten seconds each, nearly all of it compilation. Of the many ids of other suites some that differ in kind.
 SLOW = ("gymnax/Asterix-MinAtar", "gymnax/Freeway-MinAtar", "gymnax/Seaquest-MinAtar")
 CHOSEN = (
     "xminigrid/MiniGrid-DoorKey-5x5",
@@ -22,12 +23,32 @@ CHOSEN = (
     "jaxmarl/MPE_simple_speaker_listener_v4",
     "jaxmarl/switch_riddle",
     "brax/inverted_pendulum",
+    "jumanji/Game2048-v1",
+    "jumanji/LevelBasedForaging-v0",
+    "pgx/connect_four",
+    "pgx/leduc_holdem",
 )
+OTHERS = ("xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "pgx/", "playground/")
+# Games that are longer than 30 random steps and have no time limit to shorten.
+STEPS = {
+    "jumanji/Game2048-v1": 300,
+    "jumanji/JobShop-v0": 400,
+    "pgx/animal_shogi": 260,
+    "pgx/backgammon": 1000,
+    "pgx/chess": 520,
+    "pgx/gardner_chess": 260,
+    "pgx/go_19x19": 730,
+    "pgx/go_9x9": 170,
+    "pgx/hex": 130,
+    "pgx/othello": 130,
+    "pgx/shogi": 520,
+    "pgx/sparrow_mahjong": 100,
+}
 BRAX = tuple(f"jaxmarl/{name}" for name in ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3"))
 
 
 def is_slow(id: str) -> bool:
-    return id in SLOW or (id.startswith(("xminigrid/", "rl2/", "jaxmarl/", "brax/")) and id not in CHOSEN)
+    return id in SLOW or (id.startswith(OTHERS) and id not in CHOSEN)
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +58,22 @@ def _one_at_a_time() -> Iterator[None]:
     forget()
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in list_environments()])
+# Those on the host are no part of a program of JAX.
+COMPILED = [id for id in list_environments() if not SUITES[id.split("/")[0]].on_host]
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in COMPILED])
 def test_every_listed_environment_keeps_the_contract(id: str) -> None:
     if id in BRAX or id.startswith("brax/"):
         pytest.importorskip("brax")
     # A short limit, so that long episodes end too; 30 steps see four ends at least.
-    limits = ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length")
+    limits = ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length", "max_timesteps")
     short = {name: 6 for name in limits if name in arguments(id)}
     short |= {"num_outer_steps": 1} if "num_outer_steps" in arguments(id) else {}
-    # gymnax's Swimmer, the rooms of XLand-MiniGrid, brax and most of JaxMARL add arrays of different ranks.
-    with jax.numpy_rank_promotion(
-        "allow" if id.startswith(("gymnax/", "xminigrid/", "rl2/", "jaxmarl/", "brax/")) else "raise"
-    ):
+    # gymnax's Swimmer, the rooms of XLand-MiniGrid and most of the others add arrays of different ranks.
+    with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", *OTHERS)) else "raise"):
         env = make(id, **short)
-        report = check_environment(env, steps=30)
+        report = check_environment(env, steps=STEPS.get(id, 30))
     assert report.episodes > 0, report
     assert env.name == id
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(env))

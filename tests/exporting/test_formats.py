@@ -58,6 +58,7 @@ def _spread(leaf: jax.Array) -> jax.Array:
 POLICIES: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: of_row(name)) for name in ("ppo", "ppo-lstm", "ppo-blocks", "ppo-normalized", "ppo-squashed")},
     **{name: (lambda name=name: of_row(name)) for name in ("ppo-types", "ppo-apart", "dqn-rainbow", "pqn-gru", "sac", "td3")},
+    "ppo-gtrxl": lambda: of_row("ppo-gtrxl"),
     "masked": lambda: of_ppo("probe/masked"),
     "multi-discrete": lambda: of_ppo("probe/multi-discrete"),
     "memory and attention": lambda: of_ppo("xminigrid/MiniGrid-Empty-5x5", core="gru", attention=2, activation="gelu"),
@@ -66,10 +67,12 @@ POLICIES: dict[str, Callable[[], Any]] = {
 FEWER = {
     "ppo": (("jax", True), ("jax", False), ("numpy", True), ("numpy", False), ("onnx", True), ("onnx", False)),
     "memory and attention": (("numpy", True), ("onnx", True)),
+    "ppo-gtrxl": (("numpy", True), ("onnx", True)),
     "ppo-apart": (("numpy", True), ("onnx", False)),
     "ppo-types": (("onnx", True), ("numpy", False)),
 }
-NUMBERS = {"ppo-lstm": 2, "ppo-blocks": 2, "pqn-gru": 1, "memory and attention": 1}  # of arrays in the carry
+# Of arrays in the carry.
+NUMBERS = {"ppo-lstm": 2, "ppo-blocks": 2, "ppo-gtrxl": 4, "pqn-gru": 1, "memory and attention": 1}
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -1,5 +1,6 @@
 """The corrected archive: its elites played anew, against one by hand; of what has no noise it is the archive."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.Mo
 def with_archive(policy: rollax.Policy, archive: Any, state: Any) -> rollax.Policy:
     """The policy whose algorithm says that this is its archive."""
     archived = policy.algorithm.archived._replace(archive=lambda _: (archive, state))
-    return policy._replace(algorithm=policy.algorithm._replace(archived=archived))
+    return dataclasses.replace(policy, algorithm=policy.algorithm._replace(archived=archived))
 
 
 def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:

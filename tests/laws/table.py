@@ -88,7 +88,8 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
 
 def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
-    carry, output = train_state.normalized(state.train.network, state.train.observations)(carry, obs)
+    train = state.train
+    carry, output = train_state.normalized(train.network, train.observations, train.values)(carry, obs)
     return carry, output.value * reward_scale(state.train)
 
 
@@ -160,6 +161,7 @@ REPLAY = {"capacity": 500, "batch_size": 32, "replay_ratio": 0.25, "warmup": 40.
 
 # Two memories, whose sequences are solved in parallel, added up, before heads of two layers.
 MINGRU = {"core": "mingru", "core_layers": 2, "core_output": "sum", "head_hidden": (16,), "shared": True}
+TRANSFORMER = {"core": "gtrxl", "core_layers": 2, "core_heads": 2, "core_memory": 6, "shared": True}
 BLOCKS = {"core": "mingru", "core_layers": 2, "core_output": "residual", "shared": True}
 
 ROWS = (
@@ -169,6 +171,7 @@ ROWS = (
     ppo_row("ppo-lstm", ("memory",), network={"core": "lstm", "shared": True}, sequence_length=4),
     ppo_row("ppo-mingru", ("memory",), network=MINGRU, sequence_length=4),
     ppo_row("ppo-blocks", ("memory",), network=BLOCKS, sequence_length=4),
+    ppo_row("ppo-gtrxl", ("memory",), network=TRANSFORMER, sequence_length=4),
     # Half precision rounds a step alone in another way than a sequence in parallel; measured are 3e-3 and less.
     ppo_row("ppo-bfloat16", (), network=MINGRU | {"precision": "bfloat16"}, sequence_length=4, rounding=1e-2),
     ppo_row("ppo-continuous", ("continuous",), Walk(continuous=True), network={"initial_std": 0.5}),
@@ -186,10 +189,13 @@ ROWS = (
         normalize_observations=True,
         normalize_rewards=True,
     ),
+    ppo_row("ppo-values", ("two-steps",), network={"shared": True}, normalize_values=True),
     ppo_row("ppo-agents", (), Walk(agents=2)),
     ppo_row("ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
     impala_row("impala", ("two-steps", "action-observation", "two-agents")),
     impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages="minibatch"),
+    impala_row("impala-values", ("two-steps",), normalize_values=True),
+    impala_row("impala-gtrxl", (), network=TRANSFORMER | {"shared": False}, sequence_length=4),
     impala_row(
         "impala-priority",
         ("action-observation",),
@@ -198,7 +204,7 @@ ROWS = (
         prioritized=True,
         sequence_length=4,
     )._replace(spreads=False),
-    ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True),
+    ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True, normalize_values=True),
     dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
     dqn_row("dqn-rainbow", ("two-steps",), {"dueling": True}, prioritized=True, n_step=2, normalize_observations=True),
     pqn_row("pqn", ("two-steps", "action-observation", "two-agents")),

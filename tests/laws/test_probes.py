@@ -27,17 +27,22 @@ VALUES: dict[str, Any] = {
 }
 
 
+def scaled(config: Any) -> bool:
+    """Whether rewards or values are in units of the deviation of returns."""
+    return getattr(config, "normalize_rewards", False) or getattr(config, "normalize_values", False)
+
+
 def cells(probes: Any) -> list[Any]:
     """Rows and those of the probes that apply to them.
 
-    The one action pays the same whenever it is taken: its returns have no deviation, so values in units of that are 10,000.
+    The one action pays the same whenever it is taken: its returns have no deviation, which rewards or values could be in.
     """
     marks = {True: (), False: pytest.mark.slow}
     return [
         pytest.param(row, probe, id=f"{row.name}-{probe}", marks=marks[probe in row.telling])
         for row in ROWS
         for probe in row.probes
-        if probe in probes and not (probe == "one-action" and getattr(row.config, "normalize_rewards", False))
+        if probe in probes and not (probe == "one-action" and scaled(row.config))
     ]
 
 

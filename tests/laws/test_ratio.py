@@ -19,7 +19,7 @@ from rollax.learning import losses
 PPO = [row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)]
 RECURRENT = [row for row in ROWS if isinstance(row.config, ppo.PPOConfig) and row.memory]
 # Of these rows lengths but the longest say nothing that others do not.
-LONGEST = ("ppo-lstm", "ppo-mingru", "ppo-bfloat16", "ppo-blocks")
+LONGEST = ("ppo-lstm", "ppo-mingru", "ppo-bfloat16", "ppo-blocks", "ppo-gtrxl")
 LENGTHS = [
     pytest.param(row.name, length, marks=pytest.mark.slow if row.name in LONGEST and length < 8 else ())
     for row in RECURRENT

@@ -57,6 +57,8 @@ CORES = {
     "stack": stack(False, "lstm", "mingru"),
     "stack, sum": stack(True, "mingru", "gru", "mingru"),
     "residual": cores.memory("mingru", INPUTS, 5, 2, "residual", jax.random.key(0)),
+    "transformer": cores.transformer(INPUTS, 6, num_layers=2, heads=2, memory=4, key=jax.random.key(0)),
+    "transformer, long": cores.transformer(INPUTS, 6, num_layers=1, heads=3, memory=20, key=jax.random.key(0)),
     "stepwise": Stepwise(Sum(jnp.full(INPUTS, 0.3))),
     "stepwise, none": Stepwise(Product(jnp.full(INPUTS, 0.3))),
 }
@@ -76,7 +78,14 @@ def inputs() -> tuple[jax.Array, jax.Array]:
 
 def used(core: Any) -> Any:
     """A memory that is not that of a beginning."""
-    return jax.tree.map(lambda x: x + 0.5, batch_carry(core, BATCH))
+    return core.unroll(batch_carry(core, BATCH), *drawn(5, 0.3, 2))[0]
+
+
+def drawn(length: int, often: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Observations and resets of a sequence."""
+    numbers = np.random.default_rng(seed)
+    obs = numbers.normal(size=(length, BATCH, INPUTS)).astype(np.float32)
+    return obs, numbers.random((length, BATCH)) < often
 
 
 def test_two_episodes_are_each_alone(core: Any) -> None:
@@ -111,10 +120,8 @@ def compiled(name: str) -> tuple[Any, Any]:
 def test_a_sequence_is_its_steps(name: str, length: int, seed: int, often: float) -> None:
     """From any memory, with resets anywhere, the first step and all steps included."""
     unroll, one = compiled(name)
-    numbers = np.random.default_rng(seed)
-    obs = numbers.normal(size=(length, BATCH, INPUTS)).astype(np.float32)
-    reset = numbers.random((length, BATCH)) < often
-    carry = jax.tree.map(lambda x: numbers.normal(size=x.shape).astype(np.float32), batch_carry(CORES[name], BATCH))
+    carry, _ = unroll(batch_carry(CORES[name], BATCH), *drawn(length, often, seed + 1))
+    obs, reset = drawn(length, often, seed)
     last, outputs = unroll(carry, obs, reset)
     for t in range(length):
         carry, output = one(carry, obs[t], reset[t])
@@ -131,7 +138,7 @@ def test_no_gradient_through_a_reset(core: Any) -> None:
     assert jnp.any(gradient[3:, 0])
 
 
-@pytest.mark.parametrize("name", [*cores.CORES, "stack", "stack, sum", "residual"])
+@pytest.mark.parametrize("name", [*cores.CORES, "stack", "stack, sum", "residual", "transformer", "transformer, long"])
 def test_memory_reaches_across_a_sequence(name: str) -> None:
     """Without a reset the first observation matters to the last output."""
     obs, reset = inputs()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.environments.core import REDUCTIONS, Environment, info_reductions
+from rollax.environments.core import REDUCTIONS, Environment, info_reductions, is_on_host
 from rollax.environments.once import once
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import zeros
@@ -27,14 +27,7 @@ def reducing(environment: Environment, choices: Mapping[str, str] | None = None)
     Booleans and integers count as float32. Raises UsageError for a reduction that there is none, UnknownNameError for a name
     that is not in the `info`.
     """
-    shapes, how = info_shapes(environment), info_reductions(environment) | dict(choices or {})
-    for name in choices or {}:
-        if name not in shapes:
-            raise UnknownNameError(f"number in the info of {environment.name}", name, shapes)
-    for name, reduction in how.items():
-        if reduction not in REDUCTIONS:
-            raise UsageError(f"{environment.name}: info {name} by {reduction!r} must be by one of {', '.join(REDUCTIONS)}")
-    by = {name: how.get(name, "mean") for name in shapes}
+    shapes, by = info_shapes(environment), checked_reductions(environment, choices)
 
     def start(number: int) -> Any:
         return jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), shapes)
@@ -55,8 +48,23 @@ def reducing(environment: Environment, choices: Mapping[str, str] | None = None)
     return Reducing(start, add, finish)
 
 
+def checked_reductions(environment: Environment, choices: Mapping[str, str] | None = None) -> dict[str, str]:
+    """How each number of the `info` is reduced, by name. Raises as `reducing` does."""
+    shapes, how = info_shapes(environment), info_reductions(environment) | dict(choices or {})
+    for name in choices or {}:
+        if name not in shapes:
+            raise UnknownNameError(f"number in the info of {environment.name}", name, shapes)
+    for name, reduction in how.items():
+        if reduction not in REDUCTIONS:
+            raise UsageError(f"{environment.name}: info {name} by {reduction!r} must be by one of {', '.join(REDUCTIONS)}")
+    return {name: how.get(name, "mean") for name in shapes}
+
+
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of the environment's `info` at one step."""
+    if is_on_host(environment):
+        host: Any = environment
+        return {name: jax.ShapeDtypeStruct((), jnp.float32) for name in host.info_names}
 
     def info(keys: Any) -> dict[str, jax.Array]:
         action = zeros(environment.action_space)

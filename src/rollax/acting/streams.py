@@ -11,12 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import tree
+from rollax import spaces, tree
+from rollax.acting.recording import Recording
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
-from rollax.environments.core import Environment, Transition, agent_types
+from rollax.environments.core import Environment, Transition, agent_types, is_on_host
 from rollax.environments.once import once
 from rollax.environments.starts import Starts, first_starts, refill
+from rollax.networks import windows
 
 # (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
 # that the policy begins with its initial memory. With agents, carry, obs, action and extras lead with [A].
@@ -41,7 +43,7 @@ class Experience(NamedTuple):
 
     obs: Any
     reset: jax.Array  # bool: obs begins an episode
-    carry: Any  # the policy's memory before the step, before any reset
+    carry: Any  # the policy's memory before the step, before any reset; of a rollout as `networks.windows` has it
     action: Any
     extras: Any  # what the policy gave besides
     reward: jax.Array  # float; 0 for agents that are done
@@ -61,7 +63,10 @@ def begin(environment: Environment, env_state: Any, obs: Any, carry: Any) -> Act
 
 
 def begin_streams(environment: Environment, key: jax.Array, num_envs: int, carry: Any) -> Actor:
-    """As `begin`, in environments that restart in `unroll`."""
+    """As `begin`, in environments that restart in `unroll`. Of those on the host nothing has been observed yet: zeros."""
+    if is_on_host(environment):
+        nothing = spaces.zeros(environment.observation_space)
+        return begin(environment, (), jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), nothing), carry)
     (env_state, obs), starts = first_starts(environment, key, num_envs)
     return begin(environment, env_state, obs, carry)._replace(starts=starts)
 
@@ -110,27 +115,86 @@ def restart(environment: Environment, actor: Actor, ended: jax.Array) -> Actor:
 def unroll(
     environment: Environment, policy: Policy, actor: Actor, key: jax.Array, num_steps: int
 ) -> tuple[Actor, Experience, EpisodeSums]:
-    """T steps of every stream with restarts: the actor after them, `Experience` [T, S, ...], sums over episodes that ended."""
+    """T steps of every stream with restarts: the actor after them, `Experience` [T, S, ...], sums over episodes that ended.
+
+    Steps that simulators on the host have taken already are read: the state of the actor's environments is their `Recording`.
+    """
+    if isinstance(actor.env_state, Recording):
+        return _recorded(actor.env_state, actor)
 
     def body(keys: jax.Array, actor: Actor, time: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
         # Keys are per environment, so that a device's share does not depend on the others.
-        actor, experience, after = step(environment, policy, actor, jax.vmap(lambda k: jax.random.fold_in(k, time))(keys))
+        actor, experience, after = step(environment, policy, actor, _keys_at(keys, time))
         ended = episode_ended(environment, after)
-        counts = _spread(ended, actor.episode_return)
-        of_ended = lambda total: jnp.where(counts, total, 0).astype(jnp.float32)  # noqa: E731
-        sums = EpisodeSums(of_ended(1), of_ended(actor.episode_return), of_ended(actor.episode_length))
+        sums = _sums(actor.episode_return, actor.episode_length, _spread(ended, actor.episode_return))
+        experience = experience._replace(carry=windows.newest(experience.carry))
         return restart(environment, actor, ended), (by_stream(environment, experience), sums)
 
     def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
         return jax.lax.scan(lambda actor, time: body(keys, actor, time), actor, jnp.arange(num_steps))
 
-    keys = jax.random.split(key, actor.reset.shape[0])
+    keys, first = jax.random.split(key, actor.reset.shape[0]), by_stream(environment, actor.carry)
     actor, (experience, sums) = tree.over_devices(run, in_axes=(0, 0), out_axes=(0, (1, 1)))(actor, keys)
+    experience = experience._replace(carry=windows.sequence(first, experience.carry))
     types = agent_types(environment)
     agents = {name: np.flatnonzero([name == other for other in types]) for name in dict.fromkeys(types)}
     of = lambda index: tuple(jnp.sum(total[..., index]) for total in sums[:2])  # noqa: E731
     by_type = {name: of(index) for name, index in agents.items()} if len(agents) > 1 else {}
     return actor, experience, jax.tree.map(jnp.sum, sums)._replace(by_type=by_type)
+
+
+def _keys_at(keys: jax.Array, time: jax.Array) -> jax.Array:
+    """The keys of a step of a rollout, `[E]`, from those of the rollout."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
+
+
+def _sums(episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array) -> EpisodeSums:
+    """Of the streams whose episode ended."""
+    of_ended = lambda total: jnp.where(ended, total, 0).astype(jnp.float32)  # noqa: E731
+    return EpisodeSums(of_ended(1), of_ended(episode_return), of_ended(episode_length))
+
+
+def act_at(policy: Policy, key: jax.Array, time: jax.Array, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, Any, Any]:
+    """What the policy does at step `time` of `unroll(..., key, T)` in E environments: `(carry, action, extras)`, `[E, ...]`."""
+    keys = _keys_at(jax.random.split(key, reset.shape[0]), time)
+    return jax.vmap(policy)(carry, obs, reset, jax.vmap(lambda key: jax.random.split(key)[0])(keys))
+
+
+def with_recording(state: Any, recording: Recording | tuple[()]) -> Any:
+    """The state of an algorithm with this in place of the state of its environments; `()` takes a recording out."""
+    put = lambda part: part._replace(env_state=recording) if _is_actor(part) else part  # noqa: E731
+    return jax.tree.map(put, state, is_leaf=_is_actor)
+
+
+def actor_of(state: Any) -> Actor:
+    """The actor in the state of an algorithm, which has one."""
+    (actor,) = [part for part in jax.tree.leaves(state, is_leaf=_is_actor) if _is_actor(part)]
+    return actor
+
+
+def _is_actor(part: Any) -> bool:
+    return isinstance(part, Actor)
+
+
+def _recorded(recording: Recording, actor: Actor) -> tuple[Actor, Experience, EpisodeSums]:
+    """As `unroll`, of steps that were taken already."""
+    steps = recording.steps
+    carry = windows.sequence(jax.tree.map(lambda x: x[0], steps.carry), windows.newest(steps.carry))
+    experience = Experience(*steps, mask=None)._replace(carry=carry)
+    books = actor.episode_return, actor.episode_length
+    clear = lambda where, books: tree.where(where, jax.tree.map(jnp.zeros_like, books), books)  # noqa: E731
+
+    def body(books: Any, row: tuple[jax.Array, jax.Array]) -> tuple[Any, EpisodeSums]:
+        reward, ended = row
+        books = books[0] + reward, books[1] + 1
+        return clear(ended, books), _sums(books[0], books[1], ended)
+
+    # Where an episode began anew, as all do when a run is resumed, the one before it does not count.
+    rows = steps.reward, steps.terminated | steps.truncated
+    books, sums = jax.lax.scan(body, clear(steps.reset[0], books), rows)
+    obs, reset, carry = recording.last
+    moved = actor._replace(obs=obs, reset=reset, carry=carry, episode_return=books[0], episode_length=books[1])
+    return moved, experience, jax.tree.map(jnp.sum, sums)
 
 
 def by_stream(environment: Environment, values: Any) -> Any:

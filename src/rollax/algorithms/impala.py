@@ -19,7 +19,7 @@ import optax
 
 from rollax import tree
 from rollax.acting import agents
-from rollax.acting.streams import Experience, by_stream, unroll
+from rollax.acting.streams import Experience, Policy, by_stream, unroll
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
@@ -28,6 +28,7 @@ from rollax.learning import losses, minibatches, priorities, train_state
 from rollax.learning.returns import next_values, over_streams
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
+from rollax.networks import windows
 from rollax.networks.core import Network
 
 
@@ -57,6 +58,8 @@ class ImpalaConfig:
     """(static) Scale rewards by the running deviation of discounted returns."""
     prioritized: bool = static(False)
     """(static) Draw trajectories by the size of their advantages instead of each once."""
+    normalize_values: bool = static(False)
+    """(static) Learn values in units of the running mean and deviation of their targets, which changes no value (PopArt)."""
     sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
     learning_rate: float = number(1e-3, low=0)
@@ -110,11 +113,19 @@ def credit(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def loss(
-    network: Any, observations: Any, data: Experience, weight: jax.Array, config: ImpalaConfig, entropy_coefficient: jax.Array
+    network: Any,
+    moments: tuple[Any, Any],
+    data: Experience,
+    weight: jax.Array,
+    config: ImpalaConfig,
+    entropy_coefficient: jax.Array,
 ) -> Any:
-    """The loss of section 4.2 over trajectories `[L, B]`, each weighted by `weight` `[1, B]`, and its metrics."""
-    network = train_state.normalized(network, observations)
-    carry, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    """The loss of section 4.2 over trajectories `[L, B]`, each weighted by `weight` `[1, B]`, and its metrics.
+
+    `moments`: of observations and of value targets.
+    """
+    network, (_, std) = train_state.normalized(network, *moments), train_state.value_scale(moments[1])
+    carry, output = network.unroll(windows.first(data.carry), data.obs, data.reset)
     density = tree.over_steps(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy()))
     log_prob, entropy = density(output.policy, data.extras.raw_action)
     log_ratio = jnp.clip(log_prob - data.extras.log_prob, -20.0, 20.0)
@@ -123,7 +134,7 @@ def loss(
     still, value, fixed_ratio, carry = jax.lax.stop_gradient((network, output.value, log_ratio, carry))
     next_value = next_values(still, data, value, carry)
     target, advantage = credit(config, data.reward, value, next_value, fixed_ratio, data.terminated, data.truncated)
-    advantage = losses.standardize(advantage, data.mask) if config.normalize_advantages == "minibatch" else advantage
+    advantage = losses.standardize(advantage, data.mask) if config.normalize_advantages == "minibatch" else advantage / std
 
     ratio = jnp.exp(fixed_ratio)
     if config.objective == "clipped":
@@ -133,7 +144,7 @@ def loss(
     weight = jnp.broadcast_to(weight, log_prob.shape)
     terms = {
         "policy_loss": -weight * objective,
-        "value_loss": weight * losses.value_error(output.value, value, target, None),
+        "value_loss": weight * losses.value_error(output.value, value, target, None) / std**2,
         "entropy": weight * entropy,
         "approx_kl": losses.kl_estimate(fixed_ratio),
         "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
@@ -149,15 +160,18 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
     `init` raises ValueError when the sizes in the config do not divide.
     """
 
-    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout)
+    make_train = train_state.new_actor_critic
+    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout, make_train=make_train)
+
+    def explore(state: OnPolicyState) -> Policy:
+        return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
 
     def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
         config, team = state.config, agents.team(environment, state.config.sharing)
         key, act_key, learn_key = jax.random.split(state.key, 3)
 
         # Act
-        policy = agents.policy(team, train_state.sample, state.train)
-        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
 
         # Credit and learn: every set of parameters from the streams of its own agents
         last = by_stream(environment, actor.carry), state.discounted_return
@@ -169,7 +183,7 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
         state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
         return state, Metrics(values, episodes, finite)
 
-    return to_algorithm(environment, init, step, train_state.choose)
+    return to_algorithm(environment, init, step, train_state.choose, explore)
 
 
 def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
@@ -200,7 +214,8 @@ def learn(
 
     # Credit of the policy that acted, for priorities and metrics.
     value = rollout.extras.value
-    next_value = next_values(train_state.normalized(train.network, train.observations), rollout, value, last[0])
+    acted = train_state.normalized(train.network, train.observations, train.values)
+    next_value = next_values(acted, rollout, value, last[0])
     ends = rollout.terminated, rollout.truncated
     target, advantage = credit(config, reward, value, next_value, jnp.zeros_like(reward), *ends)
     shuffle, weights = minibatches.shuffle, jnp.ones((cut.rows, cut.groups, 1, cut.block))
@@ -212,13 +227,15 @@ def learn(
         weights = jnp.expand_dims(weight, (1, 2, 3))
 
     # Learn
-    rows = minibatches.to_rows(rollout._replace(reward=reward), cut)
+    train = train_state.observe_targets(train, target, rollout.mask)
+    carries = windows.cut(rollout.carry, config.sequence_length)
+    rows = minibatches.to_rows(rollout._replace(reward=reward, carry=carries), cut)
     entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
     optimizers = train_state.actor_and_critic(config, progress)
 
     def minibatch(train: TrainState, order: jax.Array, active: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         data, weight = minibatches.take((rows, weights), order)
-        arguments = train.observations, data, weight, config, entropy_coefficient
+        arguments = (train.observations, train.values), data, weight, config, entropy_coefficient
         gradient, metrics = jax.grad(loss, has_aux=True)(train.network, *arguments)
         metrics["grad_norm"] = optax.tree.norm(gradient)
         return train_state.update(train, optimizers, gradient, active), metrics

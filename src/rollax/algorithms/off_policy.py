@@ -19,7 +19,8 @@ from rollax.acting import agents
 from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
 from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
 from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under, still_finite
-from rollax.environments.core import Environment
+from rollax.environments.core import Environment, is_on_host
+from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.learning.train_state import anneal
 from rollax.networks.critics import critic_values
@@ -79,7 +80,12 @@ def begin(
 ) -> OffPolicyState:
     """The state before any update. Raises UsageError when the sizes in the config do not fit together."""
     team = agents.team(environment, "all")
-    cycle(config)
+    num_steps, _ = cycle(config)
+    if is_on_host(environment) and config.num_steps != num_steps:
+        raise UsageError(
+            f"in {environment.name}, which is on the host, an update is one cycle of acting and learning, so that num_steps "
+            f"({config.num_steps}) must be {num_steps}"
+        )
     config = tree.as_leaves(config)
     state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
     agent = agent_fns.init(agent_key, config)
@@ -110,7 +116,7 @@ def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[
 
         def once(loop: tuple[Any, Actor, Any], index: jax.Array) -> tuple[Any, Any]:
             agent, actor, replay = loop
-            act_key, learn_key = jax.random.split(jax.random.fold_in(run_key, index))
+            act_key, learn_key = cycle_keys(run_key, index)
             # Act
             policy = exploring_policy(environment, fns, config, agent, progress)
             actor, experience, episodes = unroll(environment, policy, actor, act_key, num_steps)
@@ -144,10 +150,25 @@ def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[
     def initial_carry(state: OffPolicyState) -> Any:
         return agents.initial_carry(team, agent_fns.initial_carry, state.agent)
 
-    def acting_state(state: OffPolicyState) -> OffPolicyState:
-        return state._replace(actor=None, replay=None)
+    acts, placed = functools.partial(rollouts, environment, agent_fns), leaves_under(("actor",))
+    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=acts, by_environment=placed)
 
-    return Algorithm(init, step, act, initial_carry, acting_state, reseed, by_environment=leaves_under(("actor",)))
+
+def acting_state(state: OffPolicyState) -> OffPolicyState:
+    """The state without what acting does not need."""
+    return state._replace(actor=None, replay=None)
+
+
+def rollouts(environment: Environment, agent_fns: AgentFns, state: OffPolicyState) -> tuple[Policy, Actor, jax.Array, int]:
+    """What acts in the next cycle, as `unroll` takes it."""
+    fns, progress = normalized(agent_fns, state.observations), state.updates / state.config.total_updates
+    policy = exploring_policy(environment, fns, state.config, state.agent, progress)
+    return policy, state.actor, cycle_keys(jax.random.split(state.key)[1], 0)[0], cycle(state.config)[0]
+
+
+def cycle_keys(key: jax.Array, index: jax.Array | int) -> jax.Array:
+    """Keys of acting and of learning in a cycle, from that of the update."""
+    return jax.random.split(jax.random.fold_in(key, index))
 
 
 def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent: Any, progress: jax.Array) -> Policy:

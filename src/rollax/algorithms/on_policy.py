@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.acting import agents
-from rollax.acting.streams import Actor, begin_streams, by_stream, reseed
+from rollax.acting.streams import Actor, Policy, begin_streams, by_stream, reseed
 from rollax.algorithm import Algorithm, InitFn, StepFn, leaves_under
 from rollax.environments.core import Environment
 from rollax.learning import train_state
@@ -35,11 +35,13 @@ def begin(
     key: jax.Array,
     config: Any,
     layout: Callable[[Any, int], Any] = lambda config, num_streams: None,
+    make_train: Callable[..., TrainState] = train_state.new,
 ) -> OnPolicyState:
     """The state before any update.
 
     `make_optimizers(config, progress)`; `layout(config, num_streams)` raises ValueError when the sizes in the config do not
-    divide. The config has `num_envs`, `sharing`, `normalize_observations` and `normalize_rewards`.
+    divide; `make_train(network, optimizers, obs, config)`. The config has `num_envs`, `sharing`, `normalize_observations` and
+    `normalize_rewards`.
     """
     config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
     for size in agents.num_streams(team, config.num_envs):
@@ -50,7 +52,7 @@ def begin(
     actor = begin_streams(environment, actor_key, config.num_envs, carry)
 
     def new(network: Network, obs: Any) -> tuple[TrainState]:
-        return (train_state.new(network, optimizers, jax.tree.map(lambda x: x[0], obs), config),)
+        return (make_train(network, optimizers, jax.tree.map(lambda x: x[0], obs), config),)
 
     obs = agents.split(team, jax.tree.map(lambda x: x[: team.num_agents], by_stream(environment, actor.obs)))
     (train,) = agents.each(team, new, networks, obs)
@@ -58,8 +60,15 @@ def begin(
     return OnPolicyState(key, config, train, actor, discounted_return, jnp.zeros((), jnp.int32))
 
 
-def to_algorithm(environment: Environment, init: InitFn, step: StepFn, choose: Callable[..., tuple[Any, Any]]) -> Algorithm:
-    """The algorithm of states like `OnPolicyState` that acts by `choose(config, greedy, train, carry, obs, key)`."""
+def to_algorithm(
+    environment: Environment,
+    init: InitFn,
+    step: StepFn,
+    choose: Callable[..., tuple[Any, Any]],
+    explore: Callable[[Any], Policy],
+) -> Algorithm:
+    """The algorithm of states like `OnPolicyState` that acts by `choose(config, greedy, train, carry, obs, key)`, and in
+    training by `explore(state)`."""
 
     def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
         team = agents.team(environment, state.config.sharing)
@@ -72,5 +81,8 @@ def to_algorithm(environment: Environment, init: InitFn, step: StepFn, choose: C
     def acting_state(state: Any) -> Any:
         return state._replace(actor=None)
 
+    def rollouts(state: Any) -> tuple[Policy, Actor, jax.Array, int]:
+        return explore(state), state.actor, jax.random.split(state.key, 3)[1], state.config.num_steps  # as `step` splits it
+
     by_environment = leaves_under(("actor", "discounted_return"))
-    return Algorithm(init, step, act, initial_carry, acting_state, reseed, by_environment=by_environment)
+    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=rollouts, by_environment=by_environment)

@@ -18,7 +18,7 @@ import optax
 
 from rollax import tree
 from rollax.acting import agents
-from rollax.acting.streams import Experience, by_stream, unroll
+from rollax.acting.streams import Experience, Policy, by_stream, unroll
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
@@ -26,6 +26,7 @@ from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, train_state
 from rollax.learning.returns import gae, next_values, over_streams
 from rollax.learning.train_state import TrainState
+from rollax.networks import windows
 from rollax.networks.core import Network
 
 
@@ -53,6 +54,8 @@ class PPOConfig:
     """(static) Shift and scale observations by running statistics."""
     normalize_rewards: bool = static(False)
     """(static) Scale rewards by the running deviation of discounted returns."""
+    normalize_values: bool = static(False)
+    """(static) Learn values in units of the running mean and deviation of their targets, which changes no value (PopArt)."""
     sharing: agents.Sharing = static("all")
     """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
     learning_rate: float = number(5e-4, low=0)
@@ -133,15 +136,18 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     `init` raises ValueError when the sizes in the config do not divide.
     """
 
-    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout)
+    make_train = train_state.new_actor_critic
+    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout, make_train=make_train)
+
+    def explore(state: OnPolicyState) -> Policy:
+        return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
 
     def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
         config, team = state.config, agents.team(environment, state.config.sharing)
         key, act_key, learn_key = jax.random.split(state.key, 3)
 
         # Act
-        policy = agents.policy(team, train_state.sample, state.train)
-        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
 
         # Credit and learn: every set of parameters from the streams of its own agents
         last = by_stream(environment, actor.carry), state.discounted_return
@@ -153,7 +159,7 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
         return state, Metrics(values, episodes, finite)
 
-    return to_algorithm(environment, init, step, train_state.choose)
+    return to_algorithm(environment, init, step, train_state.choose, explore)
 
 
 def layout(config: PPOConfig, num_streams: int) -> minibatches.Layout:
@@ -171,18 +177,22 @@ def learn(
     # Credit
     train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
     value = rollout.extras.value
-    next_value = next_values(train_state.normalized(train.network, train.observations), rollout, value, last[0])
+    acted = train_state.normalized(train.network, train.observations, train.values)
+    next_value = next_values(acted, rollout, value, last[0])
     ends = rollout.terminated, rollout.truncated
     advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.gae_lambda)
     target = advantage + value
 
-    # Learn
+    # Learn, in units of the critic
+    train = train_state.observe_targets(train, target, rollout.mask)
+    mean, std = train_state.value_scale(train.values)
     by_batch = config.normalize_advantages == "batch"
-    scaled = losses.standardize(advantage, rollout.mask) if by_batch else advantage
-    starts = jax.tree.map(lambda x: x[:: config.sequence_length], rollout.carry)
-    extras = rollout.extras.raw_action, rollout.extras.log_prob, value
+    scaled = losses.standardize(advantage, rollout.mask) if by_batch else advantage / std
+    starts = windows.starts(rollout.carry, config.sequence_length)
+    extras = rollout.extras.raw_action, rollout.extras.log_prob, (value - mean) / std
     cut = layout(config, reward.shape[1])
-    rows = minibatches.to_rows(Batch(starts, rollout.obs, rollout.reset, *extras, scaled, target, rollout.mask), cut)
+    batch = Batch(starts, rollout.obs, rollout.reset, *extras, scaled, (target - mean) / std, rollout.mask)
+    rows = minibatches.to_rows(batch, cut)
     entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
     optimizers = train_state.actor_and_critic(config, progress)
 

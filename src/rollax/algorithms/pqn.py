@@ -17,7 +17,7 @@ import optax
 
 from rollax.acting import agents
 from rollax.acting.exploration import epsilon_schedule
-from rollax.acting.streams import Experience, by_stream, unroll
+from rollax.acting.streams import Experience, Policy, by_stream, unroll
 from rollax.algorithm import Algorithm, Finite, Metrics
 from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
@@ -25,6 +25,7 @@ from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, train_state
 from rollax.learning.returns import gae, next_values, over_streams
 from rollax.learning.train_state import TrainState
+from rollax.networks import windows
 from rollax.networks.core import Network, choose_action, sample_action
 from rollax.networks.q_networks import EpsilonGreedyNetwork, select_q
 from rollax.spaces import check_discrete
@@ -108,6 +109,10 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
 
     init = functools.partial(begin, environment, network, optimizers, layout=layout)
 
+    def explore(state: OnPolicyState) -> Policy:
+        act = functools.partial(sample, state.config, state.updates / state.config.total_updates)
+        return agents.policy(agents.team(environment, state.config.sharing), act, state.train)
+
     def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
         config, team = state.config, agents.team(environment, state.config.sharing)
         key, act_key, learn_key = jax.random.split(state.key, 3)
@@ -115,8 +120,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         progress = state.updates / config.total_updates
 
         # Act
-        policy = agents.policy(team, functools.partial(sample, config, progress), state.train)
-        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
 
         # Credit and learn: every set of parameters from the streams of its own agents
         last = by_stream(environment, actor.carry), state.discounted_return
@@ -128,7 +132,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
         return state, Metrics(values, episodes, finite)
 
-    return to_algorithm(environment, init, step, choose)
+    return to_algorithm(environment, init, step, choose, explore)
 
 
 def epsilon_greedy(config: PQNConfig, progress: jax.Array, train: TrainState) -> Network:
@@ -171,7 +175,7 @@ def learn(
     target = advantage + value
 
     # Learn
-    starts = jax.tree.map(lambda x: x[:: config.sequence_length], rollout.carry)
+    starts = windows.starts(rollout.carry, config.sequence_length)
     cut = layout(config, reward.shape[1])
     batch = Batch(starts, rollout.obs, rollout.reset, rollout.extras.raw_action, target, rollout.mask)
     rows, transformations = minibatches.to_rows(batch, cut), optimizers(config, progress)

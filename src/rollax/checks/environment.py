@@ -10,7 +10,7 @@ from rollax.checks.faults import attempt
 from rollax.checks.members import leaf_faults, member_faults, space_faults
 from rollax.checks.steps import step_faults
 from rollax.environments.convert import name_fault
-from rollax.environments.core import Environment
+from rollax.environments.core import Environment, is_on_host
 from rollax.errors import UsageError
 
 
@@ -46,6 +46,10 @@ def check_contract(env: Environment, is_tested: bool = False) -> None:
     Raises: FaultyEnvironmentError, one error that lists every fault found.
     """
     name = _name(env)
+    if is_on_host(env):
+        raise UsageError(
+            f"{name} runs on the host: gymnasium.utils.env_checker.check_env says whether it keeps gymnasium's contract"
+        )
     faults = member_faults(env)
     _raise_if_any(name, faults)
     # What is wrong with spaces and leaves makes what follows fail in many ways.

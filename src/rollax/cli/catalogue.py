@@ -17,7 +17,11 @@ from rollax.errors import UnknownNameError, near
 from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete
 
 WIDTH = 100
-MODULES = {"xland": "xminigrid", "granular": "jax_md"}  # what is imported, where it is not named as the extra
+MODULES = {
+    "xland": "xminigrid",
+    "granular": "jax_md",
+    "playground": "mujoco_playground",
+}  # what is imported, where it is not named as the extra
 
 
 def found(words: str | None) -> list[str]:

@@ -45,7 +45,9 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns the exit code: 0 done, 1 failed, 2 bad usage, 3 not finite, 130 or 143 stopped by a signal."""
+    """Runs a command. Returns the exit code: 0 done, 1 failed, 2 bad usage, 3 not finite, 4 a simulator on the host failed, 130
+    or 143 stopped by a signal.
+    """
     startup.imported()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -155,6 +155,21 @@ def _refuse() -> Any:
     raise ValueError
 
 
+def step_limit(environment: str, name: str, value: Any) -> int:
+    """The most steps of an episode, which shape the program. Raises UsageError for a traced value, and for what is below 1."""
+    if isinstance(value, Tracer):
+        raise UsageError(f"{environment}: {name} is a count and part of the program: it must be a plain whole number.")
+    if int(value) < 1:
+        raise UsageError(f"{environment}: {name} ({value}) must be at least 1.")
+    return int(value)
+
+
+def as_leaf(value: Any, default: Any) -> jax.Array:
+    """A parameter as an array of the kind of its default: float32, int32 or bool."""
+    kind = {"f": np.float32, "i": np.int32, "b": np.bool_}[np.asarray(default).dtype.kind]
+    return jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value, kind), kind)
+
+
 def leaf_types(tree: Any) -> tuple[str, ...]:
     """The types of a tree's leaves, arrays or shapes."""
     return tuple(leaf.dtype.name for leaf in jax.tree.leaves(tree))

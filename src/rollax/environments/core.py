@@ -1,6 +1,6 @@
 """The contract of environments: one that steps and resets, and never resets itself (`rollax.acting.streams` restarts)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -53,6 +53,46 @@ class Environment(Protocol):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """One step. It never resets: after an end it returns the last state and observation of the episode."""
         ...
+
+
+class Simulator(Protocol):
+    """One environment on the host, which keeps its own state. Observations and actions are NumPy arrays of its spaces."""
+
+    def reset(self, seed: int | None) -> Any:
+        """The observation at the start of an episode; `None` goes on with the simulator's own random numbers."""
+        ...
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        """`(obs, reward, terminated, truncated, info)`. It never resets: `obs` is the true one after the step."""
+        ...
+
+    def frame(self) -> Any:
+        """The picture of the state, uint8 `[height, width, 3]`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class HostEnvironment(Environment, Protocol):
+    """An environment that no program of JAX can contain: `rollax.train` acts in simulators of it, on the host.
+
+    Its `reset` and `step` raise UsageError; `num_agents` is None.
+    """
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        """Which numbers of a simulator's `info` evaluations report, float32 each."""
+        ...
+
+    @property
+    def make_simulator(self) -> Callable[..., Simulator]:
+        """`make_simulator(shows_frames=False)`: pickle can send it to other processes, where these are to run simulators."""
+        ...
+
+
+def is_on_host(environment: Any) -> bool:
+    """Whether simulators on the host are the environment (`HostEnvironment`)."""
+    return callable(getattr(environment, "make_simulator", None))
 
 
 class AgentsEnvironment(Environment, Protocol):

@@ -1,5 +1,6 @@
 """`rollax.export`: the policy of a run as files that need no rollax."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,11 +16,12 @@ from rollax.exporting import card as cards
 from rollax.exporting.description import describe
 from rollax.exporting.formats import FORMATS, Format, named
 from rollax.exporting.parity import NUM_ENVS, Parity, compare, on_processor
-from rollax.exporting.policy import erf_inv, exportable, identifying, with_uniform_numbers
+from rollax.exporting.policy import erf_inv, exportable, with_uniform_numbers
 from rollax.host import run_folder
 from rollax.host.api import Policy, load
 from rollax.host.files import sync, write_atomically
 from rollax.host.options import check_path
+from rollax.host.predicting import identifying
 from rollax.networks.solutions import has_closed_form
 from rollax.typed import shown, typed
 
@@ -81,7 +83,7 @@ def export(
     warnings = [*policy.warnings, *cards.of_progress(policy, folder)]
     policy = identifying(policy)
     with on_processor() as device:
-        moved = policy if device is None else policy._replace(state=jax.device_put(policy.state, device))
+        moved = policy if device is None else dataclasses.replace(policy, state=jax.device_put(policy.state, device))
         files, described, parity = made(moved, kind, size, greedy)
     document = {"format": to, "file": next(iter(files)), **described, **cards.facts(policy, folder, greedy)}
     files[DESCRIPTION] = (json.dumps(document, indent=2) + "\n").encode()

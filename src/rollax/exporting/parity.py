@@ -10,8 +10,10 @@ import numpy as np
 
 from rollax.acting.evaluate import policy_of
 from rollax.acting.streams import begin_streams, unroll
+from rollax.environments.core import is_on_host
 from rollax.exporting.policy import ACTION, CARRY, KEY, RESET, Exportable, observation_parts
 from rollax.exporting.program import Program, run
+from rollax.host import simulated
 
 STEPS, NUM_ENVS = 64, 8
 MOST = 1e-4  # of a float, relative from 1 on
@@ -50,6 +52,9 @@ def on_processor() -> Iterator[Any]:
 def played(policy: Any, key: jax.Array) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Observations by part `[T, E, ...]` of a policy that samples its actions, and where an episode begins, bool `[T, E]`."""
     environment, agents = policy.environment, policy.environment.num_agents
+    if is_on_host(environment):
+        obs, resets = simulated.observed(policy, key, NUM_ENVS, STEPS)
+        return {name: np.asarray(part) for name, part in observation_parts(obs).items()}, resets
     begin_key, key = jax.random.split(key)
 
     def play(state: Any) -> tuple[Any, jax.Array]:

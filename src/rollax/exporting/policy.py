@@ -9,8 +9,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import tree
-from rollax.environments.views import AgentId, with_agent_id
+from rollax import spaces, tree
+from rollax.environments.core import is_on_host
 from rollax.errors import UsageError
 from rollax.exporting.program import Operation, Program, keep_outputs, needed, trace, used_inputs
 
@@ -57,19 +57,6 @@ def exportable(
     return Exportable(program, one, shapes, leaves)
 
 
-def identifying(policy: Any) -> Any:
-    """The policy of observations that do not tell agents who they are, where it adds that itself (`network.agent_id`)."""
-    environment, algorithm = policy.environment, policy.algorithm
-    if not isinstance(environment, AgentId):
-        return policy
-    space = environment.env.observation_space
-
-    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        return algorithm.act(state, with_agent_id(space, obs), carry, key, greedy)
-
-    return policy._replace(environment=environment.env, algorithm=algorithm._replace(act=act))
-
-
 def names_of_next(names: dict[str, str], output: str) -> str:
     """The name of an output, of which those of the carry are named as its inputs."""
     return output if output == ACTION else f"next_{names[output.removeprefix('next_')]}"
@@ -78,7 +65,7 @@ def names_of_next(names: dict[str, str], output: str) -> str:
 def in_one_environment(policy: Any, greedy: bool) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], Inputs]:
     """`inputs -> outputs` in one environment, and the shapes of its inputs. Where `reset` the carry is the initial one."""
     algorithm, state = policy.algorithm, policy.state
-    obs = jax.eval_shape(policy.environment.reset, jax.random.key(0))[1]
+    obs = observation_shapes(policy.environment)
     observed = jax.tree.structure(obs)
     leaves, structure = jax.tree.flatten(jax.eval_shape(algorithm.initial_carry, state))
     parts = list(observation_parts(obs))
@@ -99,6 +86,13 @@ def in_one_environment(policy: Any, greedy: bool) -> tuple[Callable[[dict[str, A
     if not greedy:
         shapes[KEY] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
     return function, {name: jax.ShapeDtypeStruct(shape.shape, shape.dtype) for name, shape in shapes.items()}
+
+
+def observation_shapes(environment: Any) -> Any:
+    """Shapes and types of what is observed."""
+    if is_on_host(environment):
+        return jax.eval_shape(lambda: spaces.zeros(environment.observation_space))
+    return jax.eval_shape(environment.reset, jax.random.key(0))[1]
 
 
 def observation_parts(obs: Any) -> dict[str, Any]:

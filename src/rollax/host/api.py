@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithms import AlgorithmEntry, registered
-from rollax.environments.core import Environment, agent_types
+from rollax.environments.core import Environment, agent_types, is_on_host
 from rollax.errors import UsageError
 from rollax.host import corrected as correcting
-from rollax.host import elites, given, keys, loop, members, resuming, run_folder, sizes, tasks, words
+from rollax.host import elites, given, keys, loop, members, predicting, resuming, run_folder, simulated, sizes, tasks, words
 from rollax.host import opponents as opponents_of
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
@@ -87,7 +87,7 @@ def train(
         typed("imports", imports, tuple[str, ...]),
     )
     lost = spec.eval_arguments if own_environment is not None else {}
-    spec = _with_objects(spec, own_environment, own_network)
+    spec = programs.fitted(_with_objects(spec, own_environment, own_network), own_environment)
     played, policies = _checked(spec, own_environment, own_network, metrics)
     folder = run_folder.create(spec)
     with run_folder.alone(folder):
@@ -163,8 +163,10 @@ def _run(
         return result
 
 
-class Policy(NamedTuple):
-    """A trained policy: `carry = policy.initial_carry()`, then `action, carry = policy.act(obs, carry, key)`.
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A trained policy: `action = policy.predict(obs)`, or in compiled code `carry = policy.initial_carry()`, then
+    `action, carry = policy.act(obs, carry, key)`.
 
     `environment` is that of its evaluations; `state` is that of the algorithm without what learning alone needs, as a replay.
     """
@@ -176,6 +178,7 @@ class Policy(NamedTuple):
     algorithm: Any
     warnings: list[str]
     member: int | None = None  # which of a population
+    memory: predicting.Memory = dataclasses.field(default_factory=predicting.Memory, init=False, repr=False, compare=False)
 
     def initial_carry(self) -> Any:
         """The memory that an episode begins with."""
@@ -194,6 +197,17 @@ class Policy(NamedTuple):
         """The action for one observation, and the memory after it; of all agents together where there are some. Pure: jit and
         vmap it."""
         return self.algorithm.act(self.state, obs, carry, key, greedy)
+
+    def predict(self, obs: Any, begins: Any = False, greedy: bool = True) -> Any:
+        """The action for an observation as NumPy arrays, or actions `[B, ...]` for observations `[B, ...]`.
+
+        It keeps the policy's memory from one call to the next: `begins`, bool `[]` or `[B]`, says which observations begin an
+        episode, as all of the first call do. With agents observations and actions lead with `[A]` or `[B, A]`. Sampled
+        actions (`greedy=False`) follow from the run's seed and the number of the call.
+
+        Raises UsageError for an observation that is not of the environment's space, and for a memory of another batch.
+        """
+        return predicting.predict(self, obs, begins, typed("greedy", greedy, bool))
 
     def elite(self, descriptor: Sequence[float] | None = None, cell: Sequence[int] | None = None) -> "Policy":
         """The elite of the run's archive whose descriptor is nearest to the given one, or that of a grid cell (indices from 0).
@@ -246,6 +260,9 @@ class Policy(NamedTuple):
         given.check_function("metrics", metrics)
         steps = programs.eval_steps(self.environment, self.spec)
         how = self.spec.options.info | dict(info or {})
+        if is_on_host(self.environment):
+            played = simulated.evaluate(self, episodes, keys.of_evaluate(key), greedy, descriptor, how)
+            return default_metrics(played) | measured(metrics, played), played
         play = evaluator(self.environment, self.algorithm, episodes, steps, typed("greedy", greedy, bool), descriptor, how)
         sizes.check_evaluation(play, self.state, self.environment, episodes)
         played = jax.device_get(jax.jit(play)(self.state, keys.of_evaluate(key)))

@@ -5,6 +5,7 @@ its elites do. The corrected archive is an empty one of the same kind to which t
 descriptor over fresh episodes (Flageat and Cully 2020, arXiv:2006.14253; 2023, arXiv:2302.00463, corrected QD score).
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -63,7 +64,7 @@ def corrected(policy: Any, num_episodes: int, key: jax.Array) -> tuple[dict[str,
         "fitness_loss": float(np.mean((before.fitness - fitness)[finite])) if finite.any() else float("nan"),
         "kept_cell": float(np.mean(finite & (old == new))),
     }
-    return numbers, policy._replace(state=policy.algorithm.archived.with_archive(policy.state, after))
+    return numbers, dataclasses.replace(policy, state=policy.algorithm.archived.with_archive(policy.state, after))
 
 
 def added(archive: Archive, state: Any, batch: Any) -> Any:

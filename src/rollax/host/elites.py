@@ -1,5 +1,6 @@
 """The archive of a run: its elites as a table, and one of them as the policy."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,14 +68,14 @@ def chosen(policy: Any, descriptor: Sequence[float] | None, cell: Sequence[int] 
     place = nearest(found, descriptor) if descriptor is not None else in_cell(policy, found, cell)
     shown = ", ".join(f"{x:.3g}" for x in found.scored.descriptor[place])
     note = f"the elite at descriptor ({shown}) has fitness {found.scored.fitness[place]:.4g}"
-    return with_elite(policy, place)._replace(warnings=[*policy.warnings, note])
+    return dataclasses.replace(with_elite(policy, place), warnings=[*policy.warnings, note])
 
 
 def with_elite(policy: Any, place: int) -> Any:
     """The policy that plays the elite at a place of its archive."""
     archive, state = archive_of(policy)
     state = policy.algorithm.archived.with_archive(policy.state, archive.with_best(state, place))
-    return policy._replace(state=state)
+    return dataclasses.replace(policy, state=state)
 
 
 def nearest(found: Elites, descriptor: Any) -> int:

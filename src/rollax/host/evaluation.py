@@ -125,9 +125,12 @@ def returned(values: dict[str, Any], num_members: int, is_closed_form: bool) -> 
 def in_words(
     values: dict[str, Any], agent_types: tuple[str, ...], names: Iterable[str], num_members: int, is_closed_form: bool
 ) -> str:
-    """An evaluation in a line: return and length, the returns of several types of agents, and the numbers of those names."""
-    told = returned(values, num_members, is_closed_form)
-    return "  ".join([told, *further([*of_types(values, agent_types), *names], values)])
+    """An evaluation in a line: return and length, the returns of several types of agents, and the numbers of those names.
+
+    Those with a slash in their name, such as "achievements/eat_cow", are details that would fill the screen: records have them.
+    """
+    told, short = returned(values, num_members, is_closed_form), [name for name in names if "/" not in name]
+    return "  ".join([told, *further([*of_types(values, agent_types), *short], values)])
 
 
 def further(names: Iterable[str], values: dict[str, Any], most: int = MOST_SHOWN) -> list[str]:

@@ -15,6 +15,9 @@ from rollax.host.options import RunOptions
 from rollax.host.settings import settings_of
 from rollax.typed import shown, typed
 
+_SUITES = {"mujoco_playground": "playground"}  # by the name that is imported, where it is another
+_WRAPPED = ("brax", "gymnax", "jumanji", "pgx", "playground")  # there is a `rollax.from_...` for their objects
+
 
 def own_environment(environment: Any) -> Any:
     """The environment that was passed, None where it is an id. Raises UsageError for what can be neither."""
@@ -23,11 +26,15 @@ def own_environment(environment: Any) -> Any:
     if isinstance(environment, type):
         raise UsageError(f"environment is the class {environment.__name__}: pass one of it, such as {environment.__name__}()")
     raw = environment[0] if isinstance(environment, tuple) and environment else environment
-    suite = type(raw).__module__.split(".")[0]
-    if suite in SUITES:
+    roots = [kind.__module__.split(".")[0] for kind in type(raw).__mro__]
+    suite = next((_SUITES.get(root, root) for root in roots if _is_package(_SUITES.get(root, root))), "")
+    if any(root in ("gym", "gymnasium") for root in roots):
+        raise UsageError(
+            "environment is one of gymnasium, of which as many are needed as run side by side: pass "
+            "rollax.from_gymnasium(make) with a function that makes it, or with its id"
+        )
+    if suite:
         raise UsageError(f"environment is one of {suite} itself, without rollax's contract: {_instead(suite, raw)}")
-    if suite in ("gym", "gymnasium"):
-        raise UsageError("environment runs in Python, not in JAX: see rollax.list_environments() for others")
     if not callable(getattr(environment, "reset", None)) or not callable(getattr(environment, "step", None)):
         raise UsageError(
             f"environment ({shown(environment)}) must be an id such as 'gymnax/CartPole-v1', or an environment with the "
@@ -37,10 +44,19 @@ def own_environment(environment: Any) -> Any:
     return environment
 
 
+def _is_package(suite: str) -> bool:
+    """Whether a suite is another package's: modules of a user's own may be called as those of rollax, such as `memory`."""
+    return suite in SUITES and SUITES[suite].extra is not None
+
+
 def _instead(suite: str, raw: Any) -> str:
     """What to pass in place of a suite's own environment."""
     id = f"{suite}/{getattr(raw, 'name', None)}"
-    if id in list_environments():
+    known = id in list_environments()
+    if suite in _WRAPPED:
+        own = f"rollax.from_{suite}(environment{', params' if suite == 'gymnax' else ''})"
+        return f"pass its id {id!r}, or {own}" if known else f"pass {own}, or an id of rollax.list_environments({suite!r})"
+    if known:
         return f"pass its id {id!r}, with arguments={{...}} for its parameters"
     return f"pass an id of rollax.list_environments({suite!r}), or wrap it as in examples/own_environment.py"
 

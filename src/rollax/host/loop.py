@@ -9,7 +9,6 @@ import numpy as np
 
 from rollax.acting.evaluate import Episodes
 from rollax.acting.info import info_shapes
-from rollax.algorithm import Metrics
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host import compilation_cache, lineage, members, record, run_folder, training
@@ -23,6 +22,7 @@ from rollax.host.progress import Display, duration
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
 from rollax.host.settings import Spec, entry
 from rollax.host.signals import StopRequest
+from rollax.host.simulators import SimulatorFailed
 from rollax.networks.solutions import has_closed_form
 
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
@@ -34,7 +34,7 @@ class Result(NamedTuple):
     """How a run ended."""
 
     folder: Path
-    status: str  # "done", "stopped" or "nonfinite"
+    status: str  # "done", "stopped", "nonfinite" or "failed": a simulator on the host
     exit_code: int
     steps: int
     evaluation: dict[str, Any]  # the numbers of the last evaluation, not of the best one; empty when there was none
@@ -123,15 +123,21 @@ def run(session: Session, request: StopRequest) -> Result:
                 status = "nonfinite"
                 break
         session.checkpoints.wait()
+    except SimulatorFailed as error:
+        session.show.message(f"error: {error}")
+        status = "failed"
+        _save(session)
+        session.checkpoints.wait()
     finally:
         with contextlib.suppress(SaveFailed):
             session.checkpoints.close()
+        training.end(session)
         if session.state is not None:
             session.recorder.close()
     unfinished = session.updates < session.spec.total_updates or not session.recorder.has_evaluation(session.frames)
     if status == "done" and unfinished:
         status = "stopped"
-    code = {"done": 0, "nonfinite": 3, "stopped": 128 + (request.number or 0)}[status]
+    code = {"done": 0, "nonfinite": 3, "failed": 4, "stopped": 128 + (request.number or 0)}[status]
     measured = session.frames, session.evaluation, session.wall_time, session.steps_per_second
     return Result(session.folder, status, code, *measured, session.checkpoints.best_value(), session.scores)
 
@@ -143,6 +149,7 @@ def _begin(session: Session) -> None:
         # What a run wrote that was killed before its first checkpoint is done again.
         _record(session, -1 if record.is_begun(folder) else None)
         session.state = program.init()
+        training.begin_episodes(session)
         lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
         return
     step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
@@ -159,7 +166,8 @@ def _begin(session: Session) -> None:
     _record(session, step)
     session.state = _scheduled(session, state)
     lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
-    session.show.message(f"going on from step {step:,}")
+    training.begin_episodes(session)
+    session.show.message(f"going on from step {step:,}{training.ANEW if program.simulated is not None else ''}")
 
 
 def _scheduled(session: Session, state: Any) -> Any:
@@ -233,6 +241,7 @@ def _evolve_if_due(session: Session) -> None:
     if session.program.evolve is None or not spec.is_generation(updates):
         return
     session.state, generation = session.program.evolve(session.state)
+    training.begin_episodes(session)
     session.recorder.generation(session.frames, lineage.line(spec, updates, generation))
     if session.scores is not None:
         session.scores = members.after_generation(session.scores, generation)
@@ -303,6 +312,7 @@ def _advance(session: Session) -> bool:
     number = _segment_length(session)
     started = time.monotonic()
     session.state, rows = session.program.advance(session.state, number)
+    number = len(rows.episodes.number)  # fewer where a simulator failed
     seconds = time.monotonic() - started
     session.busy_seconds += seconds
     session.busy_updates += number
@@ -311,7 +321,7 @@ def _advance(session: Session) -> bool:
     bad = record.first_nonfinite(rows)
     if bad is not None:
         return _go_back(session, *bad)
-    _warn_of_members(session, rows)
+    training.warn_of_members(session, rows)
     values: dict[str, Any] = {}
     for start in _lines(session.updates, number, session.spec.updates_per_line):
         stop = min(number, (start // session.spec.updates_per_line + 1) * session.spec.updates_per_line - session.updates)
@@ -323,6 +333,7 @@ def _advance(session: Session) -> bool:
     session.updates += number
     compilation_cache.settled()
     _show_progress(session, values)
+    training.raise_failure(session)
     return True
 
 
@@ -374,20 +385,9 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
     state = _scheduled(session, state)
     session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
     lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
+    training.begin_episodes(session)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")
     return True
-
-
-def _warn_of_members(session: Session, rows: Metrics) -> None:
-    """Says once of every member that it is no longer finite; the others go on."""
-    if not session.program.num_members:
-        return
-    bad = record.bad_members(rows)
-    known = np.zeros_like(bad) if session.bad is None else session.bad
-    for index in np.flatnonzero(bad & ~known):
-        member = ", ".join(f"{name} {value:g}" for name, value in session.spec.members()[index].items())
-        session.show.message(f"warning: member {index} ({member}) is no longer finite; the others go on")
-    session.bad = bad | known
 
 
 def _show_progress(session: Session, values: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def merge_archives(runs: Sequence[Policy | Path | str], *, folder: Path | str | 
     step = -(-sum(policy.step for policy in policies) // frames) * frames  # whole updates
     spec = dataclasses.replace(spec, options=dataclasses.replace(spec.options, total_steps=max(step, 1)))
     notes = [f"merged of {len(policies)} archives with {sum(len(part.fitness) for part in parts):,} elites"]
-    merged = first._replace(spec=spec, step=step, state=state, warnings=notes, member=None)
+    merged = dataclasses.replace(first, spec=spec, step=step, state=state, warnings=notes, member=None)
     if folder is not None:
         save(merged, Path(folder))
     return merged

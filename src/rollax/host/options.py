@@ -62,6 +62,10 @@ class RunOptions:
     """Project of Weights & Biases to log to."""
     trackio: str | None = None
     """Project of Trackio to log to."""
+    env_workers: int = 0
+    """Processes that run the simulators of an environment on the host, such as gymnasium's; 0: this one."""
+    env_timeout: float = 60.0
+    """Seconds in which such a process has to answer, before the run is stopped."""
     devices: int = 1
     """Devices to spread over: members of a population, or the environments of a single run."""
     evolve_every: int | None = None
@@ -106,12 +110,21 @@ class RunOptions:
 _ON_DEVICE = dict.fromkeys(("eval_episodes", "eval_max_steps"), (1, LARGEST_INT))
 _COUNTS = dict.fromkeys(("total_steps", "seeds", "keep_last", "log_lines", "devices"), (1, LARGEST_COUNT))
 _AMOUNTS = dict.fromkeys(
-    ("seed", "eval_count", "checkpoint_minutes", "checkpoint_steps", "keep_best", "evolve_every", "evolve_start"),
+    (
+        "seed",
+        "eval_count",
+        "env_workers",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "keep_best",
+        "evolve_every",
+        "evolve_start",
+    ),
     (0, LARGEST_COUNT),
 )
 _SHARES = {"evolve_fraction": (0, 0.5), "evolve_resample": (0, 1), "evolve_factor": (1, 100), "evolve_step": (0, 1)}
 EVOLVE_OPTIONS = ("evolve_every", "evolve_start", *_SHARES)  # for nothing but a population that evolves
-_SPANS = {**_ON_DEVICE, **_COUNTS, **_AMOUNTS, **_SHARES}
+_SPANS = {"env_workers": (0, 1024), "env_timeout": (0.1, 86_400), **_ON_DEVICE, **_COUNTS, **_AMOUNTS, **_SHARES}
 
 LONGEST_NAME, LONGEST_PATH = 255, 3000  # bytes, in the usual file systems; the folder has long names of its own
 

@@ -16,14 +16,15 @@ from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithm import Algorithm, Metrics
 from rollax.checks.environment import check_contract
-from rollax.environments.core import Environment
+from rollax.environments.core import Environment, is_on_host
 from rollax.environments.once import Kept
 from rollax.environments.registry import is_of_suite
 from rollax.environments.views import AgentId
 from rollax.errors import UsageError
 from rollax.host import compilation_cache, keys, sizes
 from rollax.host.segments import segment
-from rollax.host.settings import Spec, check_sizes, entry, naming_imports
+from rollax.host.settings import Spec, check_sizes, entry, fitted_to_host, naming_imports
+from rollax.host.simulated import Simulated, check_rollouts
 from rollax.host.training import Training
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
@@ -49,6 +50,7 @@ class Program(NamedTuple):
     capacity: int  # most updates in one call of advance
     training: Training  # the programs behind advance and evolve
     mesh: jax.sharding.Mesh | None
+    simulated: Simulated | None = None  # the simulators of an environment on the host
 
 
 def assemble(spec: Spec, environment: Any = None, make_network: Any = None) -> tuple[Algorithm, Environment]:
@@ -77,6 +79,12 @@ def _assemble(spec: Spec, environment: Any, make_network: Any) -> tuple[Algorith
     algorithm = kinds.make(environment, make_network)
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))  # to be traced once
     return algorithm._replace(init=init, step=step), environment
+
+
+def fitted(spec: Spec, environment: Any = None) -> Spec:
+    """The specification with what follows from where its environment runs. Raises UsageError where that cannot be made."""
+    made = environment_of(spec) if environment is None else environment
+    return fitted_to_host(spec) if is_on_host(made) else spec
 
 
 def environment_of(spec: Spec, evaluated: bool = False) -> Environment:
@@ -135,9 +143,12 @@ def abstract(spec: Spec, algorithm: Algorithm) -> Any:
 
 def check_environment(spec: Spec, environment: Environment | None) -> None:
     """Raises UsageError when the run's environment, or its own that is given, breaks the contract of environments."""
+    made = environment_of(spec) if environment is None else environment
+    if is_on_host(made):
+        return  # it was looked at when it was made, and keeps gymnasium's contract
     with compilation_cache.used():
         is_tested = environment is None and is_of_suite(spec.environment)
-        check_contract(environment_of(spec) if environment is None else environment, is_tested)
+        check_contract(made, is_tested)
 
 
 def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None:
@@ -150,8 +161,12 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     with compilation_cache.used(), sizes.tracing(own, "the network and the first state"), in_mesh:
         algorithm, environment = assemble(spec, environment, make_network)
         shown = evaluation_environment(spec, environment)
+        if is_on_host(environment):
+            check_rollouts(spec.algorithm, algorithm, environment, spec.options.devices)
         one = abstract(spec, algorithm)
     sizes.check_state(spec, one, algorithm)
+    if is_on_host(environment):
+        return
     if not is_population:
         _placed(algorithm, one, over, is_population)
     sizes.check_update(spec, algorithm, one, environment, own)
@@ -179,10 +194,11 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     shown = evaluation_environment(spec, environment)
     is_population = spec.num_members > 1
     parts = _of_population(spec, algorithm, shown) if is_population else _of_one(spec, algorithm, shown)
-    capacity = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
-    capacity = min(capacity, max(1, spec.total_updates))
-    run, evaluate = segment(parts.algorithm, capacity), parts.evaluate
-    over = _mesh(spec, is_population)
+    longest = max(spec.updates_per_line, LARGEST_CAPACITY // spec.updates_per_line * spec.updates_per_line)
+    capacity = min(longest, max(1, spec.total_updates))
+    if is_on_host(environment):
+        return _on_host(spec, algorithm, parts, (environment, shown), capacity)
+    run, evaluate, over = segment(parts.algorithm, capacity), parts.evaluate, _mesh(spec, is_population)
     placed = _placed(parts.algorithm, parts.abstract, over, is_population)
     if over is not None and is_population:
         run = sharding.over_members(run, over, (0, None), (0, 1))
@@ -222,6 +238,29 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     num_members = spec.num_members if is_population else None
     functions = init, advance, evaluate_at, evolved if spec.updates_per_generation else None
     return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, training, over)
+
+
+def _on_host(
+    spec: Spec, algorithm: Algorithm, parts: "_Uncompiled", places: tuple[Environment, Environment], capacity: int
+) -> Program:
+    """What a run needs whose environments are simulators on the host."""
+    acts = Simulated(spec, algorithm, parts.algorithm, places, parts.abstract)
+    many = spec.num_members > 1
+    begin = jax.jit(parts.algorithm.init)
+    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None)
+    training = Training(lambda: acts.compile(capacity), lambda: evolving_members)
+
+    def evaluate(state: Any, updates: int) -> Episodes:
+        key = _eval_key(spec, parts.eval_key, updates)
+        return acts.evaluate(state, list(key) if many else [key])
+
+    def advance(state: Any, num_updates: int) -> tuple[Any, Metrics]:
+        training.make()
+        return acts.advance(state, num_updates)
+
+    functions = functools.partial(begin, parts.run_key, parts.config), advance, evaluate, evolving_members
+    what = parts.algorithm, places[1], spec.num_members if many else None, parts.abstract
+    return Program(*what, *functions, capacity, training, None, acts)
 
 
 def _eval_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:

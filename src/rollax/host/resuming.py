@@ -17,6 +17,8 @@ from rollax.typed import typed
 CHANGEABLE = (
     "on_nonfinite",
     "devices",
+    "env_workers",
+    "env_timeout",
     "checkpoint_minutes",
     "checkpoint_steps",
     "keep_last",

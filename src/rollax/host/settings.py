@@ -21,6 +21,7 @@ from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host.options import EVOLVE_OPTIONS, RunOptions
 from rollax.populations.evolution import Method, Range, selected
+from rollax.replay.config import ReplayConfig, cycle
 from rollax.typed import hints, names, shown, typed
 
 CUSTOM = "custom"  # in place of the settings of a network of the user's own
@@ -78,6 +79,7 @@ class Spec:
 
 # A segment is at least a line, and a stop waits for the segment: lines stay short however long the run is.
 MOST_UPDATES_PER_LINE = 10
+MOST_FRAMES_PER_LINE = 250  # where updates are as short as they can be
 # When neither the caller nor a preset says.
 DEFAULT_TOTAL_STEPS = 1_000_000
 DEFAULT_GENERATIONS = 10
@@ -184,9 +186,20 @@ def make_spec(
     return _with_rhythm(spec)
 
 
-def _with_rhythm(spec: Spec) -> Spec:
+def fitted_to_host(spec: Spec) -> Spec:
+    """The specification for an environment on the host, where an update of what learns from replay is one cycle.
+
+    So no action is of an agent that has not learnt from all steps before it; lines of metrics stay as far apart.
+    """
+    if not isinstance(spec.config, ReplayConfig):
+        return spec
+    config = dataclasses.replace(spec.config, num_steps=cycle(spec.config)[0])
+    return _with_rhythm(dataclasses.replace(spec, config=config), -(-MOST_FRAMES_PER_LINE // config.steps_per_update))
+
+
+def _with_rhythm(spec: Spec, longest_line: int = 1) -> Spec:
     """The specification with the updates between lines, evaluations and generations."""
-    per_line = min(max(1, spec.total_updates // spec.options.log_lines), MOST_UPDATES_PER_LINE)
+    per_line = min(max(1, spec.total_updates // spec.options.log_lines), max(MOST_UPDATES_PER_LINE, longest_line))
     per_evaluation = 0
     if spec.options.eval_count:
         lines = max(1, round(spec.total_updates / spec.options.eval_count / per_line))

@@ -1,12 +1,17 @@
-"""The programs of updates, which the first evaluation does not wait for."""
+"""The programs of updates, which the first evaluation does not wait for, and what a session does around their segments."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
+from rollax.algorithm import Metrics
+from rollax.host import record
 from rollax.host.progress import size
+
+ANEW = "; simulators are in no checkpoint, so that episodes begin anew"
 
 
 class Training:
@@ -54,3 +59,33 @@ def say(session: Any) -> None:
     program = session.program
     if program.training.is_ready:
         session.show.message(program.training.describe(program.num_members))
+
+
+def begin_episodes(session: Any) -> None:
+    """Simulators on the host begin their episodes anew, where the state is no longer the one that they were played with."""
+    if session.program.simulated is not None:
+        session.program.simulated.begin_anew(session.updates)
+
+
+def raise_failure(session: Any) -> None:
+    """Raises SimulatorFailed after an update in which a simulator did; what was learnt before is in the session's state."""
+    if session.program.simulated is not None and session.program.simulated.failure is not None:
+        raise session.program.simulated.failure
+
+
+def end(session: Any) -> None:
+    """Ends the simulators on the host, if there are any."""
+    if session.program.simulated is not None:
+        session.program.simulated.close()
+
+
+def warn_of_members(session: Any, rows: Metrics) -> None:
+    """Says once of every member that it is no longer finite; the others go on."""
+    if not session.program.num_members:
+        return
+    bad = record.bad_members(rows)
+    known = np.zeros_like(bad) if session.bad is None else session.bad
+    for index in np.flatnonzero(bad & ~known):
+        member = ", ".join(f"{name} {value:g}" for name, value in session.spec.members()[index].items())
+        session.show.message(f"warning: member {index} ({member}) is no longer finite; the others go on")
+    session.bad = bad | known

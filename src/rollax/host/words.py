@@ -43,6 +43,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     """What a person is told at the end: the outcome and what to do next; a closed form plays no episode to look at."""
     rollax = command()
     outcome = {"done": "done", "stopped": "stopped, nothing is lost", "nonfinite": "stopped at numbers that are not finite"}
+    outcome["failed"] = "stopped at a simulator that failed, what was learnt is kept"
     lines = [
         f"{outcome[result.status]}: {result.steps:,} steps in {duration(result.wall_time)}, in {result.folder}",
         *sweeps.table(spec, result.scores),
@@ -52,7 +53,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     if spec.own_environment or spec.network == CUSTOM:
         return [*lines, *in_python(result.folder, result.status, spec)]
     folder = " ".join([str(result.folder), *(f"--import {module}" for module in spec.imports)])
-    if result.status == "stopped":
+    if result.status in ("stopped", "failed"):
         return [*lines, f"  {rollax} resume {folder}"]
     if result.status == "nonfinite":
         return [*lines, f"  {rollax} resume {folder} --on-nonfinite rollback   to go on with other random numbers"]

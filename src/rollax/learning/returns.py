@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from rollax import tree
 from rollax.acting.streams import Experience
+from rollax.networks import windows
 
 Scalar = Float[Array, ""] | float
 
@@ -75,13 +76,12 @@ def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any)
         needed = (rollout.truncated & ~rollout.terminated).at[-1].set(False).reshape(-1)
         rank = jnp.cumsum(needed)
         flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout.next_obs)
-        flat_carry = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rollout.carry)
 
         def body(loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             done, following = loop
             index = jnp.searchsorted(rank, done + 1 + jnp.arange(size))  # beyond the last one: out of range, dropped
             # The memory after step t is the one stored before step t + 1, one row further on.
-            carry = jax.tree.map(lambda x: x.at[index + size].get(mode="clip"), flat_carry)
+            carry = windows.at(rollout.carry, index // size + 1, index % size)
             obs = jax.tree.map(lambda x: x.at[index].get(mode="clip"), flat_obs)
             return done + size, following.at[index].set(evaluate(carry, obs), mode="drop")
 

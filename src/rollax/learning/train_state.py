@@ -10,8 +10,10 @@ import optax
 
 from rollax import tree
 from rollax.acting.streams import Experience
+from rollax.errors import UsageError
 from rollax.learning import normalization
-from rollax.networks.core import Extras, Network, choose_action, sample_action
+from rollax.networks import layers
+from rollax.networks.core import Extras, Network, Rescaled, choose_action, sample_action
 
 Parts = dict[str, Any]
 
@@ -23,6 +25,7 @@ class TrainState(NamedTuple):
     optimizer: Parts  # by part of the network: "actor", "critic"
     observations: normalization.Moments | None  # of observations, None where they are not normalized
     returns: normalization.Moments | None  # of discounted returns, None where rewards are not normalized
+    values: normalization.Moments | None = None  # of value targets, None where values are not normalized
 
 
 def new(network: Network, optimizers: dict[str, optax.GradientTransformation], obs: Any, config: Any) -> TrainState:
@@ -33,14 +36,36 @@ def new(network: Network, optimizers: dict[str, optax.GradientTransformation], o
     return TrainState(network, states, observations, returns)
 
 
-def normalized(network: Any, observations: normalization.Moments | None) -> Network:
-    """The network behind the normalization of its observations, or as it is where there is none."""
-    return network if observations is None else normalization.normalized(network, observations)
+def new_actor_critic(
+    network: Network, optimizers: dict[str, optax.GradientTransformation], obs: Any, config: Any
+) -> TrainState:
+    """As `new`, with moments of value targets where the config's `normalize_values` asks for them.
+
+    Raises UsageError for a network without a `ValueHead` then.
+    """
+    train = new(network, optimizers, obs, config)
+    if not config.normalize_values:
+        return train
+    is_head = lambda part: isinstance(part, layers.ValueHead)  # noqa: E731
+    if not any(map(is_head, jax.tree.leaves(network, is_leaf=is_head))):
+        raise UsageError(
+            "config.normalize_values rescales the last layer of a critic, a rollax.networks.layers.ValueHead, and this network "
+            "has none: leave it off (config.normalize_rewards scales rewards instead)"
+        )
+    return train._replace(values=normalization.initial(0.0))
+
+
+def normalized(
+    network: Any, observations: normalization.Moments | None, values: normalization.Moments | None = None
+) -> Network:
+    """The network behind the normalization of its observations, its values in units of return; without moments as it is."""
+    network = network if observations is None else normalization.normalized(network, observations)
+    return network if values is None else Rescaled(network, *value_scale(values))
 
 
 def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
     """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides."""
-    return sample_action(normalized(train.network, train.observations), carry, obs, reset, key)
+    return sample_action(normalized(train.network, train.observations, train.values), carry, obs, reset, key)
 
 
 def choose(config: Any, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
@@ -56,6 +81,20 @@ def scale_rewards(
         return train, rollout.reward, discounted_return
     reward, discounted_return, returns = normalization.scale_rewards(train.returns, rollout, discounted_return, gamma)
     return train._replace(returns=returns), reward, discounted_return
+
+
+def value_scale(values: normalization.Moments | None) -> tuple[Any, Any]:
+    """Mean and standard deviation (1e-4 to 1e6) by which the critic's values are normalized; 0 and 1 where they are not."""
+    return (0.0, 1.0) if values is None else (values.mean, jnp.clip(jnp.sqrt(values.variance), 1e-4, 1e6))
+
+
+def observe_targets(train: TrainState, target: jax.Array, mask: jax.Array | None) -> TrainState:
+    """Updates the moments of value targets `[T, S]`, where they are kept, and the critic's last layer: no value changes."""
+    if train.values is None:
+        return train
+    values = normalization.update(train.values, target, axes=2, mask=mask)
+    network = layers.preserve_values(train.network, value_scale(train.values), value_scale(values))
+    return train._replace(network=network, values=values)
 
 
 def observe(train: TrainState, rollout: Experience) -> TrainState:

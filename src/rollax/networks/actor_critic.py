@@ -59,6 +59,10 @@ class NetworkConfig:
     """Layers of the core."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    core_heads: int = 4
+    """Heads of attention in each layer of a gtrxl; a divisor of core_size."""
+    core_memory: int = 64
+    """Steps before the current one that each layer of a gtrxl remembers."""
     attention: int = 0
     """Heads of attention by which policy and value look among the cells of grids, if there are any, for what memory asks for;
     0: none."""

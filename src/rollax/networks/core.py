@@ -69,6 +69,25 @@ class Preprocessed(eqx.Module):
         return self.network.unroll(carry, tree.over_steps(self.function)(obs), reset)
 
 
+class Rescaled(eqx.Module):
+    """An actor-critic with the values `mean + std V`, where `network` has V."""
+
+    network: Network
+    mean: jax.Array
+    std: jax.Array
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+        carry, output = self.network(carry, obs)
+        return carry, output._replace(value=self.mean + self.std * output.value)
+
+    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, ActorCriticOutput]:
+        carry, output = self.network.unroll(carry, obs, reset)
+        return carry, output._replace(value=self.mean + self.std * output.value)
+
+
 class Extras(NamedTuple):
     """What an actor-critic gives besides the action, for one step of one stream."""
 

@@ -1,4 +1,4 @@
-"""Recurrent cores: GRU, LSTM, minGRU, and stacks of them, behind one protocol."""
+"""Recurrent cores: GRU, LSTM, minGRU, a gated transformer, and stacks of them, behind one protocol."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.errors import UsageError
+from rollax.errors import UsageError, divisors_near
 from rollax.networks.layers import linear
+from rollax.networks.transformer import GatedTransformer
 
 LONGEST_MEMORY = 32  # steps: the largest time constant of a unit at initialization
 
@@ -264,7 +265,7 @@ def _orthogonal_cell(cell: Any, key: jax.Array) -> Any:
 
 
 CORES: dict[str, Callable[..., Any]] = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
-Kind = Literal["none", "gru", "lstm", "mingru"]
+Kind = Literal["none", "gru", "lstm", "mingru", "gtrxl"]
 Output = Literal["last", "sum", "residual"]
 
 
@@ -281,14 +282,29 @@ def memory(kind: str, inputs: int, size: int, num_layers: int, output: Output, k
     return Stack(tuple(CORES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)), output == "sum")
 
 
-def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
-    """The core by a network's settings `core`, `core_size`, `core_layers` and `core_output`, and the size of its output.
+def transformer(inputs: int, size: int, num_layers: int, heads: int, memory: int, key: jax.Array) -> Projected:
+    """A core of gated transformer layers, each of which remembers its last `memory` inputs."""
+    layer_key, *keys = jax.random.split(key, 1 + num_layers)
+    layers = tuple(GatedTransformer(size, heads, memory, key=k) for k in keys)
+    return Projected(linear(inputs, size, layer_key, 1.0), Stack(layers, False))
 
-    Raises: UsageError for a size or a number of layers below 1.
+
+def of_config(config: Any, inputs: int, key: jax.Array) -> tuple[Any, int]:
+    """The core by a network's settings whose names begin with `core`, and the size of its output.
+
+    Raises: UsageError for sizes and numbers below 1, and for a gtrxl whose heads do not divide its size or with another output.
     """
-    for name in ("core_size", "core_layers"):
+    for name in ("core_size", "core_layers", "core_heads", "core_memory"):
         if getattr(config, name) < 1:
             raise UsageError(f"network.{name} ({getattr(config, name)}) must be at least 1")
     if config.core == "none":
         return Memoryless(), inputs
+    if config.core == "gtrxl":
+        size, heads = config.core_size, config.core_heads
+        if size % heads:
+            near = divisors_near(size, heads)
+            raise UsageError(f"network.core_heads ({heads}) must divide network.core_size ({size}): try core_heads {near}")
+        if config.core_output != "last":
+            raise UsageError(f"network.core_output ({config.core_output}) is not for a gtrxl, which has gates: leave it out")
+        return transformer(inputs, size, config.core_layers, heads, config.core_memory, key), size
     return memory(config.core, inputs, config.core_size, config.core_layers, config.core_output, key), config.core_size

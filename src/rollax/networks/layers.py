@@ -227,6 +227,24 @@ class ValueHead(eqx.Module):
         return self.layer(features)[0]
 
 
+def preserve_values(network: Any, before: tuple[Any, Any], after: tuple[Any, Any]) -> Any:
+    """The network whose values mean + std V are the same with the mean and std `after` as its own are with those `before`.
+
+    W' = std W / std',    b' = (std b + mean - mean') / std'
+
+    for the last layer of every `ValueHead` (PopArt: van Hasselt et al. 2016, arXiv:1602.07714, proposition 1).
+    """
+    (mean, std), (new_mean, new_std) = before, after
+
+    def rescale(part: Any) -> Any:
+        if not isinstance(part, ValueHead):
+            return part
+        weight, bias = part.layer.weight * (std / new_std), (std * part.layer.bias + mean - new_mean) / new_std
+        return eqx.tree_at(lambda head: (head.layer.weight, head.layer.bias), part, (weight, bias))
+
+    return jax.tree.map(rescale, network, is_leaf=lambda part: isinstance(part, ValueHead))
+
+
 def categorical(logits: jax.Array, space: Discrete | MultiDiscrete, action_mask: jax.Array | None) -> distributions.Categorical:
     """The distribution over a space's choices: logits `[n]`, or `[k * max n]` or `[k, max n]` for a multi-discrete one."""
     legal = True if action_mask is None else action_mask.astype(bool)

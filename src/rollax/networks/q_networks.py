@@ -84,6 +84,10 @@ class RecurrentQNetworkConfig(QNetworkConfig):
     """Memories one upon the other."""
     core_output: cores.Output = "last"
     """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    core_heads: int = 4
+    """Heads of attention in each layer of a gtrxl; a divisor of core_size."""
+    core_memory: int = 64
+    """Steps before the current one that each layer of a gtrxl remembers."""
     agent_id: bool = False
     """Agents see which one they are (where there are agents)."""
 

@@ -1,4 +1,4 @@
-"""Pictures of brax's bodies: spheres and capsules, seen from the side or from above."""
+"""Pictures of the bodies of brax and of MuJoCo Playground: spheres, rods and boxes, seen from the side or from above."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from PIL import Image
 from rollax.view.following import followed
 from rollax.view.scene import BLUE, BROWN, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, RED, WIDTH, Scene
 
-_SPHERE, _CAPSULE = 2, 3  # of mujoco.mjtGeom
+_SPHERE, _CAPSULE, _CYLINDER, _BOX = 2, 3, 5, 6  # of mujoco.mjtGeom; 4 is an ellipsoid
 _SIDE = np.asarray([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # rows: which direction of the world is right, and which is up
 _ABOVE = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 _OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
@@ -31,17 +31,32 @@ _VIEWS = {
     "swimmer": (_ABOVE, 5.0, 0.0, True),
     "walker2d": (_SIDE, 3.6, 0.38, True),
 }
+# Of Playground, by the beginning of a task's name.
+_PLAYGROUND = {
+    "Acrobot": (_SIDE, 8.0, -0.3, False),
+    "BallInCup": (_SIDE, 1.4, 0.2, False),
+    "Cartpole": (_SIDE, 5.0, 0.0, False),
+    "Cheetah": (_SIDE, 4.0, 0.38, True),
+    "Finger": (_SIDE, 1.2, -0.3, False),
+    "Fish": (_ABOVE, 1.4, 0.0, False),
+    "Hopper": (_SIDE, 3.6, 0.38, True),
+    "Humanoid": (_OBLIQUE, 4.6, 0.25, True),
+    "Pendulum": (_SIDE, 2.4, 0.0, False),
+    "PointMass": (_ABOVE, 0.8, 0.0, False),
+    "Reacher": (_ABOVE, 0.7, 0.0, False),
+    "Swimmer": (_ABOVE, 5.0, 0.0, True),
+    "Walker": (_SIDE, 3.6, 0.38, True),
+}
 _COLORS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
-_MARKED = {"target": GREEN, "goal": GREEN, "object": RED, "fingertip": INK}
+_MARKED = {"target": GREEN, "goal": GREEN, "ball": RED, "object": RED, "fingertip": INK}
 
 
-def brax(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.Image:
+def drawn(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.Image:
     """Every body in a color of its own, the nearest in front, and the ground in stripes or squares of a metre, which show how
     it moves. `camera`: the place on the ground `[2]` in the middle of the picture."""
     place = cameras(environment, [state])[0] if camera is None else np.asarray(camera)
     view, across, below, follows = _view(environment)
-    model, links = environment.dynamics.sys.mj_model, state.raw.pipeline_state.x
-    places, turns = np.nan_to_num(np.asarray(links.pos, float)), np.nan_to_num(np.asarray(links.rot, float))
+    model, places, turns = _poses(environment, state)
     # The ground stays where it is in the picture; only falls and jumps move a body up and down.
     middle = view[:, :2] @ place + np.asarray([0.0, below * across * HEIGHT / WIDTH])
     scene = Scene(WIDTH / across, (float(middle[0]), float(middle[1])))
@@ -60,7 +75,7 @@ def cameras(environment: Any, states: list[Any]) -> list[np.ndarray]:
     view, across, _, follows = _view(environment)
     if not follows:
         return [np.zeros(2)] * len(states)
-    path = np.asarray([state.raw.pipeline_state.x.pos[0, :2] for state in states], float)
+    path = np.asarray([_poses(environment, state)[1][0, :2] for state in states], float)
     if view is _SIDE:
         path = path * np.asarray([1.0, 0.0])
     return list(followed(path, view[:, :2], across * np.asarray([0.22, 0.12 * HEIGHT / WIDTH])))
@@ -77,7 +92,19 @@ def page(environment: Any, states: list[Any], fps: int | None, stride: int) -> s
 
 
 def _view(environment: Any) -> tuple[np.ndarray, float, float, bool]:
-    return _VIEWS[environment.name.split("/")[1]]
+    name = environment.name.split("/")[1]
+    return _VIEWS.get(name) or next(view for start, view in _PLAYGROUND.items() if name.startswith(start))
+
+
+def _poses(environment: Any, state: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """MuJoCo's model, and where bodies are and how they are turned: `[bodies, 3]`, `[bodies, 4]`, without the world."""
+    if environment.name.startswith("playground/"):
+        model, found = environment.dynamics.mj_model, (state.raw.data.xpos[1:], state.raw.data.xquat[1:])
+    else:
+        links = state.raw.pipeline_state.x
+        model, found = environment.dynamics.sys.mj_model, (links.pos, links.rot)
+    places, turns = (np.nan_to_num(np.asarray(each, float)) for each in found)
+    return model, places, turns
 
 
 def _ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) -> None:
@@ -103,17 +130,25 @@ def _rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -
     found = []
     for index in range(model.ngeom):
         geom = model.geom(index)
-        if int(geom.type[0]) not in (_SPHERE, _CAPSULE):
+        if int(geom.type[0]) < _SPHERE or int(geom.type[0]) > _BOX:  # planes, fields of heights and meshes
             continue
         body = int(geom.bodyid[0])
         place, turn = (places[body - 1], turns[body - 1]) if body else (np.zeros(3), np.asarray([1.0, 0.0, 0.0, 0.0]))
-        half = float(geom.size[1]) if int(geom.type[0]) == _CAPSULE else 0.0
+        along, half, radius = _rod(int(geom.type[0]), np.asarray(geom.size, float))
         middle = place + _rotated(turn, geom.pos)
-        axis = half * _rotated(turn, _rotated(geom.quat, np.asarray([0.0, 0.0, 1.0])))
+        axis = half * _rotated(turn, _rotated(geom.quat, along))
         name = str(geom.name) if geom.name in _MARKED else str(model.body(body).name)
         color = _MARKED.get(name, _COLORS[(body - 1) % len(_COLORS)] if body else GREY)
-        found.append((float(towards @ middle), view @ (middle - axis), view @ (middle + axis), float(geom.size[0]), color))
+        found.append((float(towards @ middle), view @ (middle - axis), view @ (middle + axis), radius, color))
     return found
+
+
+def _rod(kind: int, size: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """The axis, half the length between the ends, and the radius of a rod that looks like the body."""
+    if kind in (_SPHERE, _CAPSULE, _CYLINDER):
+        return np.asarray([0.0, 0.0, 1.0]), 0.0 if kind == _SPHERE else float(size[1]), float(size[0])
+    longest, radius = int(np.argmax(size)), float(np.sort(size)[1])
+    return np.eye(3)[longest], float(size[longest]) - radius, radius
 
 
 def _rotated(turn: np.ndarray, vector: np.ndarray) -> np.ndarray:

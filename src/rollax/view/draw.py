@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 from rich.text import Text
 
+from rollax.environments.core import is_on_host
 from rollax.environments.view_base import inner_state, innermost, unwrap
-from rollax.view import agents, bodies, granular, grid, worlds
+from rollax.view import agents, bodies, granular, grid, hosted, suites, worlds
 from rollax.view.observations import cells, observation
 from rollax.view.scene import (
     BLUE,
@@ -71,6 +72,8 @@ def drawing_of(environment: Any) -> Drawing:
 
     The functions of the result take the environment, states and observations with all views.
     """
+    if is_on_host(environment):
+        return Drawing(hosted.picture, environment.fps)
     names = (environment.name, innermost(environment).name)
     for name, (pattern, drawing) in ((name, entry) for name in names for entry in DRAWINGS.items()):
         if fnmatch.fnmatchcase(name, pattern):
@@ -296,9 +299,20 @@ DRAWINGS: dict[str, Drawing] = {
     "granular/many-navigators": Drawing(granular.navigators, 15, legend=granular.navigator_signs),
     "granular/single-roller": Drawing(granular.roller, 15),
     # These two move in steps of 0.008 seconds.
-    "brax/hopper": Drawing(bodies.brax, 60, cameras=bodies.cameras, page=bodies.page),
-    "brax/walker2d": Drawing(bodies.brax, 60, cameras=bodies.cameras, page=bodies.page),
-    "brax/*": Drawing(bodies.brax, 20, cameras=bodies.cameras, page=bodies.page),
+    "brax/hopper": Drawing(bodies.drawn, 60, cameras=bodies.cameras, page=bodies.page),
+    "brax/walker2d": Drawing(bodies.drawn, 60, cameras=bodies.cameras, page=bodies.page),
+    "brax/*": Drawing(bodies.drawn, 20, cameras=bodies.cameras, page=bodies.page),
+    "craftax/*": Drawing(suites.craftax, 5, actions=suites.CRAFTAX_ACTIONS),
+    "playground/*": Drawing(bodies.drawn, 40, cameras=bodies.cameras),
+    "jumanji/Game2048-*": Drawing(suites.jumanji, 4, actions=suites.JUMANJI_MOVES),
+    "jumanji/Snake-*": Drawing(suites.jumanji, 8, actions=suites.JUMANJI_MOVES),
+    "jumanji/Maze-*": Drawing(suites.jumanji, 5, actions=suites.JUMANJI_MOVES),
+    "jumanji/SlidingTilePuzzle-*": Drawing(suites.jumanji, 4, actions=suites.JUMANJI_MOVES),
+    "jumanji/*": Drawing(suites.jumanji, 4),
+    **{
+        f"pgx/{name}": Drawing(suites.stones, 2, legend=suites.stone_signs)
+        for name in ("connect_four", "go_*", "othello", "tic_tac_toe")
+    },
     "jaxmarl/MPE_*": Drawing(agents.particles, 8, legend=agents.particle_signs, cameras=agents.particle_cameras),
     "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces, legend=agents.battle_signs, cameras=agents.battle_cameras),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),

@@ -1,7 +1,8 @@
 """Episodes that are played to be shown: every state that a picture needs, with action, reward and return."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,31 +10,15 @@ import numpy as np
 
 from rollax.acting.evaluate import Playing, begin_episodes, policy_of
 from rollax.acting.evaluate import play as play_step
+from rollax.environments.core import is_on_host
 from rollax.environments.view_base import shown_state
 from rollax.host import keys
 from rollax.host.api import Policy
 from rollax.host.program import eval_steps
+from rollax.view import hosted
+from rollax.view.frames import Frame, Play, thinned
 
 CHUNK = 64  # steps in one call of the device
-
-
-class Frame(NamedTuple):
-    """What is shown at once: the state after a step (`View.shown_state`) and the action that led to it, None at the start."""
-
-    step: int
-    state: Any
-    obs: Any
-    action: np.ndarray | None
-    reward: np.ndarray  # float [] or [A]
-    total: np.ndarray  # float [] or [A]: return so far
-    end: str  # "", "terminated" or "truncated"
-
-
-class Play(NamedTuple):
-    """One episode, thinned to every `stride`-th step and the last."""
-
-    frames: list[Frame]
-    stride: int
 
 
 def play_keys(seed: int, episodes: int) -> jax.Array:
@@ -46,8 +31,10 @@ def play_all(policies: Sequence[Policy], seed: int, episodes: int, greedy: bool,
 
     The policies are those of one run, so that one program plays them all.
     """
+    if is_on_host(policies[0].environment):
+        return hosted.play_all(policies, play_keys(seed, episodes), greedy, max_frames)
     run, begin = player(policies[0], greedy), beginner(policies[0])
-    same = [policies[0]._replace(state=policy.state) for policy in policies]
+    same = [dataclasses.replace(policies[0], state=policy.state) for policy in policies]
     return [[play(policy, run, key, max_frames, begin) for key in play_keys(seed, episodes)] for policy in same]
 
 
@@ -106,11 +93,7 @@ def play_from(policy: Policy, run: Callable[..., Any], playing: Playing, run_key
         playing, steps = run(policy.state, playing, keys)
         new = _frames(jax.device_get(steps), first, limit, last.total)
         last = new[-1]
-        frames += [frame for frame in new if frame.step % stride == 0]
-        # Thinned while it is played, so that a long episode of large states does not fill the memory.
-        while len(frames) >= max_frames:
-            stride *= 2
-            frames = [frame for frame in frames if frame.step % stride == 0]
+        frames, stride = thinned(frames, new, stride, max_frames)
         if last.end:
             break
     return Play(frames if frames[-1] is last else [*frames, last], stride)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from rollax.environments.convert import convert_all, leaf_types, signature_defaults, with_types
+from rollax.environments.convert import convert_all, leaf_types, signature_defaults, step_limit, with_types
 from rollax.environments.core import Transition
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
@@ -174,18 +174,30 @@ def make(name: str, arguments: dict[str, Any]) -> Brax:
     if any(isinstance(value, Tracer) for value in arguments.values()):
         raise UsageError(f"{id}: its arguments shape the program, so they must be plain values; its physics are leaves.")
     given = defaults | convert_all(id, arguments, defaults)
-    limit, descriptor = given.pop("max_steps"), given.pop("descriptor", None)
-    if limit < 1:
-        raise UsageError(f"{id}: max_steps ({limit}) must be at least 1.")
+    limit, descriptor = step_limit(id, "max_steps", given.pop("max_steps")), given.pop("descriptor", None)
     for key, value in (("descriptor", descriptor), ("backend", given["backend"])):
         if value is not None and value not in CHOICES[key]:
             raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(CHOICES[key])}.")
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
-        dynamics = _dynamics(name, tuple(sorted(given.items())))
-        example = jax.eval_shape(lambda key: _two_steps(dynamics, key), jax.random.key(0))
-        physics = {key: jnp.asarray(_value(dynamics.sys, _place(dynamics, key)), jnp.float32) for key in _PHYSICS}
-        feet = _feet(dynamics, _FEET[name]) if descriptor == "contact" else None
+        return _assembled(id, _dynamics(name, tuple(sorted(given.items()))), limit, descriptor)
+
+
+def wrapped(id: str, dynamics: Any, max_steps: int) -> Brax:
+    """The environment around an object of brax's, without its wrappers. Raises UsageError for what is none."""
+    raw = getattr(dynamics, "unwrapped", dynamics)
+    if not isinstance(raw, suite.PipelineEnv):
+        raise UsageError(f"from_brax takes a PipelineEnv of brax, not a {type(dynamics).__name__}.")
+    with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
+        return _assembled(id, raw, step_limit(id, "max_steps", max_steps), None)
+
+
+def _assembled(id: str, dynamics: Any, limit: int, descriptor: str | None) -> Brax:
+    """The environment around an object of the suite's; one with a descriptor has an id of it."""
+    name = id.rpartition("/")[2]
+    example = jax.eval_shape(lambda key: _two_steps(dynamics, key), jax.random.key(0))
+    physics = {key: jnp.asarray(_value(dynamics.sys, _place(dynamics, key)), jnp.float32) for key in _PHYSICS}
+    feet = _feet(dynamics, _FEET[name]) if descriptor == "contact" else None
     axes = _AXES[name] if descriptor == "position" else ()
     spaces = {"contact": Box(0.0, 1.0, (len(_FEET.get(name, ())),)), "position": Box(-np.inf, np.inf, (len(axes),))}
     return Brax(

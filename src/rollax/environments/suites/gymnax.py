@@ -23,14 +23,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from rollax.environments.convert import check_names, convert, leaf_types, signature_defaults, with_types
+from rollax.environments.convert import (
+    as_leaf,
+    check_names,
+    convert,
+    leaf_types,
+    signature_defaults,
+    step_limit,
+    with_types,
+)
 from rollax.environments.core import Transition
 from rollax.environments.suites.later import later
 from rollax.errors import UsageError
-from rollax.spaces import Box, Dict, Discrete, Space
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
 
 with later("seaborn", "matplotlib.pyplot"):
     import gymnax
+    from gymnax.environments import environment as gymnax_environment
     from gymnax.environments import spaces as gymnax_spaces
 
 _LIMIT = "max_steps_in_episode"
@@ -51,7 +60,7 @@ class Gymnax(eqx.Module):
     dynamics: Any = eqx.field(static=True)
     name: str = eqx.field(static=True)
     observation_space: Space = eqx.field(static=True)
-    action_space: Space = eqx.field(static=True)
+    action_space: ActionSpace = eqx.field(static=True)
     state_types: tuple[str, ...] = eqx.field(static=True)
     time_limit: int = eqx.field(static=True)
     num_agents: None = eqx.field(static=True, default=None)
@@ -101,14 +110,35 @@ def make(name: str, arguments: dict[str, Any]) -> Gymnax:
         given = {key: value for key, value in arguments.items() if key not in shaping}
         check_names(id, given, (*constructor_defaults, *defaults))
         values = defaults | {key: convert(id, key, value, defaults[key]) for key, value in given.items()}
-        limit = _time_limit(id, values.pop(_LIMIT))
+        limit = step_limit(id, _LIMIT, values.pop(_LIMIT))
         known = {key: defaults[key] if isinstance(value, Tracer) else value for key, value in values.items()}
         host = dynamics.default_params.replace(**known, **{_LIMIT: type(dynamics.default_params.max_steps_in_episode)(limit)})
-    observation_space, action_space = _spaces(name, dynamics, host)
-    leaves = {key: _leaf(value, defaults[key]) for key, value in values.items()}
-    derived = dict.fromkeys(_DERIVED.get(name, {}))
+    return _assembled(id, dynamics, host, {key: as_leaf(value, defaults[key]) for key, value in values.items()}, limit)
+
+
+def wrapped(id: str, dynamics: Any, params: Any) -> Gymnax:
+    """The environment around an object of gymnax's and its parameters. Raises UsageError for what is none."""
+    _check_version()
+    if not isinstance(dynamics, gymnax_environment.Environment):
+        raise UsageError(f"from_gymnax takes an environment of gymnax 1.0, not a {type(dynamics).__name__}.")
+    params = dynamics.default_params if params is None else params
+    limit = step_limit(id, _LIMIT, getattr(params, _LIMIT))
+    names = [field.name for field in dataclasses.fields(params) if field.metadata.get("pytree_node", True)]
+    derived = _DERIVED.get(_short(id), {})
+    leaves = {name: _leaves(getattr(params, name)) for name in names if name != _LIMIT and name not in derived}
+    return _assembled(id, dynamics, params, leaves, limit)
+
+
+def _leaves(value: Any) -> Any:
+    return jax.tree.map(lambda leaf: as_leaf(leaf, leaf), value)
+
+
+def _assembled(id: str, dynamics: Any, params: Any, leaves: dict[str, Any], limit: int) -> Gymnax:
+    """The environment of those parameters, of which `leaves` are data."""
+    observation_space, action_space = _spaces(_short(id), dynamics, params)
+    derived = dict.fromkeys(_DERIVED.get(_short(id), {}))
     return Gymnax(
-        params=dynamics.default_params.replace(**leaves, **derived, **{_LIMIT: None}),
+        params=params.replace(**leaves, **derived, **{_LIMIT: None}),
         dynamics=dynamics,
         name=id,
         observation_space=observation_space,
@@ -167,19 +197,6 @@ def _hashable(id: str, name: str, value: Any) -> Any:
     return tuple(map(functools.partial(_hashable, id, name), value)) if isinstance(value, list | tuple) else value
 
 
-def _time_limit(id: str, value: Any) -> int:
-    if isinstance(value, Tracer):
-        raise UsageError(f"{id}: {_LIMIT} is a count and part of the program: it must be a plain whole number.")
-    if int(value) < 1:
-        raise UsageError(f"{id}: {_LIMIT} ({value}) must be at least 1.")
-    return int(value)
-
-
-def _leaf(value: Any, default: Any) -> jax.Array:
-    kind = {"f": np.float32, "i": np.int32, "b": np.bool_}[np.asarray(default).dtype.kind]
-    return jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value, kind), kind)
-
-
 @functools.cache
 def _state_types(dynamics: Any) -> tuple[str, ...]:
     """The types of a state's leaves after a step, which those of a reset are cast to."""
@@ -194,7 +211,7 @@ def _state_types(dynamics: Any) -> tuple[str, ...]:
     return leaf_types(jax.eval_shape(step))
 
 
-def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Space]:
+def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Any]:
     """The spaces of observations and actions, with bounds that hold and the type that observations have."""
     with jax.ensure_compile_time_eval():
         observation_space, action_space = _space(dynamics.observation_space(params)), _space(dynamics.action_space(params))
@@ -244,4 +261,4 @@ def _scalars(info: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def _short(id: str) -> str:
-    return id.split("/", 1)[1]
+    return id.rpartition("/")[2]

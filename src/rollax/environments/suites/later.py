@@ -40,6 +40,10 @@ class _Package(types.ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name not in _ASKED:
             raise AttributeError(name)
+        # The import system sets this when a module is through; modules that import each other ask before.
+        imported = sys.modules.get(f"{self.__name__}.{name}")
+        if imported is not None:
+            return imported
         self.__class__ = types.ModuleType  # pyright: ignore[reportAttributeAccessIssue]
         assert self.__spec__ is not None and self.__spec__.loader is not None
         self.__spec__.loader.exec_module(self)

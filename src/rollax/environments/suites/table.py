@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from rollax.environments.suites import names
+
 
 class Suite(NamedTuple):
     """A family of environments behind one adapter module, which is imported when one of its names is asked for.
@@ -20,6 +22,7 @@ class Suite(NamedTuple):
     names: tuple[str, ...]
     extra: str | None  # what to install: pip install "rollax[extra]"; None for suites that are part of rollax
     absent: dict[str, str] = {}
+    on_host: bool = False  # simulators in Python or C++ (`rollax.environments.core.HostEnvironment`)
     evaluation: dict[str, Any] = {}  # arguments that are others in evaluations, unless one says otherwise
 
 
@@ -50,6 +53,52 @@ _GYMNAX = (
     "Pong-misc",
     "FrozenLake-misc",
 )
+
+_GYMNASIUM = (
+    "CartPole-v0",
+    "CartPole-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v3",
+    "BipedalWalker-v3",
+    "BipedalWalkerHardcore-v3",
+    "CarRacing-v3",
+    "Blackjack-v1",
+    "FrozenLake-v1",
+    "FrozenLake8x8-v1",
+    "CliffWalking-v1",
+    "CliffWalkingSlippery-v1",
+    "Taxi-v4",
+)
+
+_MUJOCO = (
+    "Reacher",
+    "Pusher",
+    "InvertedPendulum",
+    "InvertedDoublePendulum",
+    "HalfCheetah",
+    "Hopper",
+    "Swimmer",
+    "Walker2d",
+    "Ant",
+    "Humanoid",
+    "HumanoidStandup",
+)
+
+_ATARI = """
+    Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis2 Atlantis Backgammon BankHeist BasicMath BattleZone
+    BeamRider Berzerk Blackjack Bowling Boxing Breakout Carnival Casino Centipede ChopperCommand CrazyClimber Crossbow
+    Darkchambers Defender DemonAttack DonkeyKong DoubleDunk Earthworld ElevatorAction Enduro Entombed Et FishingDerby
+    FlagCapture Freeway Frogger Frostbite Galaxian Gopher Gravitar Hangman HauntedHouse Hero HumanCannonball IceHockey
+    Jamesbond JourneyEscape Kaboom Kangaroo KeystoneKapers KingKong Klax Koolaid Krull KungFuMaster LaserGates LostLuggage
+    MarioBros MiniatureGolf MontezumaRevenge MrDo MsPacman NameThisGame Othello Pacman Phoenix Pitfall2 Pitfall Pong
+    Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest SirLancelot Skiing Solaris SpaceInvaders SpaceWar
+    StarGunner Superman Surround Tennis Tetris TicTacToe3D TimePilot Trondead Turmoil Tutankham UpNDown Venture
+    VideoCheckers VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
+"""
 
 _PROBES = (
     "one-action",
@@ -137,49 +186,6 @@ _MINIGRID = (
     "MiniGrid-UnlockPickUp",
 )
 
-_JAXMARL = (
-    "MPE_simple_v3",
-    "MPE_simple_tag_v3",
-    "MPE_simple_world_comm_v3",
-    "MPE_simple_spread_v3",
-    "MPE_simple_crypto_v3",
-    "MPE_simple_speaker_listener_v4",
-    "MPE_simple_push_v3",
-    "MPE_simple_adversary_v3",
-    "MPE_simple_reference_v3",
-    "MPE_simple_facmac_v1",
-    "MPE_simple_facmac_3a_v1",
-    "MPE_simple_facmac_6a_v1",
-    "MPE_simple_facmac_9a_v1",
-    "switch_riddle",
-    "SMAX",
-    "HeuristicEnemySMAX",
-    "ant_4x2",
-    "halfcheetah_6x1",
-    "hopper_3x1",
-    "humanoid_9|8",
-    "walker2d_2x3",
-    "storm",
-    "storm_2p",
-    "storm_np",
-    "hanabi",
-    "overcooked",
-    "overcooked_v2",
-    "coin_game",
-    "jaxnav",
-)
-
-_ROBOTS = (
-    "JaxRobotarium_navigation",
-    "JaxRobotarium_discovery",
-    "JaxRobotarium_material_transport",
-    "JaxRobotarium_warehouse",
-    "JaxRobotarium_arctic_transport",
-    "JaxRobotarium_foraging",
-    "JaxRobotarium_rware",
-    "JaxRobotarium_predator_prey",
-)
-
 _BRAX = (
     "ant",
     "halfcheetah",
@@ -194,6 +200,19 @@ _BRAX = (
     "walker2d",
 )
 
+_GYMNASIUM_IDS = (
+    *_GYMNASIUM,
+    *(f"{name}-{version}" for name in _MUJOCO for version in ("v5", "v4")),
+    *(f"ALE/{name}-v5" for name in _ATARI.split()),
+)
+
+_ENVPOOL = (
+    *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
+    *("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"),
+    *(f"{name}-{version}" for name in _MUJOCO for version in ("v5", "v4")),
+    *(f"{name}-v5" for name in _ATARI.split() if name != "TicTacToe3D"),
+)
+
 SUITES: dict[str, Suite] = {
     "gymnax": Suite(
         "rollax.environments.suites.gymnax",
@@ -201,6 +220,8 @@ SUITES: dict[str, Suite] = {
         "gymnax",
         {"MNISTBandit-bsuite": "it downloads its images when it is made; every other gymnax environment works offline"},
     ),
+    "gymnasium": Suite("rollax.environments.suites.gymnasium.adapter", _GYMNASIUM_IDS, "gymnasium", on_host=True),
+    "envpool": Suite("rollax.environments.suites.envpool", _ENVPOOL, "envpool", on_host=True),
     "probe": Suite("rollax.environments.native.probes", _PROBES, None),
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
     "hunting": Suite("rollax.environments.native.hunting", _HUNTING, None),
@@ -215,13 +236,37 @@ SUITES: dict[str, Suite] = {
         "brax",
         {"fast": "it is no task: it serves brax's own tests"},
     ),
+    "craftax": Suite("rollax.environments.suites.craftax", names.CRAFTAX, "craftax"),
+    "jumanji": Suite(
+        "rollax.environments.suites.jumanji.adapter",
+        names.JUMANJI,
+        "jumanji",
+        {"Sokoban-v0": "it downloads its levels when it is made; every other Jumanji environment works offline"},
+    ),
+    "pgx": Suite(
+        "rollax.environments.suites.pgx",
+        names.PGX,
+        "pgx",
+        {
+            "2048": "it is jumanji/Game2048-v1 here",
+            "bridge_bidding": "it needs a data set of solved deals, which Pgx downloads",
+            **dict.fromkeys(names.PGX_MINATAR, "MinAtar is that of gymnax here: gymnax/Breakout-MinAtar and the like"),
+        },
+        evaluation={"opponent": "random"},
+    ),
+    "playground": Suite(
+        "rollax.environments.suites.playground",
+        names.PLAYGROUND,
+        "playground",
+        dict.fromkeys(names.PLAYGROUND_ROBOTS, "Playground clones a repository of robots for it when it is made"),
+    ),
     "jaxmarl": Suite(
         "rollax.environments.suites.jaxmarl.adapter",
-        _JAXMARL,
+        names.JAXMARL,
         "jaxmarl",
         {
             "LearnedPolicyEnemySMAX": "its enemy is a trained network, which is no argument; HeuristicEnemySMAX needs none",
-            **dict.fromkeys(_ROBOTS, "it needs the simulator of robots that JaxMARL does not ship"),
+            **dict.fromkeys(names.ROBOTARIUM, "it needs the simulator of robots that JaxMARL does not ship"),
         },
     ),
 }

@@ -1,0 +1,43 @@
+"""PPO or SAC on gymnasium by rollax: `host_rollax.py ppo|sac FRAMES REPEATS`. Prints one JSON object.
+
+Runs are trained in pairs, the second by FRAMES longer; the difference in time is that of these frames, without start and
+compiling.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import rollax
+
+name, frames, repeats = sys.argv[1], *map(int, sys.argv[2:])
+BEFORE = 2048  # frames of the first run
+WORK = {
+    "ppo": (
+        "gymnasium/CartPole-v1",
+        {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "num_epochs": 4},
+        {"hidden": (64, 64)},
+    ),
+    "sac": ("gymnasium/HalfCheetah-v5", {"num_envs": 1, "batch_size": 256, "warmup": 100.0}, {"hidden": (256, 256)}),
+}
+environment, config, network = WORK[name]
+
+
+def taken(folder: Path, total_steps: int) -> tuple[float, float]:
+    """Wall and processor seconds of a run without evaluations but the first and the last, of one episode each."""
+    options = {"eval_count": 1, "eval_episodes": 1, "tensorboard": False, "run_dir": folder, "checkpoint_minutes": 0.0}
+    started, processor = time.perf_counter(), time.process_time()
+    rollax.train(name, environment, total_steps=total_steps, config=config, network=network, options=options, quiet=True)
+    return time.perf_counter() - started, time.process_time() - processor
+
+
+with tempfile.TemporaryDirectory() as folder:
+    compile_seconds = taken(Path(folder) / "first", BEFORE)[0]
+    rates, efforts = [], []
+    for repeat in range(repeats):
+        short, long = (taken(Path(folder) / f"{n}-{repeat}", n) for n in (BEFORE, BEFORE + frames))
+        rates.append(frames / (long[0] - short[0]))
+        efforts.append(frames / (long[1] - short[1]))
+print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}))

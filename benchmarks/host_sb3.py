@@ -1,0 +1,39 @@
+"""PPO or SAC on gymnasium by Stable-Baselines3 or sbx, the same work as `host_rollax.py`, in a virtual environment of its own.
+
+Arguments: sb3 or sbx, ppo or sac, frames of a measurement, repeats. Prints one JSON object.
+"""
+
+import importlib
+import json
+import sys
+import time
+
+from stable_baselines3.common.env_util import make_vec_env
+
+package, name, frames, repeats = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+algorithms = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[package])
+if name == "ppo":
+    environment = make_vec_env("CartPole-v1", 8)
+    sizes = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "policy_kwargs": {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}}
+else:
+    environment = make_vec_env("HalfCheetah-v5", 1)
+    layers = {"pi": [256, 256], "qf": [256, 256]}
+    sizes = {
+        "batch_size": 256,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "learning_starts": 100,
+        "policy_kwargs": {"net_arch": layers},
+    }
+algorithm = getattr(algorithms, name.upper())("MlpPolicy", environment, verbose=0, device="cpu", **sizes)
+
+started = time.perf_counter()
+algorithm.learn(1024)  # compiles
+compile_seconds = time.perf_counter() - started
+rates, efforts = [], []
+for _ in range(repeats):
+    started, processor = time.perf_counter(), time.process_time()
+    algorithm.learn(frames, reset_num_timesteps=False)
+    rates.append(frames / (time.perf_counter() - started))
+    efforts.append(frames / (time.process_time() - processor))
+print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}))

@@ -1,0 +1,137 @@
+"""Trains rows of the tables of learning (docs/benchmarks.md) again and says whether they hold.
+
+    python benchmarks/learning.py --fast             the rows of a few minutes each
+    python benchmarks/learning.py --only Pendulum    rows whose task or algorithm has that word
+    python benchmarks/learning.py --list             the rows, without training
+
+Each row is a run of `rollax train` with its preset, in a folder of its own under --out. A row that was trained there before is
+only read, one that was interrupted is resumed. The last line says how many rows hold; the exit status is 1 where one does not.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import yaml
+from peers import processor
+
+from rollax.host import logging, reading
+from rollax.host.run_folder import METRICS, read_spec
+
+TABLE = Path(__file__).with_suffix(".yaml")
+KEYS = {"task", "algorithm", "seeds", "bar", "fast", "published", "steps", "flags", "column"}
+COLUMNS = ("task", "algorithm", "steps", "seeds", "reached", "lowest to highest", "bar", "", "minutes")
+
+
+def rows(table: Path, only: list[str], fast: bool) -> list[dict[str, Any]]:
+    """The rows that are asked for; with unknown keys, or none that fits, the program ends."""
+    known = yaml.safe_load(table.read_text())
+    for row in known:
+        if set(row) - KEYS or not {"task", "algorithm", "seeds", "bar"} <= set(row):
+            sys.exit(f"{table}: {row} must have task, algorithm, seeds and bar, and may have {', '.join(sorted(KEYS))}")
+    words = [word.lower() for word in only]
+    found = [row for row in known if all(word in f"{row['algorithm']} {row['task']}".lower() for word in words)]
+    found = [row for row in found if row.get("fast") or not fast]
+    if not found:
+        sys.exit(f"no row has {' and '.join(only) or 'fast'}: see --list")
+    return found
+
+
+def folder_of(row: dict[str, Any], out: Path) -> Path:
+    flags = "".join(f"-{word.strip('-')}" for word in map(str, row.get("flags", [])))
+    return out / f"{row['algorithm']}-{row['task']}{flags}".replace("/", "-")
+
+
+def trained(row: dict[str, Any], out: Path) -> Path | None:
+    """The folder of the row's finished run, trained, resumed or as it was; None where training failed, which has been said."""
+    folder = folder_of(row, out)
+    command = [sys.executable, "-m", "rollax"]
+    if (folder / "config.yaml").exists():
+        if last_step(folder) >= read_spec(folder).options.total_steps:
+            return folder
+        command += ["resume", str(folder)]
+    else:
+        command += ["train", row["algorithm"], row["task"], "--seeds", str(row["seeds"]), "--run-dir", str(folder)]
+        command += ["--total-steps", str(row["steps"])] if "steps" in row else []
+        command += ["--no-tensorboard", *map(str, row.get("flags", []))]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"{' '.join(command)} failed:\n{done.stderr}", file=sys.stderr, flush=True)
+    return None if done.returncode else folder
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return logging.read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
+
+
+def last_step(folder: Path) -> int:
+    """The step of the run's last evaluation, 0 without one."""
+    return max((record["step"] for record in records_of(folder) if record.get("event") == "evaluation"), default=0)
+
+
+def reached(row: dict[str, Any], folder: Path) -> np.ndarray:
+    """The mean over episodes of each seed's last evaluation, `[seeds]`; of the column that the row names, else of returns."""
+    columns = reading.evaluations(folder, read_spec(folder), records_of(folder))
+    last = columns["step"] == columns["step"].max()
+    value, member = columns[row.get("column", "return")][last], columns["member"][last]
+    return np.asarray([value[member == each].mean() for each in np.unique(member)])
+
+
+def line(row: dict[str, Any], folder: Path) -> tuple[str, bool]:
+    """The row of the table in Markdown, and whether it holds."""
+    values, spec = reached(row, folder), read_spec(folder)
+    holds = bool(values.mean() >= row["bar"])
+    minutes = max(record.get("wall_time", 0) for record in records_of(folder)) / 60
+    span = "" if len(values) == 1 else f"{values.min():.4g} to {values.max():.4g}"
+    said = "holds" if holds else f"**misses by {row['bar'] - values.mean():.3g}**"
+    bar = f"{row['bar']:g} ({row['published']})" if "published" in row else f"{row['bar']:g}"
+    task = " ".join(map(str, [row["task"], *row.get("flags", [])]))
+    about = task, row["algorithm"], f"{spec.options.total_steps:,}", str(len(values)), f"**{values.mean():.4g}**"
+    return joined([*about, span, bar, said, f"{minutes:.1f}"]), holds
+
+
+def joined(cells: Iterable[str]) -> str:
+    """A line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
+
+
+def show(wanted: list[dict[str, Any]]) -> None:
+    for row in wanted:
+        fast = " (fast)" if row.get("fast") else ""
+        print(f"{row['algorithm']:<8} {row['task']:<40} {row['seeds']} seeds, at least {row['bar']}{fast}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fast", action="store_true", help="only rows of a few minutes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only rows with all of these words")
+    parser.add_argument("--list", action="store_true", help="print the rows and train nothing")
+    parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="where the runs are kept: %(default)s")
+    parser.add_argument("--table", type=Path, default=TABLE, help="another table than benchmarks/learning.yaml")
+    arguments = parser.parse_args()
+    wanted = rows(arguments.table, arguments.only, arguments.fast)
+    if arguments.list:
+        show(wanted)
+        return 0
+    print(f"{processor()}, {os.cpu_count()} processors, Python {platform.python_version()}, jax {jax.__version__}\n")
+    print(f"{joined(COLUMNS)}\n{'|---' * len(COLUMNS)}|", flush=True)
+    held = 0
+    for row in wanted:
+        folder = trained(row, arguments.out)
+        failed = joined([row["task"], row["algorithm"], "", "", "failed", "", "", "", ""])
+        text, holds = line(row, folder) if folder else (failed, False)
+        held += holds
+        print(text, flush=True)
+    print(f"\n{held} of {len(wanted)} rows hold")
+    return int(held < len(wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

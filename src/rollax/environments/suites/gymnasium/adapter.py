@@ -1,0 +1,150 @@
+"""The environments of gymnasium (1.1 or newer): simulators in Python and C++ on the host.
+
+Time limits are counted here, so that an end of the task is never mistaken for one by time; gymnasium's own wrappers (checks,
+the order of calls, time limits) are left off. Numbers become float32, but for 8-bit images. Where `info` has an "action_mask"
+for discrete actions, it becomes a part of the observation, as rollax has it. ALE's games are as `atari` has them.
+"""
+
+import copy
+import functools
+import importlib
+import importlib.metadata
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from rollax.environments.convert import convert_all, signature_defaults
+from rollax.environments.hosted import Hosted
+from rollax.environments.suites.gymnasium import atari, display, simulator
+from rollax.errors import UsageError
+
+LIMIT = "max_episode_steps"
+_OURS = ("render_mode", "env", "screen_size")  # of constructors: what is asked for by other means
+_LEAST = (1, 1)
+
+
+def make(name: str, arguments: dict[str, Any]) -> Hosted:
+    """The environment of that id. Arguments are those of its constructor and `max_episode_steps`; of ALE's games also those of
+    their preprocessing.
+
+    Raises: UsageError when gymnasium or the package of the physics is missing or refuses the arguments; UnknownNameError for an
+    unknown argument.
+    """
+    id = f"gymnasium/{name}"
+    given = convert_all(id, arguments, _defaults(name))
+    limit = given.pop(LIMIT, _limit(name))
+    if limit is not None and limit < 1:
+        raise UsageError(f"{id}: {LIMIT} ({limit}) must be at least 1.")
+    if atari.is_atari(name):
+        build = functools.partial(atari.build, name, atari.settings(id, given))
+    else:
+        build = functools.partial(build_one, name, tuple(given.items()))
+    return hosted(id, build, limit)
+
+
+def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:
+    """What `build(render_mode=...)` makes, as an environment.
+
+    Raises UsageError when it cannot be made, or does not keep gymnasium's contract.
+    """
+    environment = made(id, build, render_mode=None)
+    try:
+        seen, masks = simulator.look(environment, id)
+        fps = int(environment.metadata.get("render_fps", 30))
+    finally:
+        environment.close()
+    make_simulator = functools.partial(simulator.make, functools.partial(made, id, build), id, limit, masks)
+    return Hosted(id, seen.observation_space, seen.action_space, limit, seen.info_names, make_simulator, fps=fps)
+
+
+def made(id: str, build: Callable[..., Any], render_mode: str | None) -> Any:
+    """What `build` makes. Raises UsageError that says what it raises."""
+    if render_mode is not None:
+        display.without_screen()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is a newer version of the environment
+            return build(render_mode=render_mode)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{id} needs the package {error.name}, which is not installed: {remedy(id)}") from error
+    except Exception as error:  # whatever a constructor raises
+        if isinstance(error, UsageError):
+            raise
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        told = f": {remedy(id)}" if missing else ""
+        raise UsageError(
+            f"making {id} fails with {type(error).__name__}: {str(error).strip() or 'it says no more'}{told}"
+        ) from error
+
+
+def remedy(id: str) -> str:
+    """What to install for an environment."""
+    box2d = id.split("/", 1)[1].startswith(("LunarLander", "Bipedal", "CarRacing"))
+    return f'pip install "rollax[{"box2d" if box2d else "gymnasium"}]"'
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """The arguments of the constructor, with the defaults of this id, and the time limit."""
+    return _defaults(name)
+
+
+def build_one(name: str, given: tuple[tuple[str, Any], ...], render_mode: str | None) -> Any:
+    """gymnasium's environment without its own wrappers."""
+    spec = copy.deepcopy(_spec(name))
+    spec.order_enforce = False
+    if ".mujoco." in str(spec.entry_point):
+        if render_mode is not None:
+            display.require_opengl(f"gymnasium/{name}")
+        _quiet_mujoco()
+    return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **dict(given))
+
+
+def _quiet_mujoco() -> None:
+    """MuJoCo's warnings as Python's, without those that its models are written in an old way: it has a file for them, here."""
+    import mujoco
+
+    def warn(message: str) -> None:
+        if "deprecated" not in message:
+            warnings.warn(f"MuJoCo: {message}", RuntimeWarning, stacklevel=2)
+
+    mujoco.set_mju_user_warning(warn)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _spec(name: str) -> Any:
+    version = importlib.metadata.version("gymnasium")
+    if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
+        raise UsageError(f'rollax needs gymnasium 1.1 or newer and found {version}: pip install --upgrade "gymnasium>=1.1"')
+    if atari.is_atari(name):
+        atari.register()
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise UsageError(f"gymnasium {version} has no {name} ({error}): rollax lists the ids of gymnasium 1.3") from error
+
+
+def _limit(name: str) -> int | None:
+    """Steps of an episode at most."""
+    return atari.LIMIT if atari.is_atari(name) else _spec(name).max_episode_steps
+
+
+@functools.cache
+def _constructor(name: str) -> dict[str, Any]:
+    """The arguments of the constructor and their defaults."""
+    module, _, function = str(_spec(name).entry_point).partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"gymnasium/{name} needs the package {error.name}, which is not installed: {remedy('/' + name)}"
+        ) from error
+    return signature_defaults(found)
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    if atari.is_atari(name):
+        return atari.DEFAULTS | {LIMIT: atari.LIMIT}
+    spec = _spec(name)
+    own = {key: value for key, value in _constructor(name).items() if key not in _OURS}
+    return own | {key: value for key, value in spec.kwargs.items() if key in own} | {LIMIT: _limit(name)}

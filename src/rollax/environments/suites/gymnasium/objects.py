@@ -1,0 +1,51 @@
+"""Environments of gymnasium of a user's own."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rollax.environments.hosted import Hosted
+from rollax.errors import UsageError
+
+
+def from_gymnasium(make: str | Callable[..., Any], *, name: str | None = None, max_episode_steps: int | None = None) -> Hosted:
+    """An environment of gymnasium to train in, made as often as there are environments side by side.
+
+    `make` is an id that gymnasium knows, or a function that makes an environment: it is called with `render_mode`, if it has
+    such an argument, which a picture needs. Simulators in processes of their own (`env_workers`) need a function at the top of
+    a module. `name` is that of the folder of runs. `max_episode_steps` cuts episodes off, besides the environment's own limit.
+
+    Raises UsageError for what makes no environment of gymnasium, or one whose spaces have no counterpart.
+    """
+    from rollax.environments.suites.gymnasium import adapter
+
+    if not isinstance(make, str) and not callable(make):
+        kind = type(make).__name__
+        raise UsageError(f"from_gymnasium takes an id or a function that makes an environment, not a {kind}: try lambda: ...")
+    if isinstance(make, type) and name is None:
+        name = f"own/{make.__name__}"
+    default = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__).strip("<>")
+    id = name or f"own/{default.replace('/', '-').replace(':', '-')}"
+    build = functools.partial(_build, make, id)
+    environment = adapter.made(id, build, None)
+    known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
+    environment.close()
+    limits = [limit for limit in (known, max_episode_steps) if limit is not None]
+    return adapter.hosted(id, build, min(limits, default=None))
+
+
+def _build(make: str | Callable[..., Any], id: str, render_mode: str | None) -> Any:
+    import gymnasium
+
+    if isinstance(make, str):
+        return gymnasium.make(make, disable_env_checker=True, render_mode=render_mode)
+    made = make(render_mode=render_mode) if _has_render_mode(make) else make()
+    if not isinstance(made, gymnasium.Env):
+        raise UsageError(f"{id}: the function makes a {type(made).__name__}, which is no gymnasium.Env")
+    return made
+
+
+def _has_render_mode(make: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(make).parameters.values()
+    return any(p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,90 @@
+"""One environment of gymnasium as a simulator: our spaces, ends told apart, its time limit counted here."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.environments.suites.gymnasium import spaces
+from rollax.errors import UsageError
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
+
+MASK = "action_mask"
+
+
+class Seen(NamedTuple):
+    """What an environment is to rollax, found by making it, resetting it and taking a step."""
+
+    observation_space: Space
+    action_space: ActionSpace
+    info_names: tuple[str, ...]
+
+
+class GymnasiumSimulator:
+    """See `rollax.environments.core.Simulator`."""
+
+    def __init__(self, environment: Any, name: str, time_limit: int | None, masks: bool) -> None:
+        self.environment = environment
+        self._limit, self._steps, self._masks = time_limit, 0, masks
+        _, self._seen = spaces.observation(name, environment.observation_space)
+        _, self._action = spaces.action(name, environment.action_space)
+
+    def reset(self, seed: int | None) -> Any:
+        obs, info = self.environment.reset(seed=seed)
+        self._steps = 0
+        return self._observed(obs, info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        obs, reward, terminated, truncated, info = self.environment.step(self._action(action))
+        self._steps += 1
+        truncated = (truncated or self._steps == self._limit) and not terminated
+        return self._observed(obs, info), reward, terminated, truncated, info
+
+    def frame(self) -> Any:
+        return self.environment.render()
+
+    def close(self) -> None:
+        self.environment.close()
+
+    def _observed(self, obs: Any, info: Mapping[str, Any]) -> Any:
+        seen = self._seen(obs)
+        if not self._masks:
+            return seen
+        return {**(seen if isinstance(seen, dict) else {"observation": seen}), MASK: np.asarray(info[MASK], bool)}
+
+
+def make(
+    make_environment: Callable[..., Any], name: str, time_limit: int | None, masks: bool, shows_frames: bool = False
+) -> GymnasiumSimulator:
+    """A simulator of what `make_environment(render_mode=...)` makes."""
+    return GymnasiumSimulator(make_environment(render_mode="rgb_array" if shows_frames else None), name, time_limit, masks)
+
+
+def look(environment: Any, name: str) -> tuple[Seen, bool]:
+    """What the environment is, and whether its `info` says which actions are legal.
+
+    Raises UsageError for spaces without counterpart, and for an environment that does not keep gymnasium's own contract.
+    """
+    observation_space, _ = spaces.observation(name, environment.observation_space)
+    action_space, _ = spaces.action(name, environment.action_space)
+    environment.action_space.seed(0)
+    begun = environment.reset(seed=0)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        raise UsageError(f"{name}: reset must return (observation, info), as gymnasium has it since 0.26")
+    after = environment.step(environment.action_space.sample())
+    if not isinstance(after, tuple) or len(after) != 5:
+        raise UsageError(f"{name}: step must return (observation, reward, terminated, truncated, info), as gymnasium has it")
+    legal = begun[1].get(MASK)
+    masks = False
+    if isinstance(action_space, Discrete) and legal is not None and np.shape(legal) == (action_space.n,):
+        masks = True
+        parts = observation_space.spaces if isinstance(observation_space, Dict) else {"observation": observation_space}
+        observation_space = Dict({**parts, MASK: Box(0.0, 1.0, (action_space.n,), "bool")})
+    return Seen(observation_space, action_space, scalars(after[4])), masks
+
+
+def scalars(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of those parts of an `info` that are single numbers."""
+    kinds = (bool, int, float, np.bool_, np.integer, np.floating)
+    single = lambda x: isinstance(x, kinds) or (isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "bif")  # noqa: E731
+    return tuple(sorted(name for name, value in info.items() if isinstance(name, str) and single(value)))

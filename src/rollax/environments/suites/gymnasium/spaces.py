@@ -1,0 +1,121 @@
+"""Spaces of gymnasium as those of rollax, and values from the one to the other."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces as theirs
+
+from rollax.errors import UsageError
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
+
+Convert = Callable[[Any], Any]
+
+
+def observation(name: str, space: Any) -> tuple[Space, Convert]:
+    """The space of observations, and what makes one of gymnasium's observations one of ours.
+
+    8-bit images stay as they are, other numbers become float32, integers of a `Discrete` begin at 0. Parts of dictionaries and
+    tuples within others have names with a slash.
+
+    Raises UsageError for a space that has no counterpart.
+    """
+    parts = _parts(space)
+    if parts is None:
+        return _leaf(name, space)
+    made = {part: _leaf(f"{name}, part {part}", inner) for part, (inner, _) in parts.items()}
+    found = [(part, _at(path), made[part][1]) for part, (_, path) in parts.items()]
+    space = Dict({part: inner for part, (inner, _) in made.items()})
+    return space, lambda value: {part: convert(pick(value)) for part, pick, convert in found}
+
+
+def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
+    """The space of actions, and what makes one of our actions one of gymnasium's. Raises UsageError as `observation` does."""
+    if isinstance(space, theirs.Discrete):
+        start = int(space.start)
+        return Discrete(int(space.n)), lambda value: int(value) + start
+    if isinstance(space, theirs.MultiDiscrete) and space.nvec.ndim == 1:
+        starts, dtype = np.asarray(space.start), space.dtype
+        return MultiDiscrete(tuple(space.nvec.tolist())), lambda value: (value + starts).astype(dtype)
+    if isinstance(space, theirs.MultiBinary) and len(space.shape) == 1:
+        return MultiDiscrete((2,) * space.shape[0]), lambda value: np.asarray(value, np.int8)
+    if isinstance(space, theirs.Box) and np.issubdtype(space.dtype, np.floating):
+        low, high, dtype = space.low, space.high, space.dtype
+        # Rounding to float32 on the way may have left the bounds.
+        return _box(space), lambda value: np.clip(np.asarray(value, dtype), low, high)
+    raise UsageError(
+        f"{name}: actions {_shown(space)} have no counterpart: they must be Discrete, MultiDiscrete or MultiBinary of one "
+        "axis, or a Box of floats; gymnasium.wrappers.TransformAction can make them so (rollax.from_gymnasium takes what it "
+        "wraps)"
+    )
+
+
+def _parts(space: Any) -> dict[str, tuple[Any, tuple[Any, ...]]] | None:
+    """The leaves of dictionaries and tuples by name, each with the path to it; None for another space."""
+    if isinstance(space, theirs.Dict):
+        inner = dict(space.spaces)
+    elif isinstance(space, theirs.Tuple):
+        inner = dict(enumerate(space.spaces))
+    else:
+        return None
+    found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    for name, part in inner.items():
+        below = _parts(part)
+        if below is None:
+            found[str(name)] = part, (name,)
+        else:
+            found |= {f"{name}/{other}": (leaf, (name, *path)) for other, (leaf, path) in below.items()}
+    return found
+
+
+def _at(path: tuple[Any, ...]) -> Convert:
+    def pick(value: Any) -> Any:
+        for name in path:
+            value = value[name]
+        return value
+
+    return pick
+
+
+def _leaf(name: str, space: Any) -> tuple[Space, Convert]:
+    if isinstance(space, theirs.Discrete):
+        start = int(space.start)
+        return Discrete(int(space.n)), lambda value: np.int32(value - start)
+    if isinstance(space, theirs.MultiDiscrete) and space.nvec.ndim == 1:
+        starts = np.asarray(space.start)
+        return MultiDiscrete(tuple(space.nvec.tolist())), lambda value: (value - starts).astype(np.int32)
+    if isinstance(space, theirs.MultiBinary):
+        return Box(0.0, 1.0, space.shape), _to_float
+    if isinstance(space, theirs.Box):
+        if space.dtype == np.uint8:
+            return _box(space, "uint8"), _to_uint8
+        return _box(space), _to_float
+    raise UsageError(
+        f"{name}: observations {_shown(space)} have no counterpart: they must be Box, Discrete, MultiDiscrete, MultiBinary, or "
+        "a Dict or Tuple of these; gymnasium.wrappers.TransformObservation can make them so (rollax.from_gymnasium takes what "
+        "it wraps)"
+    )
+
+
+def _to_float(value: Any) -> np.ndarray:
+    return np.asarray(value, np.float32)
+
+
+def _to_uint8(value: Any) -> np.ndarray:
+    return np.asarray(value, np.uint8)
+
+
+def _box(space: Any, dtype: str = "float32") -> Box:
+    return Box(_one_if_same(space.low), _one_if_same(space.high), space.shape, dtype)
+
+
+def _one_if_same(bounds: np.ndarray) -> Any:
+    """Bounds as one number where all are the same: those of an image are very many."""
+    first = float(np.ravel(bounds)[0]) if bounds.size else math.inf
+    return first if np.all(bounds == first) else bounds
+
+
+def _shown(space: Any) -> str:
+    text = str(space)
+    return text if len(text) <= 80 else f"{text[:80]}..."

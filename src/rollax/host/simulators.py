@@ -1,0 +1,201 @@
+"""Many simulators side by side: in this process, or in workers of their own. They restart where an episode ended."""
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from rollax.errors import UsageError
+
+
+class SimulatorFailed(RuntimeError):
+    """A simulator raised, died, did not answer, or gave something of another form."""
+
+
+class Stepped(NamedTuple):
+    """One step of E simulators, `[E, ...]`."""
+
+    next_obs: Any  # the true observation after the step
+    obs: Any  # what acting goes on from: of the next episode where one ended
+    reward: np.ndarray  # float32
+    terminated: np.ndarray  # bool
+    truncated: np.ndarray  # bool
+    info: np.ndarray  # float32 [E, K]: the numbers asked for, NaN where there is none
+
+
+class Simulators(Protocol):
+    """E simulators."""
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
+        """Observations `[E, ...]` at the start of episodes. `where`: bool [E], others stay and have zeros."""
+        ...
+
+    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
+        """One step of each; where an episode ended, the next begins, with that seed. `where`: as for `reset`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Layout(NamedTuple):
+    """What goes in and out of a simulator."""
+
+    obs: Any  # a value of the space of observations, zeros
+    info_names: tuple[str, ...]
+
+
+class InProcess:
+    """Simulators one after the other in this process. `first`: the number of the first, in words of what fails."""
+
+    def __init__(self, make: Callable[..., Any], number: int, layout: Layout, first: int = 0) -> None:
+        self._made, self._layout, self._first = [], layout, first
+        self._leaves, self._structure = jax.tree.flatten(layout.obs)
+        for index in range(number):
+            self._made.append(self._try(index, "making it", make))
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
+        rows = self._rows()
+        for index, simulator in enumerate(self._made):
+            if where is None or where[index]:
+                seed = seeds[index]
+                self._put(rows, index, self._try(index, "reset", simulator.reset, None if seed is None else int(seed)))
+        return self._structure.unflatten(rows)
+
+    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
+        number, names = len(self._made), self._layout.info_names
+        next_rows, reward = self._rows(), np.zeros(number, np.float32)
+        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
+        info = np.full((number, len(names)), np.nan, np.float32)
+        begun: list[tuple[int, Any]] = []
+        for index, simulator in enumerate(self._made):
+            if where is not None and not where[index]:
+                continue
+            obs, reward[index], over, cut, told = self._try(index, "step", simulator.step, action[index])
+            self._put(next_rows, index, obs)
+            terminated[index], truncated[index] = over, cut
+            if names:
+                info[index] = [told.get(name, np.nan) for name in names]
+            if over or cut:
+                seed = None if seeds is None else seeds[index]
+                begun.append((index, self._try(index, "reset", simulator.reset, None if seed is None else int(seed))))
+        rows = next_rows
+        if begun:
+            rows = [row.copy() for row in next_rows]
+            for index, obs in begun:
+                self._put(rows, index, obs)
+        unflatten = self._structure.unflatten
+        return Stepped(unflatten(next_rows), unflatten(rows), reward, terminated, truncated, info)
+
+    def close(self) -> None:
+        for simulator in self._made:
+            simulator.close()
+
+    def _rows(self) -> list[np.ndarray]:
+        return [np.zeros((len(self._made), *leaf.shape), leaf.dtype) for leaf in self._leaves]
+
+    def _put(self, rows: list[np.ndarray], index: int, obs: Any) -> None:
+        for row, leaf, value in zip(rows, self._leaves, self._structure.flatten_up_to(obs), strict=True):
+            if np.shape(value) != leaf.shape:
+                raise SimulatorFailed(
+                    f"{self._name(index)} changed its observations: one has the shape {np.shape(value)}, where its space says "
+                    f"{leaf.shape}"
+                )
+            row[index] = value
+
+    def _try(self, index: int, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (SimulatorFailed, UsageError):
+            raise
+        except Exception as error:  # a simulator may raise anything
+            text = traceback.format_exc().rstrip()
+            raise SimulatorFailed(f"{self._name(index)} raised {type(error).__name__} in {what}: {error}\n{text}") from error
+
+    def _name(self, index: int) -> str:
+        return f"simulator {self._first + index}"
+
+
+class InWorkers:
+    """Simulators in processes of their own, as many in each as go evenly. Each answer must come within `timeout` seconds."""
+
+    def __init__(self, make: Callable[..., Any], number: int, layout: Layout, workers: int, timeout: float) -> None:
+        from rollax.host import worker
+
+        self._timeout, self._layout = timeout, layout
+        bounds = np.linspace(0, number, min(workers, number) + 1).round().astype(int)
+        self._shares = [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        context, self._workers = multiprocessing.get_context("spawn"), []
+        for share in self._shares:
+            ours, theirs = context.Pipe()
+            task = theirs, make, share.stop - share.start, layout, share.start
+            process = context.Process(target=worker.main, args=task, daemon=True, name=f"simulators {share.start}")
+            try:
+                process.start()
+            except (AttributeError, TypeError, OSError) as error:  # of pickle, which is asked for here
+                self.close()
+                raise UsageError(
+                    f"the environment cannot be sent to worker processes ({error}): make it by a function at the top of a "
+                    "module, or leave env_workers at 0"
+                ) from error
+            theirs.close()
+            self._workers.append((process, ours))
+        self._answers(max(timeout, 60.0))
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
+        return _joined(self._ask("reset", [(seeds[share], _cut(where, share)) for share in self._shares]))
+
+    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
+        shares = self._shares
+        return _joined(self._ask("step", [(action[s], None if seeds is None else seeds[s], _cut(where, s)) for s in shares]))
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(2.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers = []
+
+    def _ask(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
+        for (process, connection), given in zip(self._workers, arguments, strict=True):
+            try:
+                connection.send((what, given))
+            except OSError as error:
+                raise self._died(process) from error
+        return self._answers(self._timeout)
+
+    def _answers(self, timeout: float) -> list[Any]:
+        answers, until = [], time.monotonic() + timeout
+        for process, connection in self._workers:
+            try:
+                if not connection.poll(max(until - time.monotonic(), 0.0)):
+                    raise SimulatorFailed(
+                        f"the worker process of {process.name} has not answered for {timeout:g} s and was ended "
+                        "(--env-timeout SECONDS lets it have longer)"
+                    )
+                kind, value = connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._died(process) from error
+            if kind != "done":
+                raise (UsageError if kind == "usage" else SimulatorFailed)(value)
+            answers.append(value)
+        return answers
+
+    def _died(self, process: Any) -> SimulatorFailed:
+        process.join(2.0)
+        code = process.exitcode
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+        return SimulatorFailed(f"the worker process of {process.name} died {how}")
+
+
+def _cut(where: np.ndarray | None, share: slice) -> np.ndarray | None:
+    return None if where is None else where[share]
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: np.concatenate(rows), *parts)

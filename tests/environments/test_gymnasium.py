@@ -1,0 +1,109 @@
+"""The adapter of gymnasium: spaces and values, time limits, the list of ids, ALE's preprocessing."""
+
+import os
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces as theirs
+
+import rollax
+from rollax.environments import arguments, list_environments, make
+from rollax.environments.suites.gymnasium import atari, spaces
+from rollax.errors import UsageError
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
+
+# Of gymnasium's own that are not offered: environments in JAX, and of old interfaces.
+NOT_OFFERED = ("phys2d/", "tabular/", "GymV")
+
+
+def test_every_id_of_gymnasium_is_listed() -> None:
+    atari.register()
+    own = {spec.id for spec in gymnasium.registry.values() if str(spec.entry_point).startswith("gymnasium.envs")}
+    games = {id for id in gymnasium.registry if id.startswith("ALE/") and id.endswith("-v5")}
+    listed = {id.removeprefix("gymnasium/") for id in list_environments("gymnasium")}
+    assert listed == {id for id in own if not id.startswith(NOT_OFFERED)} | games
+
+
+def test_spaces_and_values() -> None:
+    inner = theirs.Dict({"place": theirs.Box(-1.0, 1.0, (2,), np.float64), "kind": theirs.Discrete(3, start=5)})
+    space = theirs.Dict({"inner": inner, "pair": theirs.Tuple((theirs.MultiBinary(2), theirs.MultiDiscrete([2, 3])))})
+    found, convert = spaces.observation("test", space)
+    assert found == Dict(
+        {
+            "inner/place": Box(-1.0, 1.0, (2,)),
+            "inner/kind": Discrete(3),
+            "pair/0": Box(0.0, 1.0, (2,)),
+            "pair/1": MultiDiscrete((2, 3)),
+        }
+    )
+    pair = np.array([1, 0], np.int8), np.array([1, 2])
+    value: Any = convert({"inner": {"place": np.array([0.5, 0.25]), "kind": np.int64(7)}, "pair": pair})
+    assert int(value["inner/kind"]) == 2 and value["inner/place"].dtype == np.float32
+    assert bool(found.contains(jax.tree.map(np.asarray, value)))
+    _, act = spaces.action("test", theirs.Discrete(3, start=-1))
+    assert [act(i) for i in range(3)] == [-1, 0, 1]
+    bounded, act = spaces.action("test", theirs.Box(-0.4, 0.4, (1,), np.float32))
+    assert theirs.Box(-0.4, 0.4, (1,), np.float32).contains(act(np.asarray(bounded.sample(jax.random.key(0)))))
+    with pytest.raises(UsageError, match="no counterpart"):
+        spaces.observation("test", theirs.Text(3))
+    with pytest.raises(UsageError, match="no counterpart"):
+        spaces.action("test", inner)
+
+
+def test_the_time_limit_truncates_and_is_an_argument() -> None:
+    environment: Any = make("gymnasium/MountainCar-v0", max_episode_steps=7)
+    assert environment.time_limit == 7 and arguments("gymnasium/MountainCar-v0")["max_episode_steps"] == 200
+    simulator = environment.make_simulator()
+    for _ in range(2):
+        simulator.reset(0)
+        ends = [simulator.step(np.int32(0))[2:4] for _ in range(7)]
+        assert ends == [(False, False)] * 6 + [(False, True)]
+    simulator.close()
+    with pytest.raises(UsageError, match="at least 1"):
+        make("gymnasium/MountainCar-v0", max_episode_steps=0)
+
+
+def test_legal_actions_become_a_part_of_the_observation() -> None:
+    environment: Any = make("gymnasium/Taxi-v4")
+    assert environment.observation_space == Dict({"observation": Discrete(500), "action_mask": Box(0.0, 1.0, (6,), "bool")})
+    simulator = environment.make_simulator()
+    assert simulator.reset(3)["action_mask"].dtype == bool
+    simulator.close()
+
+
+def test_mistakes_are_answered_in_words() -> None:
+    with pytest.raises(UsageError, match="did you mean sutton_barto_reward"):
+        make("gymnasium/CartPole-v1", sutton_barto=True)
+    with pytest.raises(UsageError, match="did you mean .*gymnasium/HalfCheetah-v5"):
+        make("gymnasium/HalfCheeta-v5")
+
+
+def test_games_of_ale_are_preprocessed() -> None:
+    """Stacked gray pictures of which the last one is the newest; seeds repeat; lives and the sign of rewards by arguments."""
+    pytest.importorskip("ale_py")
+    environment: Any = make("gymnasium/ALE/Breakout-v5", size=42, stack=3, episodic_life=True, noop_max=0)
+    assert environment.observation_space == Box(0.0, 255.0, (42, 42, 3), "uint8")
+    simulator = environment.make_simulator()
+    first = simulator.reset(4)
+    assert not first[..., :2].any() and first[..., 2].any()
+    seen = [simulator.step(np.int32(1 + t % 3)) for t in range(200)]
+    for before, after in zip(seen, seen[1:], strict=False):
+        if not before[2]:
+            np.testing.assert_array_equal(after[0][..., :2], before[0][..., 1:])
+    np.testing.assert_array_equal(simulator.reset(4), first)
+    again = [simulator.step(np.int32(1 + t % 3)) for t in range(200)]
+    assert [x[1] for x in seen] == [x[1] for x in again]
+    assert any(x[2] and x[4]["lives"] > 0 for x in seen), "a lost life ends an episode"
+    simulator.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pygame without a screen")
+def test_what_draws_itself_is_drawn_without_a_screen() -> None:
+    environment: Any = rollax.from_gymnasium("CartPole-v1")
+    simulator = environment.make_simulator(shows_frames=True)
+    simulator.reset(0)
+    assert simulator.frame().shape == (400, 600, 3) and environment.time_limit == 500
+    simulator.close()

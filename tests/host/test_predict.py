@@ -1,0 +1,128 @@
+"""`Policy.predict`: the actions of `Policy.act`, with memory, batch and random numbers that it keeps itself."""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rollax
+from rollax.errors import UsageError
+from rollax.host.loop import Result
+
+ROOT = Path(__file__).parents[2]
+CONFIG = rollax.PPOConfig(num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, num_epochs=1)
+
+
+@pytest.fixture
+def recurrent(train: Callable[..., Result]) -> rollax.Policy:
+    network = rollax.NetworkConfig(hidden=(8,), core="gru", core_size=8)
+    return rollax.load(train(config=CONFIG, network=network).folder)
+
+
+def fresh(policy: rollax.Policy) -> rollax.Policy:
+    """The same policy, which has predicted nothing."""
+    return dataclasses.replace(policy)
+
+
+def observations(policy: rollax.Policy, *lead: int) -> np.ndarray:
+    return np.asarray(jax.random.normal(jax.random.key(3), (*lead, *policy.environment.observation_space.shape)))
+
+
+def test_memory_goes_from_call_to_call_and_begins_with_the_episode(recurrent: rollax.Policy) -> None:
+    """As by hand with `act`, for values of the memory too; `begins` forgets, and the first call begins of itself."""
+    carry = recurrent.initial_carry()
+    for t, obs in enumerate(observations(recurrent, 6)):
+        if t == 4:
+            carry = recurrent.initial_carry()
+        action, carry = recurrent.act(jnp.asarray(obs), carry, jax.random.key(0))
+        assert recurrent.predict(obs, begins=t == 4) == np.asarray(action)
+        close = jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), recurrent.memory.carry, carry)
+        assert jax.tree.structure(close) is not None
+
+
+def test_a_batch_is_as_many_policies_alone(recurrent: rollax.Policy) -> None:
+    """Each row has its own memory, which ends where `begins` says so for this row."""
+    seen = observations(recurrent, 5, 3)
+    begins = np.asarray([[True] * 3, [False] * 3, [False, True, False], [False] * 3, [True, False, False]])
+    for obs, anew in zip(seen, begins, strict=True):
+        recurrent.predict(obs, anew)
+    together = jax.device_get(recurrent.memory.carry)
+    for row in range(3):
+        alone = fresh(recurrent)
+        for t in range(5):
+            alone.predict(seen[t, row], bool(begins[t, row]))
+        jax.tree.map(lambda x, y, r=row: np.testing.assert_allclose(x[r], y, atol=1e-6), together, alone.memory.carry)
+
+
+def test_a_memory_is_not_given_to_another_batch(recurrent: rollax.Policy) -> None:
+    recurrent.predict(observations(recurrent, 3))
+    with pytest.raises(UsageError, match="memory is that of a batch of 3, and this is a batch of 2: say begins=True"):
+        recurrent.predict(observations(recurrent, 2))
+    with pytest.raises(UsageError, match="this is one environment"):
+        recurrent.predict(observations(recurrent))
+    assert recurrent.predict(observations(recurrent, 2), begins=True).shape == (2,)
+
+
+@pytest.fixture
+def policy(train: Callable[..., Result]) -> rollax.Policy:
+    return rollax.load(train(environment="gymnax/CartPole-v1").folder)
+
+
+def test_what_is_no_observation(policy: rollax.Policy) -> None:
+    with pytest.raises(UsageError, match=r"shape \[3\], and must have \[4\], or \[B, 4\] as a batch"):
+        policy.predict(np.zeros(3))
+    with pytest.raises(UsageError, match="has the type <U4"):
+        policy.predict(np.asarray(["left"] * 4))
+    with pytest.raises(UsageError, match="is no array"):
+        policy.predict([[0.0], [0.0, 1.0]])
+    with pytest.raises(UsageError, match="begins .* must be True or False"):
+        policy.predict(np.zeros(4), begins=[True, False])
+    with pytest.raises(UsageError, match="greedy"):
+        policy.predict(np.zeros(4), greedy="yes")
+
+
+def test_lists_and_other_floats_are_observations(policy: rollax.Policy) -> None:
+    """Without a memory the size of a batch may change."""
+    one = policy.predict([0.0, 0.1, 0.0, -0.1])
+    assert one.shape == () and one.dtype == np.int32
+    assert policy.predict(np.asarray([[0.0, 0.1, 0.0, -0.1]] * 5, np.float64)).tolist() == [int(one)] * 5
+
+
+def test_sampled_actions_differ_and_repeat(policy: rollax.Policy) -> None:
+    """From call to call, and of a policy that is loaded anew they are the same."""
+
+    def sampled() -> list[list[int]]:
+        same = fresh(policy)
+        return [same.predict(np.zeros((16, 4)), greedy=False).tolist() for _ in range(3)]
+
+    first = sampled()
+    assert first == sampled()
+    assert first[0] != first[1]
+
+
+def test_agents_and_parts_of_observations(train: Callable[..., Result]) -> None:
+    """Actions lead with the axis of agents; who an agent is, and what only critics observe, need not be said."""
+    network = {"hidden": (8,), "agent_id": True}
+    policy = rollax.load(train(environment="hunting/2-players", network=network).folder)
+    obs = policy.environment.reset(jax.random.key(0))[1]
+    obs = {name: np.asarray(value) for name, value in obs.items() if name not in ("agent_id", "global_state")}
+    plain = obs if len(obs) > 1 else next(iter(obs.values()))
+    assert policy.predict(plain).shape[0] == policy.environment.num_agents
+    several = jax.tree.map(lambda x: np.stack([x] * 3), plain)
+    assert policy.predict(several, begins=True).shape[:2] == (3, policy.environment.num_agents)
+
+
+def test_in_plain_gymnasium(policy: rollax.Policy, train: Callable[..., Result]) -> None:
+    """The example plays five episodes of a simulator that knows nothing of JAX."""
+    folder = train(environment="gymnax/CartPole-v1").folder
+    words = [sys.executable, str(ROOT / "examples" / "play_in_gymnasium.py"), str(folder), "CartPole-v1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    returns = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(returns) == 5 and all(1 <= value <= 500 for value in returns)

@@ -1,0 +1,181 @@
+"""Simulators side by side, in this process and in others; and what a run does with those that fail."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import rollax
+from host.counters import FULL, LIMIT, GymnasiumCounter, on_host
+from rollax.errors import UsageError
+from rollax.host import api, simulated
+from rollax.host import program as programs
+from rollax.host.options import RunOptions
+from rollax.host.pools import Pool
+from rollax.host.settings import make_spec
+from rollax.host.simulators import Layout, SimulatorFailed, Stepped
+from rollax.spaces import Discrete
+
+CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
+
+
+@pytest.fixture(scope="module")
+def _in_workers() -> Iterator[Any]:
+    """Five simulators in two processes, which take seconds to start."""
+    simulators = simulated.simulators_of(on_host(), 5, 2, 60.0, ("sum",))
+    yield simulators
+    simulators.close()
+
+
+def rollout(simulators: Any, steps: int) -> list[Any]:
+    actions = np.random.default_rng(1).integers(0, 2, (steps, 5)).astype(np.int32)
+    return [simulators.reset([1, 2, 3, 4, 5]), *(simulators.step(action) for action in actions)]
+
+
+def test_workers_give_what_this_process_gives(_in_workers: Any) -> None:
+    here = simulated.simulators_of(on_host(), 5, 0, 60.0, ("sum",))
+    ours, theirs = rollout(here, 12), rollout(_in_workers, 12)
+    assert sum(int(x.terminated.sum() + x.truncated.sum()) for x in ours[1:]) > 5
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_last_observation_is_the_true_one_and_the_next_begins_an_episode() -> None:
+    """Also where time is up; a step that does both terminates."""
+    simulators = simulated.simulators_of(on_host(), 1, 0, 60.0, ("sum",))
+    simulators.reset([0])
+    steps: list[Stepped] = [simulators.step(np.array([action])) for action in [0] * LIMIT + [1] * 3 + [0, 0, 1, 1, 1]]
+    cut, done, both = steps[LIMIT - 1], steps[LIMIT + 2], steps[-1]
+    np.testing.assert_array_equal(cut.next_obs[0], [LIMIT, 0])
+    np.testing.assert_array_equal(done.next_obs[0], [3, 3])
+    for step, terminated in ((cut, False), (done, True), (both, True)):
+        assert (bool(step.terminated[0]), bool(step.truncated[0])) == (terminated, not terminated)
+        np.testing.assert_array_equal(step.obs[0], [0, 0])
+    assert both.next_obs[0, 0] == LIMIT
+    assert [step.info[0, 0] for step in steps[LIMIT : LIMIT + 3]] == [1, 2, 3]
+
+
+class CountingPool:
+    """As the pools of EnvPool are: numbers of those that move come back in any order, and an end needs a reset."""
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.state, self.seed, self.closed = np.zeros((number, 2)), seed, False
+
+    def reset(self, ids: np.ndarray) -> Any:
+        self.state[ids] = 0
+        return self.state[ids[::-1]].astype(np.float32), ids[::-1]
+
+    def step(self, action: np.ndarray, ids: np.ndarray) -> Any:
+        assert not np.any(self.state[ids, 0] >= LIMIT), "it was reset after the end"
+        self.state[ids] += np.stack([np.ones(len(ids)), action], axis=-1)
+        moved = self.state[ids[::-1]].astype(np.float32)
+        return moved, action[::-1].astype(float), moved[:, 1] >= FULL, moved[:, 0] >= LIMIT, ids[::-1]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_pools_give_what_simulators_give() -> None:
+    here = simulated.simulators_of(on_host(), 5, 0, 60.0)
+    pool = Pool(CountingPool, 5, Layout(np.zeros(2, np.float32), ()))
+    for a, b in zip(jax.tree.leaves(rollout(here, 12)), jax.tree.leaves(rollout(pool, 12)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    pool.close()
+
+
+def test_only_those_asked_for_move(_in_workers: Any) -> None:
+    _in_workers.reset([None] * 5)
+    where = np.array([True, False, False, False, True])
+    after = _in_workers.step(np.ones(5, np.int32), None, where)
+    np.testing.assert_array_equal(after.reward, where.astype(np.float32))
+
+
+@pytest.mark.parametrize(("fault", "message"), [("raise", "the counter is broken"), ("shape", "changed its observations")])
+def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: str, tmp_path: Path, capsys: Any) -> None:
+    """Exit code 4; the state of the last update is saved, and a resumed run goes on from it."""
+    run = tmp_path / "run"
+    options = OPTIONS | {"run_dir": run}
+    result = api.train("ppo", on_host(fault=fault, at=20), total_steps=96, config=CONFIG, options=options)
+    told = capsys.readouterr()
+    assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)
+    assert message in told.out + told.err and "simulator 0" in told.out + told.err
+    again = api.resume(run, environment=on_host())
+    told = capsys.readouterr()
+    assert (again.status, again.steps) == ("done", 96)
+    assert "going on from step 32" in told.out + told.err and "episodes begin anew" in told.out + told.err
+
+
+def test_what_is_not_finite_ends_as_anywhere(tmp_path: Path) -> None:
+    options = OPTIONS | {"run_dir": tmp_path / "run"}
+    result = api.train("ppo", on_host(fault="nan", at=20), total_steps=96, config=CONFIG, options=options, quiet=True)
+    assert (result.status, result.exit_code) == ("nonfinite", 3)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
+def test_processes_that_die_or_hang_are_named() -> None:
+    dies = simulated.simulators_of(on_host(fault="die", at=2), 2, 1, 60.0)
+    hangs = simulated.simulators_of(on_host(fault="hang", at=2), 2, 1, 1.0)
+    for simulators, message in ((dies, "died with exit code 9"), (hangs, "not answered for 1 s")):
+        simulators.reset([0, 1])
+        simulators.step(np.zeros(2, np.int32))
+        with pytest.raises(SimulatorFailed, match=message):
+            simulators.step(np.zeros(2, np.int32))
+        simulators.close()
+
+
+def test_evaluations_are_of_every_episode_and_the_same_each_time(tmp_path: Path) -> None:
+    """As many as asked for, whatever the number of simulators; the policy's own evaluation too."""
+    options = OPTIONS | {"run_dir": tmp_path / "run", "eval_episodes": 40, "eval_count": 2}
+    environment = on_host()
+    result = api.train("ppo", environment, total_steps=32, config=CONFIG | {"learning_rate": 0.0}, options=options, quiet=True)
+    with np.load(tmp_path / "run" / "evaluations.npz") as file:
+        returns, length = file["returns"], file["length"]
+    assert returns.shape == (3, 40) and np.all(length > 0)
+    np.testing.assert_array_equal(returns[0], returns[-1])
+    policy = rollax.load(result.folder, environment=environment)
+    numbers, episodes = policy.evaluate(50, jax.random.key(0), greedy=False)
+    assert episodes.length.shape == (50,) and set(np.unique(episodes.length)) <= set(range(1, LIMIT + 1))
+    assert abs(numbers["sum"] - float(np.mean(episodes.info["sum"]))) < 1e-6
+    with pytest.raises(UsageError, match="describes no behavior"):
+        policy.evaluate(2, jax.random.key(0), descriptor="final")
+
+
+def test_a_population_learns_side_by_side(tmp_path: Path) -> None:
+    """Member k is the run that its seed gives alone."""
+    options = OPTIONS | {"run_dir": tmp_path / "run"}
+    both = api.train("ppo", on_host(), total_steps=48, seeds=2, config=CONFIG, options=options, quiet=True)
+    alone = api.train(
+        "ppo", on_host(), total_steps=48, seed=1, config=CONFIG, options=OPTIONS | {"run_dir": tmp_path / "one"}, quiet=True
+    )
+    assert both.status == alone.status == "done"
+    states = [rollax.load(run, environment=on_host(), member=m).state for run, m in ((both.folder, 1), (alone.folder, None))]
+    for a, b in zip(jax.tree.leaves(states[0].train.network), jax.tree.leaves(states[1].train.network), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_what_only_compiled_environments_can() -> None:
+    environment = on_host()
+    with pytest.raises(UsageError, match="runs on the host, where map_elites cannot act"):
+        api.train("map_elites", environment, total_steps=64, quiet=True)
+    spec = make_spec("ppo", "test/counter", {}, CONFIG, None, RunOptions(devices=2), None)
+    with pytest.raises(UsageError, match=r"devices \(2\) must be 1"):
+        simulated.check_rollouts("ppo", programs.assemble(spec, environment)[0], environment, spec.options.devices)
+    with pytest.raises(UsageError, match="runs on the host"):
+        environment.reset(jax.random.key(0))
+    with pytest.raises(UsageError, match="env_checker"):
+        rollax.check_environment(environment)
+
+
+def test_an_environment_of_gymnasium_as_an_object() -> None:
+    environment = rollax.from_gymnasium(GymnasiumCounter, max_episode_steps=9)
+    assert (environment.name, environment.action_space, environment.time_limit) == ("own/GymnasiumCounter", Discrete(2), 9)
+    assert environment.info_names == ("sum",) and environment.fps == 7
+    with pytest.raises(UsageError, match="from_gymnasium"):
+        api.train("ppo", GymnasiumCounter(), total_steps=64, quiet=True)
+    with pytest.raises(UsageError, match="no gymnasium.Env"):
+        rollax.from_gymnasium(lambda: 3)

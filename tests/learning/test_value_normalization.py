@@ -1,0 +1,104 @@
+"""Values in units of their targets: a change of the units changes no value, and the size of rewards changes nothing."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from laws.table import BY_NAME
+from rollax import environments
+from rollax.environments.view_base import View
+from rollax.errors import UsageError
+from rollax.learning import normalization, train_state
+from rollax.learning.train_state import TrainState
+from rollax.networks import NetworkConfig, Stepwise, actor_critic
+from rollax.spaces import Box, Dict, Discrete, Grid
+
+
+class Nowhere:
+    """Spaces, of which networks are made: with a part that only critics see, or with a grid."""
+
+    name, num_agents, action_space = "test/nowhere", None, Discrete(3)
+
+    def __init__(self, part: str) -> None:
+        parts = {"global_state": Box(-1.0, 1.0, (5,)), "grid": Grid((3, 3), (4,))}
+        self.observation_space = Dict({"own": Box(-1.0, 1.0, (4,)), part: parts[part]})
+
+
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "separate, centralized": ("global_state", {}),
+    "shared": ("grid", {"shared": True}),
+    "deep": ("grid", {"head_hidden": (6,), "core": "gru"}),
+    "attentive": ("grid", {"attention": 2, "shared": True}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
+    """Whatever the critic; its last layer does change, and the policy does not."""
+    part, shape = NETWORKS[name]
+    environment = Nowhere(part)
+    config = NetworkConfig(hidden=(8,), core_size=6, embedding=3, **shape)
+    network = actor_critic(environment, config, jax.random.key(0))  # pyright: ignore[reportArgumentType]
+    train = TrainState(network, {}, None, None, normalization.initial(0.0))
+    obs = {
+        "own": jax.random.normal(jax.random.key(1), (4,)),
+        "global_state": jax.random.normal(jax.random.key(2), (5,)),
+        "grid": jax.random.randint(jax.random.key(3), (3, 3, 1), 0, 4),
+    }
+    obs = {key: obs[key] for key in ("own", part)}
+
+    def outputs(train: TrainState) -> Any:
+        return train_state.normalized(train.network, None, train.values)(network.initial_carry(), obs)[1]
+
+    update, before = jax.jit(lambda train, target: train_state.observe_targets(train, target, None)), outputs(train)
+    for mean, std in ((500.0, 1000.0), (-3.0, 0.1), (2e4, 1e-3)):
+        train = update(train, mean + std * jax.random.normal(jax.random.key(4), (16, 4)))
+        after = outputs(train)
+        # To rounding in units of the mean, from which the value is a difference.
+        np.testing.assert_allclose(after.value, before.value, rtol=1e-5, atol=1e-6 * abs(float(train.values.mean)))
+        np.testing.assert_array_equal(after.policy.logits, before.policy.logits)
+    assert not np.allclose(jax.tree.leaves(network)[-1], jax.tree.leaves(train.network)[-1])
+    assert float(train.values.size) == 3 * 64
+
+
+def test_targets_are_standard_in_units_of_the_critic() -> None:
+    values = normalization.update(normalization.initial(0.0), jnp.asarray([[100.0, 300.0]]), axes=2)
+    mean, std = train_state.value_scale(values)
+    np.testing.assert_allclose([mean, std], [200.0, 100.0], rtol=1e-6)
+    equal = normalization.update(normalization.initial(0.0), jnp.full((2, 3), 7.0), axes=2)
+    np.testing.assert_allclose(train_state.value_scale(equal), (7.0, 1e-4), rtol=1e-6)
+
+
+class Scaled(View):
+    """Rewards times 1,000."""
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Any:
+        after = self.env.step(key, state, action)
+        return after._replace(reward=1000 * after.reward)
+
+
+@pytest.mark.parametrize("name", ["ppo-values", "impala-values"])
+def test_rewards_of_any_size_are_learnt_alike(name: str) -> None:
+    """Two steps whose values are 900 and 1,000: at the same rates as with 0.9 and 1, in the same number of updates."""
+    row = BY_NAME[name]
+    algorithm = row.make(Scaled(environments.make("probe/two-steps")))
+    falling = {"learning_rate_final_fraction": 0.0, "entropy_final_fraction": 0.0, "total_updates": 60.0}
+    config = dataclasses.replace(row.config, learning_rate=3e-2, **falling)
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    step = jax.jit(algorithm.step)
+    for _ in range(60):
+        state, metrics = step(state)
+    found = [float(row.value(state, row.carry(state), jnp.asarray([x]))[1]) for x in (0.0, 1.0)]
+    assert found == pytest.approx([900.0, 1000.0], rel=0.05)
+    assert float(metrics.values["value_loss"]) < 0.1, "in units of the targets' deviation"
+
+
+def test_a_critic_without_a_last_layer_is_refused() -> None:
+    row = BY_NAME["ppo-values"]
+    plain = Stepwise(jnp.zeros(3))  # nothing in it is a `ValueHead`
+    with pytest.raises(UsageError, match="config.normalize_values rescales"):
+        train_state.new_actor_critic(plain, train_state.actor_and_critic(row.config, 0.0), jnp.zeros(3), row.config)
