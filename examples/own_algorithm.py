@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 import rollax
 from rollax.acting import agents
-from rollax.acting.streams import by_stream, unroll
+from rollax.acting.streams import Policy, by_stream, unroll
 from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.learning import losses, train_state
@@ -52,10 +52,12 @@ def a2c(environment: Any, network: Any) -> rollax.Algorithm:
     init = functools.partial(begin, environment, network, optimizers)
     team = agents.team(environment, "all")
 
+    def explore(state: OnPolicyState) -> Policy:
+        return agents.policy(team, train_state.sample, state.train)
+
     def step(state: OnPolicyState) -> tuple[OnPolicyState, rollax.Metrics]:
-        (key, act_key), config, train = jax.random.split(state.key), state.config, state.train
-        policy = agents.policy(team, train_state.sample, train)
-        actor, rollout, episodes = unroll(environment, policy, state.actor, act_key, config.num_steps)
+        (key, act_key, _), config, train = jax.random.split(state.key, 3), state.config, state.train
+        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
         value, ends = rollout.extras.value, (rollout.terminated, rollout.truncated)
         next_value = next_values(train.network, rollout, value, by_stream(environment, actor.carry))
         advantage = over_streams(gae, 2)(rollout.reward, value, next_value, *ends, config.gamma, config.gae_lambda)
@@ -66,7 +68,7 @@ def a2c(environment: Any, network: Any) -> rollax.Algorithm:
         state = state._replace(key=key, train=train, actor=actor, updates=state.updates + 1)
         return state, rollax.Metrics(metrics | more, episodes, finite)
 
-    return to_algorithm(environment, init, step, train_state.choose)
+    return to_algorithm(environment, init, step, train_state.choose, explore)
 
 
 rollax.register_algorithm("a2c", rollax.AlgorithmEntry(a2c, A2CConfig, summary="synchronous advantage actor-critic"))

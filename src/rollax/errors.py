@@ -39,7 +39,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first, at most `count`. Case and what comes before a `/` weigh little."""
+    """The names most like `name`, best first and equals as they come, at most `count`. Case and what comes before a `/` weigh little."""
 
     def likeness(candidate: str) -> float:
         whole = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
@@ -47,7 +47,7 @@ def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
         inside = 0.8 if len(_last(name)) >= 3 and _last(name) in _last(candidate) else 0.0
         return max(whole, last, inside)
 
-    scored = sorted(((likeness(candidate), candidate) for candidate in names), key=lambda pair: (-pair[0], pair[1]))
+    scored = sorted(((likeness(candidate), candidate) for candidate in names), key=lambda pair: -pair[0])
     return [candidate for score, candidate in scored[:count] if score >= 0.6]
 
 

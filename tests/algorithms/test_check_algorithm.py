@@ -37,8 +37,8 @@ def faults(entry: AlgorithmEntry) -> str:
 
 KEY = ("state = OnPolicyState(key, config,", "state = OnPolicyState(state.key, config,")
 GREEDY = (
-    "step, train_state.choose)",
-    "step, lambda config, greedy, *rest: train_state.choose(config, jnp.zeros((), bool), *rest))",
+    "step, train_state.choose, explore)",
+    "step, lambda config, greedy, *rest: train_state.choose(config, jnp.zeros((), bool), *rest), explore)",
 )
 EPISODES = (
     "Metrics(values, episodes, finite)",

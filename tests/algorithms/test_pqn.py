@@ -86,8 +86,8 @@ def test_nothing_is_kept_but_what_acting_needs() -> None:
     """No replay and no target network."""
     state: Any = begun("pqn")
     assert set(state._fields) == {"key", "config", "train", "actor", "discounted_return", "updates"}
-    assert set(state.train._fields) == {"network", "optimizer", "observations", "returns"}
-    assert state.train.observations is state.train.returns is None
+    assert set(state.train._fields) == {"network", "optimizer", "observations", "returns", "values"}
+    assert state.train.observations is state.train.returns is state.train.values is None
 
 
 def test_refusals() -> None:

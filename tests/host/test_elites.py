@@ -1,5 +1,6 @@
 """A run with an archive: what it reports, how it goes on, and its elites as a table, a picture and policies."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_a_picture_says_which_elite_it_is(run: Any, tmp_path: Path) -> None:
 
 def test_warnings_of_a_checkpoint_are_passed_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as that another was taken, as the last is damaged."""
-    damaged = rollax.load(run.folder)._replace(warnings=["the last one is damaged"])
+    damaged = dataclasses.replace(rollax.load(run.folder), warnings=["the last one is damaged"])
     for module in (archives, compared, renders, sheets):
         monkeypatch.setattr(module, "load", lambda *_, **__: damaged)
     told: list[str] = []

@@ -118,7 +118,7 @@ def test_agents_and_parts_of_observations(train: Callable[..., Result]) -> None:
     assert policy.predict(several, begins=True).shape[:2] == (3, policy.environment.num_agents)
 
 
-def test_in_plain_gymnasium(policy: rollax.Policy, train: Callable[..., Result]) -> None:
+def test_in_plain_gymnasium(train: Callable[..., Result]) -> None:
     """The example plays five episodes of a simulator that knows nothing of JAX."""
     folder = train(environment="gymnax/CartPole-v1").folder
     words = [sys.executable, str(ROOT / "examples" / "play_in_gymnasium.py"), str(folder), "CartPole-v1"]

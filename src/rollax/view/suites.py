@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -37,10 +39,13 @@ JUMANJI_MOVES = ("up", "right", "down", "left")
 
 def jumanji(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The suite's own picture, which matplotlib draws."""
-    viewer = environment.dynamics._viewer
-    viewer._display = viewer._display_rgb_array  # it would open a window
-    drawn = np.asarray(environment.dynamics.render(state.raw))[..., :3]
-    picture = Image.fromarray(drawn.astype(np.uint8))
+    from jumanji.viewer import MatplotlibViewer
+
+    (viewer,) = (part for part in vars(environment.dynamics).values() if isinstance(part, MatplotlibViewer))
+    drawn: list[Any] = []  # by the figure itself: not all viewers return what they display, and none may open a window
+    viewer._display = lambda figure: drawn.append(np.asarray(viewer._display_rgb_array(figure)))
+    environment.dynamics.render(jax.tree.map(jnp.asarray, state.raw))
+    picture = Image.fromarray(drawn[-1][..., :3].astype(np.uint8))
     picture.thumbnail((_JUMANJI, _JUMANJI))
     return picture
 
