@@ -39,7 +39,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first and equals as they come, at most `count`. Case and what comes before a `/` weigh little."""
+    """The names most like `name`, best first, equals as they come. Case and what comes before a `/` weigh little."""
 
     def likeness(candidate: str) -> float:
         whole = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()

@@ -41,10 +41,18 @@ def jumanji(environment: Any, state: Any, obs: Any) -> Image.Image:
     """The suite's own picture, which matplotlib draws."""
     from jumanji.viewer import MatplotlibViewer
 
+    drawn: list[np.ndarray] = []
+
+    def keep(figure: Any) -> None:  # not all viewers return what they display, and none may open a window
+        for axes in figure.axes:
+            if not np.isfinite(axes.dataLim.get_points()).all():  # matplotlib sees no extent in MMST's circles
+                axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
+        drawn.append(np.array(viewer._display_rgb_array(figure)))
+
     (viewer,) = (part for part in vars(environment.dynamics).values() if isinstance(part, MatplotlibViewer))
-    drawn: list[Any] = []  # by the figure itself: not all viewers return what they display, and none may open a window
-    viewer._display = lambda figure: drawn.append(np.asarray(viewer._display_rgb_array(figure)))
+    viewer._display = keep
     environment.dynamics.render(jax.tree.map(jnp.asarray, state.raw))
+    viewer.close()  # or a figure of every environment stays open
     picture = Image.fromarray(drawn[-1][..., :3].astype(np.uint8))
     picture.thumbnail((_JUMANJI, _JUMANJI))
     return picture
