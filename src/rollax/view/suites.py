@@ -45,7 +45,7 @@ def jumanji(environment: Any, state: Any, obs: Any) -> Image.Image:
 
     def keep(figure: Any) -> None:  # not all viewers return what they display, and none may open a window
         for axes in figure.axes:
-            if not np.isfinite(axes.dataLim.get_points()).all():  # matplotlib sees no extent in MMST's circles
+            if axes.name == "rectilinear" and axes.get_autoscale_on() and not np.isfinite(axes.dataLim.max).all():  # in MMST
                 axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
         drawn.append(np.array(viewer._display_rgb_array(figure)))
 
