@@ -19,6 +19,7 @@ from rollax.algorithms import (
     omg_mega,
     pga_me,
     ppo,
+    ppo_rnd,
     pqn,
     sac,
     td3,
@@ -62,6 +63,14 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         actor_critic,
         _actor_critic_fits,
         "proximal policy optimization: feed-forward, recurrent, one agent or many (IPPO, MAPPO)",
+    ),
+    "ppo_rnd": AlgorithmEntry(
+        ppo_rnd.ppo_rnd,
+        ppo_rnd.PPORNDConfig,
+        NetworkConfig,
+        actor_critic,
+        _actor_critic_fits,
+        "PPO with random network distillation: seeks what it has not seen, where reward is rare",
     ),
     "impala": AlgorithmEntry(
         impala.impala,

@@ -168,11 +168,18 @@ def layout(config: PPOConfig, num_streams: int) -> minibatches.Layout:
 
 
 def learn(
-    config: PPOConfig, progress: jax.Array, train: TrainState, rollout: Experience, last: tuple[Any, jax.Array], key: jax.Array
+    config: Any,
+    progress: jax.Array,
+    train: TrainState,
+    rollout: Experience,
+    last: tuple[Any, jax.Array],
+    key: jax.Array,
+    bonus: Callable[[jax.Array], jax.Array] = lambda advantage: advantage,
 ) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
     """One update of one set of parameters from a rollout `[T, S]`.
 
-    `last`: the memory after the rollout and the discounted returns before it, `[S]` each.
+    `last`: the memory after the rollout and the discounted returns before it, `[S]` each; `bonus(advantage)`: what the policy
+    learns from instead of the advantage, which values go on to be learnt from.
     """
     # Credit
     train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
@@ -187,7 +194,8 @@ def learn(
     train = train_state.observe_targets(train, target, rollout.mask)
     mean, std = train_state.value_scale(train.values)
     by_batch = config.normalize_advantages == "batch"
-    scaled = losses.standardize(advantage, rollout.mask) if by_batch else advantage / std
+    wanted = bonus(advantage)
+    scaled = losses.standardize(wanted, rollout.mask) if by_batch else wanted / std
     starts = windows.starts(rollout.carry, config.sequence_length)
     extras = rollout.extras.raw_action, rollout.extras.log_prob, (value - mean) / std
     cut = layout(config, reward.shape[1])
