@@ -19,6 +19,7 @@ from rollax.algorithms.mome import MOMEConfig, mome
 from rollax.algorithms.omg_mega import OMGMEGAConfig, omg_mega
 from rollax.algorithms.pga_me import PGAMEConfig, pga_me
 from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
 from rollax.algorithms.pqn import PQNConfig, pqn
 from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
@@ -78,6 +79,7 @@ __all__ = [
     "Metrics",
     "NetworkConfig",
     "PPOConfig",
+    "PPORNDConfig",
     "PQNConfig",
     "Policy",
     "Result",
@@ -110,6 +112,7 @@ __all__ = [
     "merge_archives",
     "population",
     "ppo",
+    "ppo_rnd",
     "pqn",
     "read",
     "register",

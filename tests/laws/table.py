@@ -13,6 +13,7 @@ from rollax.algorithm import Algorithm
 from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
 from rollax.environments import Environment
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
@@ -96,6 +97,18 @@ def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
 def reward_scale(train: train_state.TrainState) -> jax.Array | float:
     """What scaled rewards were divided by."""
     return 1.0 if train.returns is None else jnp.sqrt(train.returns.variance + 1e-8)
+
+
+def ppo_rnd_row(name: str, telling: tuple[str, ...], environment: Environment | None = None, **settings: Any) -> Row:
+    """A row of PPO with random network distillation, in the terms of `ppo_row`."""
+    row, sizes = ppo_row(name, telling, environment, **settings), {"novelty_hidden": 8, "novelty_outputs": 4}
+    given = {field.name: getattr(row.config, field.name) for field in dataclasses.fields(row.config)}
+    shape = NetworkConfig(hidden=(16,), activation="relu")
+
+    def make(environment: Environment) -> Algorithm:
+        return ppo_rnd(environment, lambda key: actor_critic(environment, shape, key))
+
+    return row._replace(make=make, config=PPORNDConfig(**given, **sizes, intrinsic_coefficient=0.2))
 
 
 VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
@@ -192,6 +205,8 @@ ROWS = (
     ppo_row("ppo-values", ("two-steps",), network={"shared": True}, normalize_values=True),
     ppo_row("ppo-agents", (), Walk(agents=2)),
     ppo_row("ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
+    ppo_rnd_row("ppo_rnd", ("two-steps", "action-observation")),
+    ppo_rnd_row("ppo_rnd-types", (), Walk(agents=3, early=True), sharing="type"),
     impala_row("impala", ("two-steps", "action-observation", "two-agents")),
     impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages="minibatch"),
     impala_row("impala-values", ("two-steps",), normalize_values=True),
@@ -218,7 +233,15 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 # Families of algorithms: a law holds by default for a row of each.
-FAMILY = {"ppo": "on-policy", "impala": "on-policy", "pqn": "on-policy", "dqn": "replay", "td3": "replay", "sac": "replay"}
+FAMILY = {
+    "ppo": "on-policy",
+    "ppo_rnd": "on-policy",
+    "impala": "on-policy",
+    "pqn": "on-policy",
+    "dqn": "replay",
+    "td3": "replay",
+    "sac": "replay",
+}
 # One row of each algorithm, those with the most parts.
 EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac")
 

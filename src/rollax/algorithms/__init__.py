@@ -178,6 +178,7 @@ __all__ = [
     "list_algorithms",
     "map_elites",
     "ppo",
+    "ppo_rnd",
     "pqn",
     "register_algorithm",
     "registered",

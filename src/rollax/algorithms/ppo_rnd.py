@@ -1,9 +1,9 @@
 """PPO that also seeks what it has not seen: random network distillation, for tasks whose reward is rare.
 
-Burda et al. 2018, arXiv:1810.12894: an intrinsic reward with a value, a discount and episodes of its own, its advantage added to
-that of the task with coefficients. Deviations: the intrinsic critic is a network apart, without memory; observations are
-normalized by what the rollouts have met, the first one included, instead of by a random policy before training; all agents of
-one set of parameters share what they find novel. docs/algorithms/ppo_rnd.md says when it helps.
+Burda et al. 2018, arXiv:1810.12894: an intrinsic reward with a critic and a discount of its own and without ends. Its advantage
+is added to that of the task. Deviations: the intrinsic critic is a network apart, without memory; observations are normalized
+by what the rollouts have met, the first one included, instead of by a random policy before training; all agents of one set of
+parameters share what they find novel. docs/algorithms/ppo_rnd.md says when it helps.
 """
 
 import functools
@@ -30,7 +30,7 @@ from rollax.networks.core import Network
 
 @settings
 class PPORNDConfig(ppo.PPOConfig):
-    """Settings of PPO and of novelty. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of PPO and of novelty. Those marked (static) shape the program; all others are data, to be swept over."""
 
     intrinsic_coefficient: float = number(1.0, low=0)
     """Weight of the intrinsic advantage; 0 is PPO."""
@@ -81,9 +81,9 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
 
         last = by_stream(environment, (actor.carry, actor.obs)), state.discounted_return
-        parts = (state.train, state.novelty), agents.split(team, rollout, axis=1), agents.split(team, last)
+        parts = state.train, state.novelty, agents.split(team, rollout, axis=1), agents.split(team, last)
         update = functools.partial(learn, config, state.updates / config.total_updates)
-        (train, novelty), last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
+        train, novelty, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
 
         values, finite = agents.summarize(team, *metrics)
         state = PPORNDState(key, config, train, actor, agents.join(team, last), state.updates + 1, novelty)
@@ -95,24 +95,25 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
 def learn(
     config: PPORNDConfig,
     progress: jax.Array,
-    learners: tuple[TrainState, Novelty],
+    train: TrainState,
+    novelty: Novelty,
     rollout: Experience,
     last: tuple[tuple[Any, Any], tuple[jax.Array, jax.Array]],
     key: jax.Array,
-) -> tuple[tuple[TrainState, Novelty], tuple[jax.Array, jax.Array], dict[str, jax.Array], Finite]:
+) -> tuple[TrainState, Novelty, tuple[jax.Array, jax.Array], dict[str, jax.Array], Finite]:
     """One update of one set of parameters from a rollout `[T, S]`.
 
     `last`: memory and observation after the rollout, and both discounted returns before it, `[S]` each.
     """
     (carry, obs), (discounted_return, intrinsic_return) = last
     policy_key, novelty_key = jax.random.split(key)
-    credit = novelties.credit(config, learners[1], rollout, obs, intrinsic_return)
+    credit = novelties.credit(config, novelty, rollout, obs, intrinsic_return)
     novelty, advantage, target, intrinsic_return, measured = credit
     both = lambda extrinsic: config.extrinsic_coefficient * extrinsic + config.intrinsic_coefficient * advantage  # noqa: E731
     train, discounted_return, metrics, finite = ppo.learn(
-        config, progress, learners[0], rollout, (carry, discounted_return), policy_key, both
+        config, progress, train, rollout, (carry, discounted_return), policy_key, both
     )
     cut = ppo.layout(config, target.shape[1])
     novelty, losses = novelties.learn(config, novelty, rollout, target, cut, novelty_key)
     finite = finite._replace(parameters=finite.parameters & tree.all_finite((novelty.predictor, novelty.critic)))
-    return (train, novelty), (discounted_return, intrinsic_return), metrics | measured | losses, finite
+    return train, novelty, (discounted_return, intrinsic_return), metrics | measured | losses, finite

@@ -1,0 +1,107 @@
+"""Random network distillation: what is new, how its returns are credited, and that it finds what PPO does not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.acting.streams import Experience
+from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
+from rollax.environments import make
+from rollax.learning import minibatches, novelty
+from rollax.networks import NetworkConfig, actor_critic
+from rollax.spaces import Box
+
+SPACE = Box(-10.0, 10.0, (3,))
+CONFIG = PPORNDConfig(novelty_hidden=16, novelty_outputs=8, novelty_learning_rate=1e-3, predictor_share=1.0, num_epochs=4)
+
+
+def rollout(obs: jax.Array, next_obs: jax.Array, ended: Any = False, mask: Any = None) -> Experience:
+    """A rollout `[T, S]` without a policy."""
+    shape = obs.shape[:2]
+    no = jnp.zeros(shape, bool)
+    ends = jnp.broadcast_to(jnp.asarray(ended), shape)
+    return Experience(obs, no, (), no, (), jnp.zeros(shape), ends, no, next_obs, mask)
+
+
+def seen(seed: int, steps: int = 32, streams: int = 4) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (steps, streams, 3))
+
+
+def test_what_was_learnt_is_no_longer_new() -> None:
+    """The error falls at observations that were met, and stays larger at those that are far from them."""
+    known, far = seen(1), seen(2) - 6 * jnp.asarray([[[1.0, 0.0, 0.0]]])
+    state, cut = novelty.new(SPACE, CONFIG, jax.random.key(0)), minibatches.layout(32, 4, 1, 4)
+    met = rollout(known, known)
+    state, *_ = novelty.credit(CONFIG, state, met, known[0], jnp.zeros(4))
+    errors = jax.jit(jax.vmap(jax.vmap(novelty.surprise, (None, 0)), (None, 0)))
+    before = errors(state, known).mean()
+    learn = jax.jit(lambda state, key: novelty.learn(CONFIG, state, met, jnp.zeros((32, 4)), cut, key)[0])
+    for key in jax.random.split(jax.random.key(3), 30):
+        state = learn(state, key)
+    after = errors(state, known).mean(), errors(state, far).mean()
+    assert after[0] < 0.1 * before
+    assert after[1] > 5 * after[0]
+
+
+def test_the_random_network_is_never_learnt() -> None:
+    state, cut = novelty.new(SPACE, CONFIG, jax.random.key(0)), minibatches.layout(32, 4, 1, 4)
+    learnt, _ = novelty.learn(CONFIG, state, rollout(seen(1), seen(2)), jnp.ones((32, 4)), cut, jax.random.key(1))
+    same = jax.tree.map(np.array_equal, learnt.target, state.target)
+    assert all(jax.tree.leaves(same))
+    for part in ("predictor", "critic"):
+        assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, getattr(learnt, part), getattr(state, part))))
+
+
+def test_returns_go_on_through_ends() -> None:
+    """By hand: r_t + gamma V(s_{t+1}) - V(s_t), summed with decay gamma lambda, wherever episodes end."""
+    obs, last = seen(1, 5, 2), seen(2, 1, 2)[0]
+    next_obs = jnp.concatenate([obs[1:], last[None]])
+    state = novelty.new(SPACE, CONFIG, jax.random.key(0))
+    found = novelty.credit(CONFIG, state, rollout(obs, next_obs), last, jnp.zeros(2))
+    ended = novelty.credit(CONFIG, state, rollout(obs, next_obs, ended=True), last, jnp.zeros(2))
+    np.testing.assert_array_equal(found[1], ended[1])
+    state, gamma = found[0], CONFIG.intrinsic_gamma
+    each = lambda function, x: np.asarray(jax.vmap(jax.vmap(lambda o: function(state, o)))(x), np.float64)  # noqa: E731
+    value = np.concatenate([each(novelty.value, obs), each(novelty.value, last[None])])
+    reward = each(novelty.surprise, next_obs) / np.sqrt(float(state.returns.variance) + 1e-8)
+    expected, running = np.zeros((5, 2)), np.zeros(2)
+    for t in reversed(range(5)):
+        running = reward[t] + gamma * value[t + 1] - value[t] + gamma * CONFIG.gae_lambda * running
+        expected[t] = running
+    np.testing.assert_allclose(found[1], expected, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(found[2], expected + value[:-1], rtol=2e-4, atol=2e-5)
+
+
+def test_agents_that_are_done_count_for_nothing() -> None:
+    """Whatever they observe."""
+    mask = jnp.arange(4)[None] < jnp.full((32, 1), 2)
+    state, cut = novelty.new(SPACE, CONFIG, jax.random.key(0)), minibatches.layout(32, 4, 1, 1)
+    learnt = []
+    for junk in (0.0, 7.0):
+        obs = jnp.where(mask[..., None], seen(1), junk)
+        data = rollout(obs, obs, mask=mask)
+        credited, _, target, *_ = novelty.credit(CONFIG, state, data, obs[-1], jnp.zeros(4))
+        learnt.append(novelty.learn(CONFIG, credited, data, target, cut, jax.random.key(1))[0])
+    close = jax.tree.map(lambda x, y: np.allclose(x, y, atol=1e-5), learnt[0], learnt[1])
+    assert all(jax.tree.leaves(close))
+
+
+@pytest.mark.slow
+def test_it_finds_the_end_of_a_deep_sea() -> None:
+    """One path of 2^16 pays, and every step on it costs. Without novelty nobody finds it in these 5,000 episodes."""
+    environment = make("gymnax/DeepSea-bsuite", size=16, max_steps_in_episode=16)
+    network = lambda key: actor_critic(environment, NetworkConfig(), key)  # noqa: E731
+    algorithm = ppo_rnd(environment, network)
+    found = []
+    for coefficient in (0.0, 1.0):
+        config = PPORNDConfig(num_envs=16, num_steps=80, learning_rate=1e-3, intrinsic_coefficient=coefficient)
+        state = algorithm.init(jax.random.key(0), config)
+        step, total = jax.jit(algorithm.step), 0.0
+        for _ in range(160):
+            state, metrics = step(state)
+            total += float((metrics.values["reward"] * config.steps_per_update).sum() > 0)
+        found.append(total)
+    assert found[0] == 0 and found[1] > 0
