@@ -69,8 +69,8 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         state = begin(environment, network, optimizers, key, config, layout=ppo.layout, make_train=make_train)
         team = agents.team(environment, config.sharing)
         new = functools.partial(novelties.new, environment.observation_space, state.config)
-        discounted_return = state.discounted_return, jnp.copy(state.discounted_return)
-        return PPORNDState(*state._replace(discounted_return=discounted_return), agents.make(team, new, novelty_key))
+        returns = {"discounted_return": (state.discounted_return, jnp.copy(state.discounted_return))}
+        return PPORNDState(**(state._asdict() | returns), novelty=agents.make(team, new, novelty_key))
 
     def explore(state: PPORNDState) -> Policy:
         return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)

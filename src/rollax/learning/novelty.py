@@ -66,7 +66,8 @@ def new(space: Space, config: Any, key: jax.Array) -> Novelty:
     target = network((width, width), config.novelty_outputs, 1.0, keys[0])
     predictor = network((width,) * 4, config.novelty_outputs, 1.0, keys[1])
     critic = network((width, width), 1, 0.01, keys[2])
-    optimizer = _optimizer(config).init((predictor, critic))
+    learnt: Any = predictor, critic
+    optimizer = _optimizer(config).init(learnt)
     moments = normalization.initial(zeros(space)), normalization.initial(0.0)
     return Novelty(target, predictor, critic, optimizer, *moments)
 
@@ -126,7 +127,7 @@ def learn(
         return predicted + config.value_coefficient * metrics["intrinsic_value_loss"], metrics
 
     def minibatch(novelty: Novelty, x: tuple[jax.Array, jax.Array]) -> tuple[Novelty, dict[str, jax.Array]]:
-        parts = novelty.predictor, novelty.critic
+        parts: Any = novelty.predictor, novelty.critic
         gradient, metrics = jax.grad(loss, has_aux=True)(parts, novelty, minibatches.take(rows, x[0]), x[1])
         updates, optimizer = _optimizer(config).update(gradient, novelty.optimizer, parts)
         predictor, critic = eqx.apply_updates(parts, updates)
