@@ -69,8 +69,9 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         state = begin(environment, network, optimizers, key, config, layout=ppo.layout, make_train=make_train)
         team = agents.team(environment, config.sharing)
         new = functools.partial(novelties.new, environment.observation_space, state.config)
-        returns = {"discounted_return": (state.discounted_return, jnp.copy(state.discounted_return))}
-        return PPORNDState(**(state._asdict() | returns), novelty=agents.make(team, new, novelty_key))
+        fields: dict[str, Any] = state._asdict()
+        fields["discounted_return"] = state.discounted_return, jnp.copy(state.discounted_return)
+        return PPORNDState(**fields, novelty=agents.make(team, new, novelty_key))
 
     def explore(state: PPORNDState) -> Policy:
         return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
