@@ -1,5 +1,6 @@
 """Laws of environments on the host: what is learnt in simulators is what is learnt in the same environment in JAX."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ from rollax.acting.streams import actor_of, unroll
 from rollax.environments import register
 from rollax.host import program as programs
 from rollax.host.options import RunOptions
-from rollax.host.settings import Spec, make_spec
+from rollax.host.run_folder import read_spec, write_spec
+from rollax.host.settings import Spec, fitted_to_host, make_spec
 from rollax.host.simulated import Simulated
 from rollax.spaces import Box
 
@@ -93,3 +95,12 @@ def same(ours: Any, theirs: Any, what: str) -> None:
         if jnp.issubdtype(jnp.asarray(b).dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5, err_msg=what)
+
+
+def test_the_settings_of_a_long_run_are_read_again(tmp_path: Path) -> None:
+    """Whose updates are as short as they can be, and whose lines of metrics lie many of them apart."""
+    config = {"num_envs": 1, "capacity": 1000, "replay_ratio": 1.0}
+    spec = fitted_to_host(make_spec("dqn", "test/counter", {}, config, None, RunOptions(total_steps=1_000_000), None))
+    assert spec.updates_per_line == 250
+    write_spec(tmp_path, spec)
+    assert read_spec(tmp_path) == spec

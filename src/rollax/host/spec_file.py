@@ -13,6 +13,7 @@ from rollax.config import checked, traced_fields
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host.settings import (
     CUSTOM,
+    MOST_FRAMES_PER_LINE,
     MOST_UPDATES_PER_LINE,
     RunOptions,
     Spec,
@@ -138,8 +139,9 @@ def _check_names(prefix: str, values: dict[str, Any], known: list[str]) -> None:
 def _check_rhythm(spec: Spec) -> None:
     """Raises UsageError for a rhythm of lines, evaluations and generations that no run has."""
     line = spec.updates_per_line
-    if not 1 <= line <= MOST_UPDATES_PER_LINE:
-        raise UsageError(f"updates_per_line ({shown(line)}) must be between 1 and {MOST_UPDATES_PER_LINE}")
+    most = max(MOST_UPDATES_PER_LINE, MOST_FRAMES_PER_LINE)  # the latter with one environment on the host
+    if not 1 <= line <= most:
+        raise UsageError(f"updates_per_line ({shown(line)}) must be between 1 and {most}")
     for name in ("updates_per_evaluation", "updates_per_generation"):
         updates = getattr(spec, name)
         if updates < 0 or updates % line:
