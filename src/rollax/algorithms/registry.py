@@ -39,6 +39,7 @@ _registered: dict[str, AlgorithmEntry] = {}
 ELSEWHERE = {
     "mappo": "MAPPO is ppo whose critic sees the state of all agents: ppo with --env.global-state true",
     "ippo": "IPPO is ppo in an environment with agents; --config.sharing says who shares parameters",
+    "rnd": "random network distillation is ppo_rnd",
     "rppo": "recurrent PPO is ppo with --network.core gru (and --config.sequence-length)",
     "rl2": "RL^2 is ppo with a memory in an environment rl2/...: rollax envs rl2",
     "pbt": "population-based training is any algorithm with --evolve.NAME LOW HIGH and --seeds",
