@@ -19,6 +19,7 @@ MOST_SETTINGS = 8  # of an algorithm, in the short help
 # What people change first, in this order; of an algorithm that has fewer of these, its first settings.
 RUN = ("total_steps", "seeds", "seed", "run_dir")
 SETTINGS = (
+    "intrinsic_coefficient",
     *("learning_rate", "gamma", "num_envs", "num_steps", "num_minibatches", "num_epochs", "gae_lambda", "entropy_coefficient"),
     *("batch_size", "capacity", "warmup", "tau", "exploration_fraction", "grid", "num_emitters", "sigma"),
     *("iso_sigma", "line_sigma", "gradient_fraction", "critic_updates", "policy_updates", "num_iterations"),
