@@ -12,7 +12,7 @@ import yaml
 import rollax.environments
 from laws.programs import differs, fresh, network_of, plain
 from laws.table import BY_NAME
-from rollax import DQNConfig, ImpalaConfig, PPOConfig, PQNConfig, SACConfig, TD3Config, tree
+from rollax import DQNConfig, ImpalaConfig, PPOConfig, PPORNDConfig, PQNConfig, SACConfig, TD3Config, tree
 from rollax.config import traced_fields
 from rollax.host import api, program, settings
 from rollax.host.settings import RunOptions, make_spec
@@ -21,23 +21,21 @@ from rollax.populations import population
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
 SHORT = {"learning_rate_final_fraction": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
+PPO = {
+    "clip_values": True,
+    "value_clip": 0.05,
+    "clip": 0.02,
+    "learning_rate": 3e-2,
+    "critic_learning_rate": 2e-2,
+    "learning_rate_final_fraction": 0.5,
+    "entropy_final_fraction": 0.5,
+    "total_updates": 4.0,
+    "entropy_coefficient": 0.1,
+}
 # For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
 LIVE = {
-    PPOConfig: (
-        "ppo",
-        {
-            "clip_values": True,
-            "value_clip": 0.05,
-            "clip": 0.02,
-            "learning_rate": 3e-2,
-            "critic_learning_rate": 2e-2,
-            "learning_rate_final_fraction": 0.5,
-            "entropy_final_fraction": 0.5,
-            "total_updates": 4.0,
-            "entropy_coefficient": 0.1,
-        },
-        {"target_kl": 1e-9},
-    ),
+    PPOConfig: ("ppo", PPO, {"target_kl": 1e-9}),
+    PPORNDConfig: ("ppo_rnd", PPO, {"target_kl": 1e-9}),
     ImpalaConfig: (
         "impala",
         {

@@ -128,12 +128,13 @@ def learn(
 
     def minibatch(novelty: Novelty, x: tuple[jax.Array, jax.Array]) -> tuple[Novelty, dict[str, jax.Array]]:
         parts: Any = novelty.predictor, novelty.critic
-        gradient, metrics = jax.grad(loss, has_aux=True)(parts, novelty, minibatches.take(rows, x[0]), x[1])
+        data, key = minibatches.take(rows, x[0]), jax.random.fold_in(share_key, x[1])
+        gradient, metrics = jax.grad(loss, has_aux=True)(parts, novelty, data, key)
         updates, optimizer = _optimizer(config).update(gradient, novelty.optimizer, parts)
         predictor, critic = eqx.apply_updates(parts, updates)
         return novelty._replace(predictor=predictor, critic=critic, optimizer=optimizer), metrics
 
-    novelty, metrics = jax.lax.scan(minibatch, novelty, (orders, jax.random.split(share_key, orders.shape[0])))
+    novelty, metrics = jax.lax.scan(minibatch, novelty, (orders, jnp.arange(orders.shape[0])))
     return novelty, jax.tree.map(jnp.mean, metrics)
 
 
