@@ -173,7 +173,10 @@ def test_resume(rollax: Rollax) -> None:
     assert rollax("train", "ppo", "probe/memory", *TINY).code == 0
     outcome = rollax("resume", "run")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "error: run is finished at 64 steps: give --total-steps more than that to go on\n"
+    assert (
+        outcome.err == "error: run is finished at 64 steps: give --total-steps more than that to go on: "
+        "rollax resume run --total-steps 128\n"
+    )
     outcome = rollax("resume", "run", "--total-steps", 4 * FRAMES)
     assert (outcome.code, outcome.object["steps"], outcome.object["status"]) == (0, 4 * FRAMES, "done")
     assert "going on from step 64" in outcome.out

@@ -136,9 +136,9 @@ def check_exportable(policy: Policy, folder: Path) -> None:
     """Raises UsageError for what is no policy."""
     if has_closed_form(policy.environment):
         raise UsageError(
-            f"{policy.environment.name} is a closed form, whose solutions are numbers and no policy: rollax plot {folder} "
-            "writes fitness and descriptors of all as a table (figures/archive.csv), and in Python "
-            "rollax.host.elites.of_policy(rollax.load(RUN)).scored.solution has the numbers"
+            f"{policy.environment.name} is a closed form, whose solutions are numbers and no policy. In Python "
+            "rollax.host.elites.of_policy(rollax.load(RUN)).scored.solution has the numbers; fitness and descriptors of all, "
+            f"as a table (figures/archive.csv), are written by: rollax plot {folder}"
         )
 
 

@@ -182,4 +182,5 @@ def _check_not_begun(folder: Path) -> None:
 
 def _check_unfinished(folder: Path, step: int, end: int) -> None:
     if step > end or (step == end and step in record.evaluated_steps(folder)):
-        raise UsageError(f"{folder} is finished at {step:,} steps: give --total-steps more than that to go on")
+        more = f"rollax resume {folder} --total-steps {2 * end}"
+        raise UsageError(f"{folder} is finished at {step:,} steps: give --total-steps more than that to go on: {more}")

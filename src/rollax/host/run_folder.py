@@ -43,9 +43,8 @@ def create(spec: Spec) -> Path:
     """
     given = spec.options.run_dir
     folder = _new_folder(spec) if given is None else Path(given)
-    taken = f"{folder} exists and is not empty: choose another --run-dir, or go on with: rollax resume {folder}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(taken)
+        raise UsageError(_taken(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).open("x").close()  # of two runs that begin here together, one is refused
@@ -53,10 +52,22 @@ def create(spec: Spec) -> Path:
         write_spec(folder, spec)
         write_atomically(folder / ENVIRONMENT, json.dumps(machine(), indent=2).encode())
     except FileExistsError as error:
-        raise UsageError(taken) from error
+        raise UsageError(_taken(folder)) from error
     except OSError as error:
         raise UsageError(_unwritable(folder, error)) from error
     return folder
+
+
+def _taken(folder: Path) -> str:
+    """What to do about a folder that holds something, which is often a run to go on with."""
+    from rollax.host import listing
+
+    message = f"{folder} exists and is not empty: choose another --run-dir"
+    run = listing.of_run(folder) if (folder / CONFIG).exists() else {"status": "unreadable"}
+    if run["status"] == "unreadable":
+        return message
+    more = f" --total-steps {2 * run['total_steps']}" if run["status"] == "done" else ""
+    return f"{message}, or go on with: rollax resume {folder}{more}"
 
 
 def _unwritable(folder: Path, error: OSError) -> str:

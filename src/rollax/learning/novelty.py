@@ -17,7 +17,7 @@ from rollax.learning import losses, minibatches, normalization
 from rollax.learning.returns import gae, over_streams
 from rollax.learning.train_state import adam
 from rollax.networks import layers
-from rollax.spaces import Dict, Space, zeros
+from rollax.spaces import Space, zeros
 
 CLIP = 5.0  # of normalized observations (section 2.4)
 
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 def new(space: Space, config: Any, key: jax.Array) -> Novelty:
     """Before any update. The config has `novelty_hidden` and `novelty_outputs`; the predictor is two layers deeper."""
-    unseen = ("global_state",) if isinstance(space, Dict) and "global_state" in space.spaces else ()
+    unseen = layers.of_critics(space)
     width = config.novelty_hidden
 
     def network(hidden: tuple[int, ...], outputs: int, gain: float, key: jax.Array) -> Outputs:

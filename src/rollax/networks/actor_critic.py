@@ -106,7 +106,7 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
     """
     _check_sizes(config)
     observation = environment.observation_space
-    hidden = ("global_state",) if isinstance(observation, Dict) and "global_state" in observation.spaces else ()
+    hidden = layers.of_critics(observation)
     if hidden and config.shared:
         raise ValueError("network.shared cannot be with a global_state, which only a separate critic may see: leave it off")
 

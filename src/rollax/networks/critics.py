@@ -156,9 +156,8 @@ def make_encoder(environment: Environment, config: Any, key: jax.Array) -> tuple
 
 def _observed(space: Space) -> Space:
     """What a policy may see: all but the part that is for critics of other algorithms only."""
-    if not isinstance(space, Dict):
-        return space
-    return Dict({name: part for name, part in space.items if name != "global_state"})
+    unseen = layers.of_critics(space)
+    return Dict({name: part for name, part in space.items if name not in unseen}) if isinstance(space, Dict) else space
 
 
 def critic_values(critic: tuple[Any, ...], obs: Any, action: jax.Array) -> list[jax.Array]:

@@ -22,6 +22,11 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+def of_critics(space: Space) -> tuple[str, ...]:
+    """The parts of observations that critics alone may see."""
+    return ("global_state",) if isinstance(space, Dict) and "global_state" in space.spaces else ()
+
+
 def linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
     """A dense layer with orthogonal weights of the given gain and zero bias, as is usual for policy gradients."""
     layer_key, weight_key = jax.random.split(key)

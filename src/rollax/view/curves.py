@@ -95,7 +95,7 @@ def read_run(folder: Path | str) -> list[Run]:
     records = read_metrics(folder / METRICS) if (folder / METRICS).exists() else []
     lines = [record for record in records if "event" not in record]
     if not lines and not eval_step.size:
-        raise UsageError(f"{folder} has recorded nothing yet: train it for longer, with rollax resume {folder}")
+        raise UsageError(f"{folder} has recorded nothing yet: train it for longer: rollax resume {folder}")
     step = np.array([line["step"] for line in lines], int)
     times = {record["step"]: record.get("wall_time") for record in records if record.get("event") == "evaluation"}
     eval_time = np.array([_numbers(times.get(int(each)), 1)[0] for each in eval_step])

@@ -1,0 +1,115 @@
+"""The commands that help, errors and warnings name work as they stand; those that a run's end prints, the days of users run."""
+
+import json
+import re
+import shlex
+import shutil
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host.runs import FRAMES, SMALL_WORDS
+from rollax.cli.main import COMMANDS
+
+Rollax = Callable[..., Any]
+TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 4 * FRAMES, *SMALL_WORDS]
+WORDS = {
+    "RUN...": "runs/one",
+    "RUN": "runs/one",
+    "FORMAT": "numpy",
+    "[FOLDER]": "runs",
+    "[SUITE]": "gymnax",
+    "runs/*": "of_ppo/*",
+}
+# What makes an example of `train` short, by the algorithm it is of.
+SHORT = {
+    "ppo": ["--total-steps", "64", *SMALL_WORDS],
+    "sac": ["--total-steps", "256", "--config.warmup", "64", "--eval-episodes", "2", "--no-tensorboard"],
+}
+
+
+def named(text: str) -> list[str]:
+    """The commands of a text: between backticks, at the start of a line or after a colon, without the words beside them."""
+    found = re.findall(r"`(rollax (?:envs|algorithms|\w+ [^`]+))`", text) + re.findall(
+        r"(?:^ +|(?<!usage): )(rollax .+?)(?=  |\.?$)", text, re.MULTILINE
+    )
+    return [command for command in dict.fromkeys(found) if not re.search(r"ALGORITHM|COMMAND", command)]
+
+
+def run(rollax: Rollax, command: str) -> Any:
+    """Runs a command as it stands, with RUN and the like replaced; one of `train` that takes long with few steps."""
+    words = shlex.split(command)[1:]
+    if words[0] == "train" and not any(word.startswith("--help") for word in words):
+        short = SHORT[words[1]]
+        words = [*words, *(short if "--total-steps" not in words else short[2:])]
+        if "--hidden" in words and "--network.hidden" in words:
+            words[words.index("--network.hidden") :] = words[words.index("--network.hidden") + 2 :]
+    return rollax(*(WORDS.get(word, word) for word in words))
+
+
+def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example of every help text, of the overview and of `train --help` as well."""
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda page: opened.append(page) or True)
+    texts = [rollax().out, *(rollax(command, "--help").out for command in COMMANDS)]
+    commands = [command for text in texts for command in named(text)]
+    assert {shlex.split(command)[1] for command in commands} == set(COMMANDS)
+    assert "rollax train ppo gymnax/CartPole-v1 --total-steps 100k --seeds 8" in commands
+    for name in ("runs/one", "of_ppo/one", "of_ppo/two"):
+        shutil.copytree(finished, name)
+    unfinished(Path("runs/one"))
+    small = ["--config.sequence-length", "8", "--env.num-rulesets", "20", "--env.rulesets", "small", "--env.episodes", "2"]
+    trials = [*TRAIN[:2], "rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small]
+    assert rollax(*trials, "--run-dir", "trials").code == 0
+    failed = {}
+    for command in commands:
+        done = run(rollax, command.replace("RUN", "trials") if "--eval-env" in command else command)
+        failed |= {command: (done.code, done.err)} if done.code else {}
+    assert failed == {}
+    assert len(opened) == 1 and opened[0].endswith(".html")
+
+
+def unfinished(folder: Path) -> None:
+    """As if it had been stopped at its first checkpoint."""
+    first, *others = sorted(path for path in (folder / "checkpoints").iterdir() if path.name.startswith("step_"))
+    lines = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] == 0]
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert others
+    for path in others:
+        shutil.rmtree(path)
+
+
+def answered(rollax: Rollax, *words: Any) -> list[str]:
+    """The commands that an error names."""
+    outcome = rollax(*words)
+    assert outcome.code == 2, outcome
+    commands = named(" ".join(outcome.err.split()))
+    assert commands, outcome.err
+    return commands
+
+
+def test_errors(rollax: Rollax, finished: Path) -> None:
+    for name in ("runs/one", "runs/two", "stopped", "empty"):
+        shutil.copytree(finished, name)
+    unfinished(Path("stopped"))
+    for name in ("metrics.jsonl", "evaluations.npz"):
+        Path("empty", name).unlink(missing_ok=True)
+    arm = ["train", "map_elites", "task/arm", "--total-steps", "1000", "--no-tensorboard", "--run-dir", "arm"]
+    assert rollax(*arm).code == 0
+    commands = [
+        *answered(rollax, "train"),
+        *(answered(rollax, command)[0] for command in ("eval", "plot", "report")),
+        *answered(rollax, "train", "rl2", "probe/memory"),
+        *answered(rollax, "plot", "empty"),
+        *answered(rollax, *TRAIN, "--run-dir", "runs/one"),
+        *answered(rollax, *TRAIN, "--run-dir", "stopped"),
+        *answered(rollax, "resume", "runs/two"),
+        *answered(rollax, "render", "arm"),
+        *answered(rollax, "export", "arm", "--to", "numpy"),
+    ]
+    for command in commands:
+        done = run(rollax, command)
+        assert done.code == 0, (command, done)
