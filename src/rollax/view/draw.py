@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rollax.environments.core import is_on_host
 from rollax.environments.view_base import inner_state, innermost, unwrap
-from rollax.view import agents, bodies, granular, grid, hosted, suites, worlds
+from rollax.view import agents, bodies, cards, granular, grid, hosted, suites, worlds
 from rollax.view.observations import cells, observation
 from rollax.view.scene import (
     BLUE,
@@ -293,6 +293,9 @@ DRAWINGS: dict[str, Drawing] = {
     # Aliens that go left and right, both shots, the cannon.
     "gymnax/SpaceInvaders-*": Drawing(board([(1, GREEN), (2, GREEN), (3, FISH), (4, WHITE), (5, RED), (0, BLUE)]), 10),
     "memory/repeat-previous": Drawing(symbols, 3),
+    **dict.fromkeys(
+        ("memory/repeat-first", "memory/autoencode", "memory/count-recall", "memory/higher-lower"), Drawing(cards.table, 5)
+    ),
     "hunting/*": Drawing(worlds.hunting, 25, legend=worlds.hunting_signs),
     "control/point-maze": Drawing(worlds.point_maze, 10),
     "granular/single-navigator": Drawing(granular.navigator, 15),

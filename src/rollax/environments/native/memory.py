@@ -1,4 +1,4 @@
-"""The suite `memory`: tasks for which one observation is not enough. Symbols to repeat, and control without velocities.
+"""The suite `memory`: tasks for which one observation is not enough. Symbols, cards, and control without velocities.
 
 After Morad et al. 2023, "POPGym: Benchmarking Partially Observable Reinforcement Learning" (arXiv:2303.01859).
 """
@@ -13,6 +13,7 @@ import numpy as np
 from rollax.environments import registry
 from rollax.environments.convert import convert_all, signature_defaults
 from rollax.environments.core import Environment, Transition
+from rollax.environments.native import cards
 from rollax.environments.view_base import View, shown_state
 from rollax.errors import UsageError
 from rollax.spaces import Bound, Box, Discrete
@@ -155,6 +156,8 @@ class PartialObservation(View):
         return obs[..., np.asarray(self.kept)]
 
 
+GAMES: dict[str, type] = {"repeat-previous": RepeatPrevious, **cards.GAMES}
+
 # What tells positions from velocities: the entries of the gymnax environment's observation that are kept.
 _POSITIONS: dict[str, tuple[int, ...]] = {
     "CartPole-v1": (0, 2),  # of the cart, its velocity, angle of the pole, its velocity
@@ -172,11 +175,11 @@ def make(name: str, arguments: dict[str, Any]) -> Environment:
     id = f"memory/{name}"
     if name in _POSITIONS:
         return PartialObservation(registry.make(f"gymnax/{name}", **arguments), _POSITIONS[name], id)
-    return RepeatPrevious(**convert_all(id, arguments, signature_defaults(RepeatPrevious)))
+    return GAMES[name](**convert_all(id, arguments, signature_defaults(GAMES[name])))
 
 
 def arguments(name: str) -> dict[str, Any]:
     """What the task accepts, with defaults: those of the gymnax environment for one that is made from it."""
     if name in _POSITIONS:
         return registry.arguments(f"gymnax/{name}")
-    return signature_defaults(RepeatPrevious)
+    return signature_defaults(GAMES[name])

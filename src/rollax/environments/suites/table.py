@@ -116,6 +116,10 @@ _PROBES = (
 
 _MEMORY = (
     "repeat-previous",
+    "repeat-first",
+    "autoencode",
+    "count-recall",
+    "higher-lower",
     "CartPole-v1",
     "Pendulum-v1",
     "MountainCarContinuous-v0",
