@@ -103,6 +103,38 @@ def test_a_random_opponent_plays_itself() -> None:
         make("pgx/connect_four", opponent="randm")
 
 
+@pytest.mark.parametrize(
+    ("before", "answers"),
+    [
+        ((0, 6, 0, 6, 0, 5), {0}),  # three of its own in a column: it wins, rather than stop nothing
+        ((6, 0, 5, 0, 3, 0), {4}),  # three of its own with a gap: it wins, though the other would
+        ((6, 0, 5, 0, 1, 0), {0}),  # three of the other's in a column
+        ((0, 1), set(range(7))),
+    ],
+)
+def test_a_greedy_opponent_wins_or_stops_a_win(before: tuple[int, ...], answers: set[int]) -> None:
+    """It is to move after `before`, whose first move was its own."""
+    free = make("pgx/connect_four")
+    state, _ = free.reset(KEY(1))
+    state = state.replace(current_player=jnp.int32(1))
+    for time, column in enumerate(before):
+        state = free.step(KEY(time), state, jnp.full(2, column)).state
+    assert int(state.current_player) == 1 and not state.terminated
+    env = make("pgx/connect_four", opponent="greedy")
+
+    def answer(key: jax.Array) -> jax.Array:
+        after = env.step(key, state, jnp.full(2, PASS))
+        return jnp.argmax((after.state._x.board != state._x.board).reshape(6, 7).any(axis=0))
+
+    found = set(np.asarray(jax.jit(jax.vmap(answer))(jax.random.split(KEY(0), 64))).tolist())
+    assert found == answers
+
+
+def test_a_greedy_opponent_where_all_is_seen_alone() -> None:
+    with pytest.raises(UsageError, match="opponent greedy is there for connect_four, go_9x9"):
+        make("pgx/kuhn_poker", opponent="greedy")
+
+
 def test_every_game_of_the_suite_is_offered_or_explained() -> None:
     entry = SUITES["pgx"]
     assert sorted((*entry.names, *entry.absent)) == sorted(get_args(pgx.EnvId))

@@ -35,7 +35,7 @@ def from_jumanji(environment: Any, *, name: str | None = None) -> Environment:
 
 
 def from_pgx(
-    environment: Any, *, opponent: Literal["agents", "random"] = "agents", name: str | None = None
+    environment: Any, *, opponent: Literal["agents", "random", "greedy"] = "agents", name: str | None = None
 ) -> AgentsEnvironment:
     """A game of Pgx, whose players are agents. Raises UsageError for what is none, and for a game of one player."""
     from rollax.environments.suites import pgx

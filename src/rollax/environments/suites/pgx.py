@@ -9,7 +9,8 @@ the way:
 - rewards are float32 and states of definite types. Every end is the game's own, also the draw that Pgx calls after many moves.
 
 With `opponent="random"` the moves of all players but the first are random legal ones, whatever their actions: the returns of
-two players add up to 0, and say nothing of how well policies play that play each other.
+two players add up to 0, and say nothing of how well policies play that play each other. With `opponent="greedy"` they look two
+moves ahead, in the games that have few moves and hide nothing.
 """
 
 import functools
@@ -30,7 +31,8 @@ from rollax.spaces import Box, Dict, Discrete
 with silenced(), jax.ensure_compile_time_eval():
     import pgx as suite
 
-OPPONENTS = ("agents", "random")
+OPPONENTS = ("agents", "random", "greedy")
+OPEN = ("connect_four", "go_9x9", "othello", "tic_tac_toe")  # less than a hundred moves, and all players see all
 CHOICES = {"opponent": OPPONENTS}
 _ARGUMENTS = {"opponent": "agents"}
 # The most moves of a game, where there is a bound.
@@ -76,8 +78,10 @@ class Pgx(eqx.Module):
         move_key, chance_key = jax.random.split(key)
         turn, number = state.current_player, state.legal_action_mask.shape[0]
         move = jnp.minimum(jnp.asarray(action, jnp.int32)[turn], number - 1)
-        if self.opponent == "random":
-            drawn = jax.random.categorical(move_key, jnp.where(state.legal_action_mask, 0.0, -jnp.inf))
+        if self.opponent != "agents":
+            wanted = self._worth(state, chance_key) if self.opponent == "greedy" else jnp.zeros(number)
+            wanted = jnp.where(state.legal_action_mask, wanted, -jnp.inf)
+            drawn = jax.random.categorical(move_key, jnp.where(wanted == jnp.max(wanted), 0.0, -jnp.inf))
             move = jnp.where(turn == 0, move, drawn)
         after = with_types(_step(self.dynamics, state, move, chance_key), self.state_types)
         return Transition(
@@ -88,6 +92,18 @@ class Pgx(eqx.Module):
             truncated=jnp.zeros(self.num_agents, bool),
             info={},
         )
+
+    def _worth(self, state: Any, key: jax.Array) -> jax.Array:
+        """Of each move `[N]`: 1 if it wins at once, -1 if a reply to it does, 0 otherwise."""
+        player, moves = state.current_player, jnp.arange(state.legal_action_mask.shape[0])
+
+        def following(state: Any) -> Any:
+            return jax.vmap(lambda move: self.dynamics.step(state, move, key))(moves)
+
+        after = following(state)
+        replies = jax.vmap(following)(after)
+        is_lost = after.legal_action_mask & (replies.rewards[..., player] < 0) & ~after.terminated[:, None]
+        return jnp.where(after.rewards[:, player] > 0, 1.0, -1.0 * jnp.any(is_lost, axis=1))
 
     def _observation(self, state: Any) -> dict[str, jax.Array]:
         players = jnp.arange(self.num_agents)
@@ -136,9 +152,13 @@ def wrapped(id: str, dynamics: Any, opponent: str) -> Pgx:
 
 
 def _assembled(id: str, dynamics: Any, opponent: str, most_moves: int | None) -> Pgx:
-    """The environment around a game of the suite's. Raises UsageError for an opponent that there is none."""
+    """The environment around a game of the suite's. Raises UsageError for an opponent that this game does not have."""
     if opponent not in OPPONENTS:
         raise UsageError(f"{id}: opponent ({opponent!r}) must be one of {', '.join(OPPONENTS)}.")
+    if opponent == "greedy" and dynamics.id not in OPEN:
+        raise UsageError(
+            f"{id}: opponent greedy is there for {', '.join(OPEN)} alone: other games hide something or take long."
+        )
     with jax.debug_key_reuse(False):
         after, seen = _example(dynamics)
     actions = after.legal_action_mask.shape[0] + 1
