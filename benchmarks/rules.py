@@ -44,9 +44,9 @@ def returns(env: Any, rule: Rule, episodes: int) -> np.ndarray:
         key, state, obs, _, total = carry
         key, choice_key, step_key = jax.random.split(key, 3)
         actions = jnp.arange(env.action_space.n)
-        worth = jax.vmap(lambda action: rule(obs, env.step(step_key, state, action)))(actions)
-        worth = jnp.where(obs["action_mask"], worth, -jnp.inf)
-        action = jax.random.categorical(choice_key, jnp.where(worth == worth.max(), 0.0, -jnp.inf))
+        value = jax.vmap(lambda action: rule(obs, env.step(step_key, state, action)))(actions)
+        value = jnp.where(obs["action_mask"], value, -jnp.inf)
+        action = jax.random.categorical(choice_key, jnp.where(value == value.max(), 0.0, -jnp.inf))
         after = env.step(step_key, state, action)
         return key, after.state, after.obs, after.terminated | after.truncated, total + after.reward
 

@@ -55,8 +55,8 @@ PERFECT: dict[str, Callable[[Any], Play]] = {
 @pytest.mark.parametrize("decks", [1, 3])
 @pytest.mark.parametrize("name", PERFECT)
 def test_perfect_memory_has_return_1(name: str, decks: int) -> None:
-    for kind in ("colors", "suits", "ranks") if name == "count-recall" else (None,):
-        env = make(f"memory/{name}", decks=decks, **({} if kind is None else {"kind": kind}))
+    for deck_type in ("colors", "suits", "ranks") if name == "count-recall" else (None,):
+        env = make(f"memory/{name}", decks=decks, **({} if deck_type is None else {"deck_type": deck_type}))
         rewards, ends, _ = played(env, PERFECT[name](env), episodes=3)
         np.testing.assert_allclose(rewards.sum(axis=1), 1.0, rtol=1e-5)
         np.testing.assert_array_equal(ends, np.arange(env.time_limit) == env.time_limit - 1 + np.zeros((3, 1)))
@@ -126,8 +126,8 @@ def test_wrong_arguments() -> None:
     for name in GAMES:
         with pytest.raises(UsageError, match=r"decks \(0\) must be at least 1"):
             make(f"memory/{name}", decks=0)
-    with pytest.raises(UsageError, match="kind"):
-        make("memory/count-recall", kind="aces")
+    with pytest.raises(UsageError, match="deck_type"):
+        make("memory/count-recall", deck_type="aces")
 
 
 def test_pictures_show_what_has_been_dealt() -> None:

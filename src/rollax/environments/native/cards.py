@@ -16,7 +16,7 @@ from rollax.errors import UsageError
 from rollax.spaces import Discrete, MultiDiscrete
 
 DECK = 52
-KINDS = {"colors": 2, "suits": 4, "ranks": 13}
+DECK_TYPES = {"colors": 2, "suits": 4, "ranks": 13}
 
 
 class Deal(NamedTuple):
@@ -124,33 +124,33 @@ class Autoencode(CardGame):
 
 
 class CountRecall(CardGame):
-    """A card is dealt and a kind asked for: how many of it were dealt until now? (POPGym's CountRecall.)
+    """A card is dealt and a symbol asked for: how many of it were dealt until now? (POPGym's CountRecall.)
 
-    The observation is [dealt, asked for], both from shuffled decks of their own. The cards are told apart by `kind`: colors
+    The observation is [dealt, asked for], both from shuffled decks of their own. Cards are told apart by `deck_type`: colors
     (2), suits (4) or ranks (13). POPGym's easy task has one deck of colors, the medium one two of suits, the hard one four of
     ranks. Each of the 52 decks - 1 steps gives 1 / (52 decks - 1) if the action is the right number, or else the negative of
     it; a perfect memory has the return 1.
     """
 
-    kind: Literal["colors", "suits", "ranks"] = eqx.field(static=True, default="colors")
+    deck_type: Literal["colors", "suits", "ranks"] = eqx.field(static=True, default="colors")
 
     name = "memory/count-recall"
 
     def __check_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"{self.name}: kind ({self.kind}) must be one of {', '.join(KINDS)}.")
+        if self.deck_type not in DECK_TYPES:
+            raise UsageError(f"{self.name}: deck_type ({self.deck_type}) must be one of {', '.join(DECK_TYPES)}.")
 
     @property
     def observation_space(self) -> MultiDiscrete:
-        return MultiDiscrete((KINDS[self.kind], KINDS[self.kind]))
+        return MultiDiscrete((DECK_TYPES[self.deck_type], DECK_TYPES[self.deck_type]))
 
     @property
     def action_space(self) -> Discrete:
-        return Discrete(self.num_cards // KINDS[self.kind] + 1)
+        return Discrete(self.num_cards // DECK_TYPES[self.deck_type] + 1)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """Two shuffled decks and the first card of each, int32 [2]."""
-        cards, asked = (shuffled(key, self.decks, KINDS[self.kind]) for key in jax.random.split(key))
+        cards, asked = (shuffled(key, self.decks, DECK_TYPES[self.deck_type]) for key in jax.random.split(key))
         return Queries(cards, jnp.zeros((), jnp.int32), asked), jnp.stack([cards[0], asked[0]])
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:

@@ -77,7 +77,7 @@ ABOUT = {
     "memory/repeat-previous": "repeat the symbol that was seen some steps ago",
     "memory/repeat-first": "cards are dealt: say the suit of the first",
     "memory/autoencode": "cards are shown, then asked for from the last one back",
-    "memory/count-recall": "cards are dealt: how many of a kind were there until now?",
+    "memory/count-recall": "cards are dealt: how many like that were there until now?",
     "memory/higher-lower": "is the next card of the deck higher or lower?",
     "memory/*": "gymnax's environment of that name with positions alone: velocities have to be remembered",
     "hunting/2-players": "a prey flees from a predator on the unit square",

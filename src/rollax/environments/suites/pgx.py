@@ -79,9 +79,9 @@ class Pgx(eqx.Module):
         turn, number = state.current_player, state.legal_action_mask.shape[0]
         move = jnp.minimum(jnp.asarray(action, jnp.int32)[turn], number - 1)
         if self.opponent != "agents":
-            wanted = self._worth(state, chance_key) if self.opponent == "greedy" else jnp.zeros(number)
-            wanted = jnp.where(state.legal_action_mask, wanted, -jnp.inf)
-            drawn = jax.random.categorical(move_key, jnp.where(wanted == jnp.max(wanted), 0.0, -jnp.inf))
+            values = self._move_values(state, chance_key) if self.opponent == "greedy" else jnp.zeros(number)
+            values = jnp.where(state.legal_action_mask, values, -jnp.inf)
+            drawn = jax.random.categorical(move_key, jnp.where(values == jnp.max(values), 0.0, -jnp.inf))
             move = jnp.where(turn == 0, move, drawn)
         after = with_types(_step(self.dynamics, state, move, chance_key), self.state_types)
         return Transition(
@@ -93,7 +93,7 @@ class Pgx(eqx.Module):
             info={},
         )
 
-    def _worth(self, state: Any, key: jax.Array) -> jax.Array:
+    def _move_values(self, state: Any, key: jax.Array) -> jax.Array:
         """Of each move `[N]`: 1 if it wins at once, -1 if a reply to it does, 0 otherwise."""
         player, moves = state.current_player, jnp.arange(state.legal_action_mask.shape[0])
 
