@@ -87,11 +87,11 @@ def test_no_file_of_another_is_replaced(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("episode.webm", r"must end in .gif or .mp4, or for brax in .html"),
+        ("episode.webm", r"must end in .gif or .mp4, or for brax and Playground in .html"),
         ("episode", "must end in"),
         ("folder.gif", "is a folder"),
         ("file/episode.gif", "is no folder that you may write to"),
-        ("page.html", "gymnax/CartPole-v1 has no page in HTML, only brax's"),
+        ("page.html", "gymnax/CartPole-v1 has no page in HTML, as brax and Playground have"),
         ("x" * 300 + ".gif", "too long"),
     ],
 )

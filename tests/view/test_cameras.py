@@ -1,19 +1,19 @@
 """Views hold still: one for an episode, or a smooth path along the ground."""
 
-import base64
 import json
 import re
-import zlib
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 import rollax
-from rollax.view import agents, bodies, draw
+from rollax.view import agents, bodies, bodies_page, draw
 from rollax.view.following import followed
 from rollax.view.scene import HEIGHT, WIDTH, framing
+from view.browser import needs_browser, opened
 
 SIDE = np.asarray([[1.0, 0.0], [0.0, 0.0]])
 ROOM = np.asarray([0.8, 0.5])
@@ -94,7 +94,48 @@ def test_a_page_has_every_state_and_the_time_between_them(hopper):
     drawing = draw.drawing_of(environment)
     for fps, seconds in ((None, 2 * environment.dynamics.dt), (10, 0.1)):
         page = drawing.page(environment, states, fps, 2)
-        packed = re.search(r'var system = "([^"]+)"', page)[1]
-        system = json.loads(zlib.decompress(base64.b64decode(packed)))
-        xs = [each["pos"][0][0] for each in system["states"]["x"]]
-        assert np.allclose(np.diff(xs), 1.0) and system["opt"]["timestep"] == pytest.approx(seconds)
+        scene = json.loads(re.search(r'id="data">(.+?)</script>', page)[1])
+        xs = [frame[0][0] for frame in scene["frames"]]
+        assert np.allclose(np.diff(xs), 1.0) and scene["seconds"] == pytest.approx(seconds)
+        assert scene["steps"] == [0, 2, 4] and len(scene["targets"]) == 3
+        assert not re.search(r"https?://", page), "the page loads nothing"
+
+
+def test_the_shapes_of_a_page_are_those_of_the_bodies(hopper):
+    """Where the rods of a picture end, seen from the side, there the rods of the page end."""
+    environment, state, _ = hopper
+    model, places, turns = bodies.poses(environment, state)
+    expected = [rod for _, *rod in bodies.rods(model, places, turns, bodies.SIDE)]
+    shapes = bodies_page.shapes(model)
+    assert len(shapes) == len(expected) > 3
+    for shape, (start, end, radius, color) in zip(shapes, expected, strict=True):
+        ends = [places[shape["body"]] + bodies.rotated(turns[shape["body"]], np.asarray(point)) for point in shape["points"]]
+        np.testing.assert_allclose([bodies.SIDE @ point for point in ends], [start, end], atol=2e-3)
+        assert (shape["radius"], shape["color"]) == (radius, "#{:02x}{:02x}{:02x}".format(*color))
+
+
+def test_a_box_has_its_eight_corners():
+    mujoco = pytest.importorskip("mujoco")
+    body = '<body><freejoint/><geom type="box" size=".1 .2 .3" pos="1 0 0" euler="0 0 90"/></body>'
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
+    (shape,) = bodies_page.shapes(model)
+    assert shape["body"] == 0 and "radius" not in shape
+    corners = np.asarray(shape["points"])
+    np.testing.assert_allclose(corners.max(axis=0), [1.2, 0.1, 0.3], atol=1e-4)
+    np.testing.assert_allclose(corners.min(axis=0), [0.8, -0.1, -0.3], atol=1e-4)
+
+
+@needs_browser
+def test_a_browser_moves_the_bodies(hopper, tmp_path):
+    """Without any network, and without a word in the console."""
+    environment, state, _ = hopper
+    path = tmp_path / "page.html"
+    path.write_text(draw.drawing_of(environment).page(environment, [body_at(state, 0.1 * i) for i in range(20)], 10, 1))
+    assert re.search(r"step 0, 0\.00 s</output>", opened(path, tmp_path, 3000).stdout)
+    pictures = []
+    for name, budget in (("early.png", 100), ("late.png", 1500)):
+        opened(path, tmp_path, budget, tmp_path / name)
+        pictures.append(np.asarray(Image.open(tmp_path / name).convert("RGB"))[:500])
+    for _, _, color in bodies.solids(bodies.poses(environment, state)[0]):
+        assert all((picture == color).all(axis=-1).sum() > 100 for picture in pictures)
+    assert (pictures[0] != pictures[1]).any(), "the bodies have moved"

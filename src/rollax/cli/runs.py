@@ -207,8 +207,8 @@ class Render:
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
     out: Path | None = None
-    """File to write: .gif, .mp4 (pip install "rollax[video]"), for brax also .html; .png of a sheet; default: a GIF, or the
-    sheet, in the run's figures/."""
+    """File to write: .gif, .mp4 (pip install "rollax[video]"), for brax and Playground .html; .png of a sheet;
+    default: a GIF, or the sheet, in the run's figures/."""
     checkpoint: str | None = None
     """last, best, the step of a checkpoint, or all of them in turn; default: best where one was evaluated, else last (elites of
     an archive: last)."""

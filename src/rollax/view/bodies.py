@@ -7,45 +7,45 @@ import numpy as np
 from PIL import Image
 
 from rollax.view.following import followed
-from rollax.view.scene import BLUE, BROWN, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, RED, WIDTH, Scene
+from rollax.view.scene import BLUE, BROWN, GREEN, GREY, HEIGHT, INK, LIGHT, ORANGE, RED, WIDTH, Color, Scene
 
-_SPHERE, _CAPSULE, _CYLINDER, _BOX = 2, 3, 5, 6  # of mujoco.mjtGeom; 4 is an ellipsoid
-_SIDE = np.asarray([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # rows: which direction of the world is right, and which is up
-_ABOVE = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-_OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
+_SPHERE, _CAPSULE, _CYLINDER, BOX = 2, 3, 5, 6  # of mujoco.mjtGeom; 4 is an ellipsoid
+SIDE = np.asarray([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # rows: which direction of the world is right, and which is up
+ABOVE = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+OBLIQUE = np.asarray([[0.94, 0.34, 0.0], [-0.17, 0.47, 0.87]])
 
 SQUARES = (240, 240, 240)  # of the ground, on white
 
 # Of each world: the direction of sight, the width of the picture in metres, how far beneath the middle of the picture the
 # ground is where one looks at it, in shares of its height, and whether the picture follows the first body.
 _VIEWS = {
-    "ant": (_OBLIQUE, 5.0, 0.12, True),
-    "halfcheetah": (_SIDE, 4.0, 0.38, True),
-    "hopper": (_SIDE, 3.6, 0.38, True),
-    "humanoid": (_OBLIQUE, 4.6, 0.25, True),
-    "humanoidstandup": (_OBLIQUE, 4.6, 0.25, True),
-    "inverted_pendulum": (_SIDE, 2.6, 0.12, False),
-    "inverted_double_pendulum": (_SIDE, 4.0, 0.12, False),
-    "pusher": (_ABOVE, 2.4, 0.0, False),
-    "reacher": (_ABOVE, 0.7, 0.0, False),
-    "swimmer": (_ABOVE, 5.0, 0.0, True),
-    "walker2d": (_SIDE, 3.6, 0.38, True),
+    "ant": (OBLIQUE, 5.0, 0.12, True),
+    "halfcheetah": (SIDE, 4.0, 0.38, True),
+    "hopper": (SIDE, 3.6, 0.38, True),
+    "humanoid": (OBLIQUE, 4.6, 0.25, True),
+    "humanoidstandup": (OBLIQUE, 4.6, 0.25, True),
+    "inverted_pendulum": (SIDE, 2.6, 0.12, False),
+    "inverted_double_pendulum": (SIDE, 4.0, 0.12, False),
+    "pusher": (ABOVE, 2.4, 0.0, False),
+    "reacher": (ABOVE, 0.7, 0.0, False),
+    "swimmer": (ABOVE, 5.0, 0.0, True),
+    "walker2d": (SIDE, 3.6, 0.38, True),
 }
 # Of Playground, by the beginning of a task's name.
 _PLAYGROUND = {
-    "Acrobot": (_SIDE, 8.0, -0.3, False),
-    "BallInCup": (_SIDE, 1.4, 0.2, False),
-    "Cartpole": (_SIDE, 5.0, 0.0, False),
-    "Cheetah": (_SIDE, 4.0, 0.38, True),
-    "Finger": (_SIDE, 1.2, -0.3, False),
-    "Fish": (_ABOVE, 1.4, 0.0, False),
-    "Hopper": (_SIDE, 3.6, 0.38, True),
-    "Humanoid": (_OBLIQUE, 4.6, 0.25, True),
-    "Pendulum": (_SIDE, 2.4, 0.0, False),
-    "PointMass": (_ABOVE, 0.8, 0.0, False),
-    "Reacher": (_ABOVE, 0.7, 0.0, False),
-    "Swimmer": (_ABOVE, 5.0, 0.0, True),
-    "Walker": (_SIDE, 3.6, 0.38, True),
+    "Acrobot": (SIDE, 8.0, -0.3, False),
+    "BallInCup": (SIDE, 1.4, 0.2, False),
+    "Cartpole": (SIDE, 5.0, 0.0, False),
+    "Cheetah": (SIDE, 4.0, 0.38, True),
+    "Finger": (SIDE, 1.2, -0.3, False),
+    "Fish": (ABOVE, 1.4, 0.0, False),
+    "Hopper": (SIDE, 3.6, 0.38, True),
+    "Humanoid": (OBLIQUE, 4.6, 0.25, True),
+    "Pendulum": (SIDE, 2.4, 0.0, False),
+    "PointMass": (ABOVE, 0.8, 0.0, False),
+    "Reacher": (ABOVE, 0.7, 0.0, False),
+    "Swimmer": (ABOVE, 5.0, 0.0, True),
+    "Walker": (SIDE, 3.6, 0.38, True),
 }
 _COLORS = (BLUE, ORANGE, (86, 180, 233), RED, (204, 121, 167), BROWN)
 _MARKED = {"target": GREEN, "goal": GREEN, "ball": RED, "object": RED, "fingertip": INK}
@@ -55,14 +55,14 @@ def drawn(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.I
     """Every body in a color of its own, the nearest in front, and the ground in stripes or squares of a metre, which show how
     it moves. `camera`: the place on the ground `[2]` in the middle of the picture."""
     place = cameras(environment, [state])[0] if camera is None else np.asarray(camera)
-    view, across, below, follows = _view(environment)
-    model, places, turns = _poses(environment, state)
+    view, across, below, follows = view_of(environment)
+    model, places, turns = poses(environment, state)
     # The ground stays where it is in the picture; only falls and jumps move a body up and down.
     middle = view[:, :2] @ place + np.asarray([0.0, below * across * HEIGHT / WIDTH])
     scene = Scene(WIDTH / across, (float(middle[0]), float(middle[1])))
-    if follows or view is _ABOVE:
+    if follows or view is ABOVE:
         _ground(scene, view, place, across)
-    for _, start, end, radius, color in sorted(_rods(model, places, turns, view), key=lambda rod: rod[0]):
+    for _, start, end, radius, color in sorted(rods(model, places, turns, view), key=lambda rod: rod[0]):
         if np.allclose(start, end):
             scene.disc(start, radius, color)
         else:
@@ -72,31 +72,21 @@ def drawn(environment: Any, state: Any, obs: Any, camera: Any = None) -> Image.I
 
 def cameras(environment: Any, states: list[Any]) -> list[np.ndarray]:
     """The places on the ground `[2]` to look at: one for all states where the body does not go far, else a smooth path."""
-    view, across, _, follows = _view(environment)
+    view, across, _, follows = view_of(environment)
     if not follows:
         return [np.zeros(2)] * len(states)
-    path = np.asarray([_poses(environment, state)[1][0, :2] for state in states], float)
-    if view is _SIDE:
+    path = np.asarray([poses(environment, state)[1][0, :2] for state in states], float)
+    if view is SIDE:
         path = path * np.asarray([1.0, 0.0])
     return list(followed(path, view[:, :2], across * np.asarray([0.22, 0.12 * HEIGHT / WIDTH])))
 
 
-def page(environment: Any, states: list[Any], fps: int | None, stride: int) -> str:
-    """brax's own viewer with every `stride`-th state, by default as fast as time went by. It loads its program from the
-    network when it is opened."""
-    from brax.io import html
-
-    seconds = environment.dynamics.dt * stride if fps is None else 1 / fps
-    system = environment.dynamics.sys.tree_replace({"opt.timestep": float(seconds)})
-    return html.render(system, [state.raw.pipeline_state for state in states], height="100vh", colab=False)
-
-
-def _view(environment: Any) -> tuple[np.ndarray, float, float, bool]:
+def view_of(environment: Any) -> tuple[np.ndarray, float, float, bool]:
     name = environment.name.split("/")[1]
     return _VIEWS.get(name) or next(view for start, view in _PLAYGROUND.items() if name.startswith(start))
 
 
-def _poses(environment: Any, state: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+def poses(environment: Any, state: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """MuJoCo's model, and where bodies are and how they are turned: `[bodies, 3]`, `[bodies, 4]`, without the world."""
     if environment.name.startswith("playground/"):
         model, found = environment.dynamics.mj_model, (state.raw.data.xpos[1:], state.raw.data.xquat[1:])
@@ -110,9 +100,9 @@ def _poses(environment: Any, state: Any) -> tuple[Any, np.ndarray, np.ndarray]:
 def _ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) -> None:
     """Stripes under a line from the side, else squares as of a chessboard: a metre wide, in small pictures a tenth of one."""
     size = 1.0 if across > 2 else 0.1
-    reach = math.ceil(across / size) * (2 if view is _OBLIQUE else 1)  # what lies far behind is seen in little height
+    reach = math.ceil(across / size) * (2 if view is OBLIQUE else 1)  # what lies far behind is seen in little height
     first_x, first_y = (round(float(value) / size) for value in place)
-    if view is _SIDE:
+    if view is SIDE:
         for x in range(first_x - reach, first_x + reach + 1):
             scene.box((x + 0.5) * size, -0.02 * across, size, 0.04 * across, GREY if x % 2 else LIGHT)
         scene.line([((first_x - reach) * size, 0.0), ((first_x + reach) * size, 0.0)], INK, 1)
@@ -124,26 +114,32 @@ def _ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) ->
                 scene.polygon([(size * view[:, :2] @ corner).tolist() for corner in corners], SQUARES)
 
 
-def _rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -> list[Any]:
+def rods(model: Any, places: np.ndarray, turns: np.ndarray, view: np.ndarray) -> list[Any]:
     """(nearness, start, end, radius, color) of every sphere and capsule, ends in the coordinates of the picture."""
     towards = np.cross(view[0], view[1])  # the viewer
     found = []
-    for index in range(model.ngeom):
-        geom = model.geom(index)
-        if int(geom.type[0]) < _SPHERE or int(geom.type[0]) > _BOX:  # planes, fields of heights and meshes
-            continue
-        body = int(geom.bodyid[0])
+    for geom, body, color in solids(model):
         place, turn = (places[body - 1], turns[body - 1]) if body else (np.zeros(3), np.asarray([1.0, 0.0, 0.0, 0.0]))
-        along, half, radius = _rod(int(geom.type[0]), np.asarray(geom.size, float))
-        middle = place + _rotated(turn, geom.pos)
-        axis = half * _rotated(turn, _rotated(geom.quat, along))
-        name = str(geom.name) if geom.name in _MARKED else str(model.body(body).name)
-        color = _MARKED.get(name, _COLORS[(body - 1) % len(_COLORS)] if body else GREY)
+        along, half, radius = rod(int(geom.type[0]), np.asarray(geom.size, float))
+        middle = place + rotated(turn, geom.pos)
+        axis = half * rotated(turn, rotated(geom.quat, along))
         found.append((float(towards @ middle), view @ (middle - axis), view @ (middle + axis), radius, color))
     return found
 
 
-def _rod(kind: int, size: np.ndarray) -> tuple[np.ndarray, float, float]:
+def solids(model: Any) -> list[tuple[Any, int, Color]]:
+    """What can be drawn, with the number of its body (0 is the world) and a color: no planes, fields of heights or meshes."""
+    found = []
+    for index in range(model.ngeom):
+        geom = model.geom(index)
+        if _SPHERE <= int(geom.type[0]) <= BOX:
+            body = int(geom.bodyid[0])
+            name = str(geom.name) if geom.name in _MARKED else str(model.body(body).name)
+            found.append((geom, body, _MARKED.get(name, _COLORS[(body - 1) % len(_COLORS)] if body else GREY)))
+    return found
+
+
+def rod(kind: int, size: np.ndarray) -> tuple[np.ndarray, float, float]:
     """The axis, half the length between the ends, and the radius of a rod that looks like the body."""
     if kind in (_SPHERE, _CAPSULE, _CYLINDER):
         return np.asarray([0.0, 0.0, 1.0]), 0.0 if kind == _SPHERE else float(size[1]), float(size[0])
@@ -151,7 +147,7 @@ def _rod(kind: int, size: np.ndarray) -> tuple[np.ndarray, float, float]:
     return np.eye(3)[longest], float(size[longest]) - radius, radius
 
 
-def _rotated(turn: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def rotated(turn: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """A vector turned by a quaternion (w, x, y, z)."""
     across = 2 * np.cross(turn[1:], vector)
     return vector + turn[0] * across + np.cross(turn[1:], across)

@@ -94,14 +94,14 @@ def document(title: str, subtitle: str, sections: Iterable[Section], notes: Sequ
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f'<meta name="generator" content="rollax {text(__version__)}">',
-        f"<title>{text(title)}</title>\n<style>\n{_file('page.css')}</style>\n</head>\n<body>",
+        f"<title>{text(title)}</title>\n<style>\n{resource('page.css')}</style>\n</head>\n<body>",
         f'<header><h1>{text(title)}</h1><p class="subtitle">{text(subtitle)}</p></header>',
         f"<nav>{links}</nav>{told}",
         "<noscript><p>The charts of this page need JavaScript, which is part of the page.</p></noscript>",
         *bodies,
         f"<footer>Made by rollax {text(__version__)}. The page is one file and loads nothing from elsewhere.</footer>",
-        f'<script type="application/json" id="data">{_json({"template": TEMPLATE, "charts": drawn})}</script>',
-        f"<script>{_inert(plotly())}</script>\n<script>\n{_inert(_file('page.js'))}</script>\n</body>\n</html>\n",
+        f'<script type="application/json" id="data">{as_json({"template": TEMPLATE, "charts": drawn})}</script>',
+        f"<script>{inert(plotly())}</script>\n<script>\n{inert(resource('page.js'))}</script>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
 
@@ -135,17 +135,17 @@ def _figure(name: str, chart: Chart) -> str:
     return f'<figure class="{kind}">{words}<div id="{name}" style="height:{chart.height}px"></div></figure>'
 
 
-def _file(name: str) -> str:
+def resource(name: str) -> str:
     return importlib.resources.files("rollax.view").joinpath(name).read_text(encoding="utf-8")
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
     """JSON in which nothing ends the element that it is in."""
     found = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return found.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _inert(script: str) -> str:
+def inert(script: str) -> str:
     """A script that does not end the element that it is in."""
     return script.replace("</script", "<\\/script")
 

@@ -47,11 +47,12 @@ def render(
     """Plays episodes with a run's policy and returns the animation, `figures/episode.gif` in the run unless `out` is given; of
     an elite its name says which, as in `episode-cell-3-4.gif`.
 
-    `out` ends in .gif, .mp4 (with the package imageio-ffmpeg), or, for brax, .html. `checkpoint`: "last", "best", a step, or
-    "all": every checkpoint in turn from the same start (`figures/learning.gif`); by default the best, or the last where none
-    was evaluated or an elite is asked for. An episode of more than `max_frames / episodes` steps shows every second one, every
-    fourth, ..., and says so in the picture. `fps`: frames in a second; by default what suits the environment. `member`,
-    `environment`, `network`: as for `load`; `descriptor`, `cell`: as for `Policy.elite`; `tell` is called with the warnings of
+    `out` ends in .gif, .mp4 (with the package imageio-ffmpeg), or, for brax and MuJoCo Playground, .html. `checkpoint`:
+    "last", "best", a step, or "all": every checkpoint in turn from the same start (`figures/learning.gif`); by default the
+    best, or the last where none was evaluated or an elite is asked for. An episode of more than `max_frames / episodes` steps
+    shows every second one, every fourth, ..., and says so in the picture. `fps`: frames in a second; by default what suits
+    the environment. `member`, `environment`, `network`: as for `load`; `descriptor`, `cell`: as for `Policy.elite`; `tell` is
+    called with the warnings of
     `load`, `say` with what is played.
 
     Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out` has another
@@ -82,7 +83,7 @@ def render(
         say("the run is still being written: later checkpoints may be better")
     plays = play_all(policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies))))
     shown = Shown(policies, plays, titles_of(folder, policies))
-    return write(target, content_of(target.suffix.lower(), shown, drawing, fps, tell, say), ": choose another --out")
+    return write(target, content_of(target.suffix.lower(), shown, drawing, fps, tell), ": choose another --out")
 
 
 class Shown(NamedTuple):
@@ -111,7 +112,7 @@ def check_target(target: Path, is_given: bool) -> None:
     """
     suffix = target.suffix.lower()
     if suffix not in (*animation.SUFFIXES, PAGE):
-        raise UsageError(f"--out ({target}) must end in .gif or .mp4, or for brax in .html")
+        raise UsageError(f"--out ({target}) must end in .gif or .mp4, or for brax and Playground in .html")
     check_path("--out", target)
     if suffix == ".mp4":
         animation.ffmpeg()
@@ -139,7 +140,7 @@ def check_kind(suffix: str, policies: list[Policy], drawing: draw.Drawing) -> No
     name = policies[0].environment.name
     if drawing.page is None:
         text = ", and --text shows it in the terminal" if drawing.text else ""
-        raise UsageError(f"{name} has no page in HTML, only brax's environments have: choose an --out in .gif or .mp4{text}")
+        raise UsageError(f"{name} has no page in HTML, as brax and Playground have: choose an --out in .gif or .mp4{text}")
     if len(policies) > 1:
         raise UsageError("--checkpoint all makes a .gif or .mp4: a page in HTML has no place for what each checkpoint is")
 
@@ -214,14 +215,12 @@ def content_of(
     drawing: draw.Drawing,
     fps: int | None,
     tell: Callable[[str], object],
-    say: Callable[[str], object],
 ) -> bytes:
     """The content of the file."""
     environment, plays = shown.policies[0].environment, [play for each in shown.plays for play in each]
     if suffix == PAGE:
         assert drawing.page is not None
         states = [frame.state for play in plays for frame in play.frames]
-        say("when the page is opened, it loads brax's viewer from the network (unpkg.com and cdn.jsdelivr.net)")
         return f"{drawing.page(environment, states, fps, plays[0].stride)}\n<!-- {animation.MARK.decode()} -->\n".encode()
     if suffix == ".gif" and (fps or 0) > MOST_FPS:
         tell(f"a GIF shows {MOST_FPS} frames in a second at most, so --fps {fps} is {MOST_FPS}: an .mp4 has no such limit")
