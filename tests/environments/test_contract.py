@@ -33,6 +33,10 @@ OTHERS = ("xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "pg
 STEPS = {
     "jumanji/Game2048-v1": 300,
     "jumanji/JobShop-v0": 400,
+    "memory/autoencode": 110,
+    "memory/count-recall": 60,
+    "memory/higher-lower": 60,
+    "memory/repeat-first": 60,
     "pgx/animal_shogi": 260,
     "pgx/backgammon": 1000,
     "pgx/chess": 520,

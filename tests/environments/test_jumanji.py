@@ -50,6 +50,15 @@ def test_it_is_the_suites_own_dynamics() -> None:
     assert env.time_limit == 4000
 
 
+def test_a_tour_begins_nowhere() -> None:
+    """The suite's position is -1 there, which its specification leaves out."""
+    env = make("jumanji/TSP-v1")
+    state, obs = env.reset(KEY(0))
+    assert env.observation_space.spaces["position"] == Discrete(21) and int(state.raw.position) == -1
+    after = env.step(KEY(1), state, 4)
+    assert [int(each["position"]) for each in (obs, after.obs)] == [0, 5]
+
+
 def test_time_truncates_and_a_bite_terminates() -> None:
     """The suite has discount 0 for both. Who bites the wall at the last step has bitten it."""
     env, suite = make("jumanji/Snake-v1", time_limit=1), jumanji.make("Snake-v1", time_limit=1)

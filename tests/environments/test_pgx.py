@@ -17,6 +17,7 @@ from rollax.environments import make
 from rollax.environments.registry import evaluation_arguments
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UsageError
+from rollax.host.settings import RunOptions, make_spec
 from rollax.spaces import Discrete
 from rollax.view.draw import drawing_of
 
@@ -133,6 +134,13 @@ def test_a_greedy_opponent_wins_or_stops_a_win(before: tuple[int, ...], answers:
 def test_a_greedy_opponent_where_all_is_seen_alone() -> None:
     with pytest.raises(UsageError, match="opponent greedy is there for connect_four, go_9x9"):
         make("pgx/kuhn_poker", opponent="greedy")
+
+
+def test_the_best_checkpoint_is_best_for_the_player_that_evaluations_are_of() -> None:
+    spec = make_spec("ppo", "pgx/tic_tac_toe", {}, None, None, RunOptions(), {})
+    assert spec.options.best_metric == "return_player_0" and spec.eval_arguments["opponent"] == "random"
+    other = make_spec("ppo", "pgx/tic_tac_toe", {}, None, None, RunOptions(best_metric="length_mean"), {})
+    assert other.options.best_metric == "length_mean"
 
 
 def test_every_game_of_the_suite_is_offered_or_explained() -> None:

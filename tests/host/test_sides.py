@@ -5,6 +5,7 @@ import pytest
 
 from host.runs import Script, metrics
 from rollax.host.evaluation import SUMMARY, in_training, of_types, returned, sides
+from rollax.host.listing import of_run
 from rollax.host.statistics import summarize
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
@@ -73,7 +74,8 @@ def test_a_run(train, best):
     assert len(evaluated) == 2 and all("return prey" in line and "predator" in line for line in evaluated)
     warned = [line for line in show.lines if "is 0 whatever is learnt" in line]
     assert len(warned) == (best == "return_mean") and all("--best-metric return_prey" in line for line in warned)
-    summary = result.summary()
+    summary, listed = result.summary(), of_run(result.folder)
+    assert listed["best_metric"] == best and (listed["best"] is None) == (best == "return_mean")
     assert (result.best is None) == (best == "return_mean")
     assert all({"prey", "predator"} < set(figures) and "return" not in figures for figures in bar) and bar
     for line in metrics(result.folder):

@@ -90,6 +90,12 @@ def evaluation_arguments(id: str) -> dict[str, Any]:
     return dict(SUITES[suite].evaluation) if suite in SUITES and name in SUITES[suite].names else {}
 
 
+def best_metric(id: str) -> str:
+    """The number of an evaluation that the best checkpoint is best by, unless a run says otherwise."""
+    suite, _, name = id.partition("/")
+    return SUITES[suite].best_metric if suite in SUITES and name in SUITES[suite].names else "return_mean"
+
+
 def resolve_arguments(id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with paths made absolute, so that they mean the same in another folder. It may import the suite."""
     resolve = _optional(id, "resolve_arguments") if arguments else None

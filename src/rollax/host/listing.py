@@ -6,6 +6,7 @@ from typing import Any
 
 from rollax.errors import UsageError
 from rollax.host import run_folder
+from rollax.host.evaluation import tells_nothing
 from rollax.host.logging import read_metrics
 from rollax.host.run_folder import CONFIG, METRICS
 
@@ -27,7 +28,8 @@ def of_run(folder: Path) -> dict[str, Any]:
     end = spec.total_updates * spec.config.steps_per_update
     steps = max((line["step"] for line in lines), default=0)
     name, sign = spec.options.best_metric, 1 if spec.options.best_mode == "max" else -1
-    found = [(line.get(name), line["step"]) for line in lines if line.get("event") == "evaluation"]
+    evaluations = [line for line in lines if line.get("event") == "evaluation"]
+    found = [(None if _is_zero_sum(name, line) else line.get(name), line["step"]) for line in evaluations]
     known = [(sign * value, step) for value, step in found if isinstance(value, int | float) and math.isfinite(value)]
     best, best_step = max(known, default=(None, None))
     is_evaluated = any(step >= end for _, step in found)
@@ -44,3 +46,8 @@ def of_run(folder: Path) -> dict[str, Any]:
         "status": "running" if run_folder.is_held(folder) else "done" if steps >= end and is_evaluated else "stopped",
         "changed": changed,
     }
+
+
+def _is_zero_sum(name: str, line: dict[str, Any]) -> bool:
+    """Whether a number of an evaluation is 0 whatever is learnt; False where the line lacks the returns that tell."""
+    return {"return_agents", "return_min", "return_max"} <= line.keys() and tells_nothing(name, line)

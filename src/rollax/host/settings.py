@@ -164,6 +164,8 @@ def make_spec(
         raise UsageError("total_updates follows from --total-steps: set that instead")
     if options.total_steps is None:
         options = dataclasses.replace(options, total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
+    if options.best_metric == RunOptions.best_metric:
+        options = dataclasses.replace(options, best_metric=registry.best_metric(environment))
     options.check()
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
     swept = swept_values(sweep, kinds.config, known)

@@ -24,6 +24,7 @@ class Suite(NamedTuple):
     absent: dict[str, str] = {}
     on_host: bool = False  # simulators in Python or C++ (`rollax.environments.core.HostEnvironment`)
     evaluation: dict[str, Any] = {}  # arguments that are others in evaluations, unless one says otherwise
+    best_metric: str = "return_mean"  # what the best checkpoint is best by, unless one says otherwise
 
 
 _GYMNAX = (
@@ -257,6 +258,7 @@ SUITES: dict[str, Suite] = {
             **dict.fromkeys(names.PGX_MINATAR, "MinAtar is that of gymnax here: gymnax/Breakout-MinAtar and the like"),
         },
         evaluation={"opponent": "random"},
+        best_metric="return_player_0",
     ),
     "playground": Suite(
         "rollax.environments.suites.playground",

@@ -13,6 +13,7 @@ _BOARDS = ("board", "grid", "puzzle", "cube", "ops_machine_ids")  # of symbols, 
 _CATEGORIES = ("trajectory", "colors", "machines_job_ids", "node_types", "positions")
 _OF_EACH_AGENT = ("agents_view", "searcher_views", MASK)
 _MOST_CATEGORIES = 64
+_UNSET = "position"  # -1 before anything has been visited, though the specification begins with 0
 
 
 class Part(NamedTuple):
@@ -93,7 +94,8 @@ def _part(path: tuple[str, ...], spec: Any, has_agents: bool, largest_symbol: in
         if high is not None and high - low > 1:
             return Part(path, Grid(_cells(shape), (int(high - low) + 1,)), int(low))
     if stated is not None and np.issubdtype(spec.dtype, np.integer) and stated[1] - stated[0] < _MOST_CATEGORIES:
-        low, number = int(stated[0]), int(stated[1] - stated[0]) + 1
+        low = -1 if path[-1] == _UNSET else int(stated[0])
+        number = int(stated[1]) - low + 1
         if shape == ():
             return Part(path, Discrete(number), low)
         if path[-1] in _CATEGORIES:
