@@ -1,6 +1,5 @@
 """What the adapter of Craftax promises: the suite's own dynamics, ends told apart, and achievements told by name."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,21 +9,14 @@ import pytest
 
 pytest.importorskip("craftax")
 
-from configuration import configured
 from rollax.environments import arguments, make
 from rollax.environments.suites import craftax as adapter
 from rollax.errors import UnknownNameError, UsageError
 from rollax.view.draw import drawing_of
 
-pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
+pytestmark = pytest.mark.usefixtures("as_free_with_keys_as_the_suite", "as_strict_as_the_suite")
 
 KEY = jax.random.key
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_free_with_keys_as_the_suite() -> Iterator[None]:
-    with configured(jax_debug_key_reuse=False):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What the adapter of Jumanji promises: the suite's own dynamics, time limits that truncate, and observations in parts."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,22 +11,15 @@ pytest.importorskip("jumanji")
 
 import jumanji
 
-from configuration import configured
 from rollax.environments import arguments, make
 from rollax.environments.suites.table import SUITES
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Discrete, Grid, MultiDiscrete
 from rollax.view.draw import drawing_of
 
-pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
+pytestmark = pytest.mark.usefixtures("as_free_with_keys_as_the_suite", "as_strict_as_the_suite")
 
 KEY = jax.random.key
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_free_with_keys_as_the_suite() -> Iterator[None]:
-    with configured(jax_debug_key_reuse=False):
-        yield
 
 
 def ends(after: Any) -> tuple[bool, bool]:

@@ -1,6 +1,5 @@
 """What the adapter of Pgx promises: the games' own rules, players as agents, and who waits can only pass."""
 
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import jax
@@ -12,7 +11,6 @@ pytest.importorskip("pgx")
 
 import pgx
 
-from configuration import configured
 from rollax.environments import make
 from rollax.environments.registry import evaluation_arguments
 from rollax.environments.suites.table import SUITES
@@ -21,16 +19,10 @@ from rollax.host.settings import RunOptions, make_spec
 from rollax.spaces import Discrete
 from rollax.view.draw import drawing_of
 
-pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
+pytestmark = pytest.mark.usefixtures("as_free_with_keys_as_the_suite", "as_strict_as_the_suite")
 
 KEY = jax.random.key
 PASS = 7  # of connect_four, whose columns are 0 ... 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_free_with_keys_as_the_suite() -> Iterator[None]:
-    with configured(jax_debug_key_reuse=False):
-        yield
 
 
 def played(env: Any, columns: tuple[int, ...], waits: int = PASS) -> tuple[int, list[Any]]:
