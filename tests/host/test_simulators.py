@@ -95,11 +95,15 @@ def test_only_those_asked_for_move(_in_workers: Any) -> None:
     np.testing.assert_array_equal(after.reward, where.astype(np.float32))
 
 
-@pytest.mark.parametrize(("fault", "message"), [("raise", "the counter is broken"), ("shape", "changed its observations")])
+FAULTS = {"raise": "the counter is broken", "shape": "changed its observations"}
+HANGS = pytest.param("hang", "has not answered for 2 s", marks=pytest.mark.skipif(sys.platform == "win32", reason="a timer"))
+
+
+@pytest.mark.parametrize(("fault", "message"), [*FAULTS.items(), HANGS])
 def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: str, tmp_path: Path, capsys: Any) -> None:
     """Exit code 4; the state of the last update is saved, and a resumed run goes on from it."""
     run = tmp_path / "run"
-    options = OPTIONS | {"run_dir": run}
+    options = OPTIONS | {"run_dir": run, "env_timeout": 2.0}
     result = api.train("ppo", on_host(fault=fault, at=20), total_steps=96, config=CONFIG, options=options)
     told = capsys.readouterr()
     assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)

@@ -65,7 +65,7 @@ class RunOptions:
     env_workers: int = 0
     """Processes that run the simulators of an environment on the host, such as gymnasium's; 0: this one."""
     env_timeout: float = 60.0
-    """Seconds in which such a process has to answer, before the run is stopped."""
+    """Seconds in which simulators have to answer, before the run is stopped."""
     devices: int = 1
     """Devices to spread over: members of a population, or the environments of a single run."""
     evolve_every: int | None = None

@@ -32,7 +32,7 @@ def simulators_of(environment: Any, number: int, workers: int, timeout: float, n
         return Pool(environment.make_pool, number, layout)
     if workers:
         return InWorkers(environment.make_simulator, number, layout, workers, timeout)
-    return InProcess(environment.make_simulator, number, layout)
+    return InProcess(environment.make_simulator, number, layout, timeout=timeout)
 
 
 def acting(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:

@@ -1,9 +1,12 @@
 """Many simulators side by side: in this process, or in workers of their own. They restart where an episode ended."""
 
+import contextlib
 import multiprocessing
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -48,16 +51,52 @@ class Layout(NamedTuple):
     info_names: tuple[str, ...]
 
 
-class InProcess:
-    """Simulators one after the other in this process. `first`: the number of the first, in words of what fails."""
+@contextlib.contextmanager
+def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[None]:
+    """Raises SimulatorFailed where what is within takes longer; `name` says what does. None: no limit.
 
-    def __init__(self, make: Callable[..., Any], number: int, layout: Layout, first: int = 0) -> None:
-        self._made, self._layout, self._first = [], layout, first
+    By a timer of the process, which acts in the main thread of POSIX alone and not while a simulator is within compiled code.
+    """
+    if seconds is None or not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: Any) -> None:
+        raise SimulatorFailed(
+            f"{name()} has not answered for {seconds:g} s and was interrupted (--env-timeout SECONDS lets it have longer)"
+        )
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class InProcess:
+    """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. All have
+    `timeout` seconds for a step or a start, where there is one.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], number: int, layout: Layout, first: int = 0, timeout: float | None = None
+    ) -> None:
+        self._made, self._layout, self._first, self._timeout, self._current = [], layout, first, timeout, 0
         self._leaves, self._structure = jax.tree.flatten(layout.obs)
         for index in range(number):
             self._made.append(self._try(index, "making it", make))
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
+        with limited(self._timeout, lambda: self._name(self._current)):
+            return self._reset(seeds, where)
+
+    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
+        with limited(self._timeout, lambda: self._name(self._current)):
+            return self._step(action, seeds, where)
+
+    def _reset(self, seeds: Sequence[int | None], where: np.ndarray | None) -> Any:
         rows = self._rows()
         for index, simulator in enumerate(self._made):
             if where is None or where[index]:
@@ -65,7 +104,7 @@ class InProcess:
                 self._put(rows, index, self._try(index, "reset", simulator.reset, None if seed is None else int(seed)))
         return self._structure.unflatten(rows)
 
-    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
+    def _step(self, action: Any, seeds: Sequence[int | None] | None, where: np.ndarray | None) -> Stepped:
         number, names = len(self._made), self._layout.info_names
         next_rows, reward = self._rows(), np.zeros(number, np.float32)
         terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
@@ -107,6 +146,7 @@ class InProcess:
             row[index] = value
 
     def _try(self, index: int, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._current = index
         try:
             return function(*arguments)
         except (SimulatorFailed, UsageError):
