@@ -165,11 +165,13 @@ def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[st
         refused(rollax(command, finished, *words), "error: ", words[1])
 
 
-def test_a_run_folder_that_is_in_use(rollax: Rollax, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """It is left as it is, and the message says how to go on with it."""
+def test_a_run_folder_that_is_in_use(rollax: Rollax, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It is left as it is, and the message says how to go on with it where it is a run."""
     folder = tmp_path_factory.mktemp("taken")
     (folder / "notes.txt").write_text("mine")
-    refused(rollax(*TRAIN, "--run-dir", folder), f"{folder} exists and is not empty", f"rollax resume {folder}")
+    refused(rollax(*TRAIN, "--run-dir", finished), f"{finished} exists and is not empty", f"rollax resume {finished}")
+    refused(rollax(*TRAIN, "--run-dir", folder), f"{folder} exists and is not empty: choose another --run-dir")
+    assert "resume" not in rollax(*TRAIN, "--run-dir", folder).err
     refused(rollax(*TRAIN, "--run-dir", folder / "notes.txt"), "exists and is not empty")
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     assert (folder / "notes.txt").read_text() == "mine"
