@@ -12,8 +12,10 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: ch
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 
 
-def opened(page: Path, folder: Path, budget: int = 20000, picture: Path | None = None) -> subprocess.CompletedProcess:
-    """What the browser has made of a page after `budget` virtual milliseconds, as its elements or as a `picture` in PNG."""
+def opened(
+    page: Path, folder: Path, budget: int = 20000, picture: Path | None = None, at: str = ""
+) -> subprocess.CompletedProcess:
+    """What the browser has made of a page (`at` a fragment) after `budget` virtual milliseconds: elements, or a `picture`."""
     wanted = "--dump-dom" if picture is None else f"--screenshot={picture}"
     command = [
         *(CHROMIUM, *FLAGS, "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'browser'}"),
@@ -22,7 +24,7 @@ def opened(page: Path, folder: Path, budget: int = 20000, picture: Path | None =
             "--window-size=900,600",
             f"--virtual-time-budget={budget}",
             wanted,
-            page.resolve().as_uri(),
+            page.resolve().as_uri() + at,
         ),
     ]
     environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}

@@ -56,8 +56,10 @@ def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[None]:
     """Raises SimulatorFailed where what is within takes longer; `name` says what does. None: no limit.
 
     By a timer of the process, which acts in the main thread of POSIX alone and not while a simulator is within compiled code.
+    Where a caller has set that timer it is left alone.
     """
-    if seconds is None or not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+    is_possible = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if seconds is None or not is_possible or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
         yield
         return
 

@@ -145,7 +145,7 @@ function tick(now) {
 }
 
 function show(number) {
-  frame = (number + scene.frames.length) % scene.frames.length;
+  frame = (number % scene.frames.length + scene.frames.length) % scene.frames.length;
   time = frame * scene.seconds;
   draw();
 }
@@ -182,5 +182,7 @@ document.onkeydown = (event) => {
   }
 };
 window.onresize = draw;
-draw();
+const asked = parseInt(location.hash.slice(1)); // page.html#12 stands still at the 12th frame
+if (asked >= 0) setPlaying(false);
+show(asked >= 0 ? asked : 0);
 requestAnimationFrame(tick);

@@ -64,7 +64,7 @@ def shapes(model: Any) -> list[dict[str, Any]]:
 def _views(environment: Any) -> dict[str, Any]:
     """From where the bodies are seen at first: as in a picture, a little from above where that is from the side."""
     view, across, below, _ = bodies.view_of(environment)
-    angles = {id(bodies.SIDE): (0.0, 0.12), id(bodies.ABOVE): (0.0, np.pi / 2), id(bodies.OBLIQUE): (0.35, 0.45)}[id(view)]
+    angles = (0.0, 0.12) if view is bodies.SIDE else (0.0, np.pi / 2) if view is bodies.ABOVE else (0.35, 0.45)
     height = below * across * 0.7
     first = {"azimuth": angles[0], "elevation": angles[1], "across": 1.2 * across, "distance": 3.0 * across, "height": height}
     return {"view": first, "square": 1.0 if across > 2 else 0.1}

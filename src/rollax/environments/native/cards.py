@@ -42,6 +42,7 @@ class CardGame(eqx.Module):
 
     num_agents = None
     name = "memory/cards"
+    symbols = DECK_TYPES["suits"]  # that cards are told apart by
 
     def __check_init__(self) -> None:
         if self.decks < 1:
@@ -54,6 +55,11 @@ class CardGame(eqx.Module):
     @property
     def time_limit(self) -> int:
         return self.num_cards - 1
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        """A shuffled deck and what is on its first card, int32 []."""
+        cards = shuffled(key, self.decks, self.symbols)
+        return Deal(cards, jnp.zeros((), jnp.int32)), cards[0]
 
     def after(self, state: Any, obs: jax.Array, reward: jax.Array) -> Transition:
         """The transition to the next card with its observation."""
@@ -83,11 +89,6 @@ class RepeatFirst(CardGame):
     observation_space = Discrete(4)
     action_space = Discrete(4)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """A shuffled deck and the suit of its first card, int32 []."""
-        cards = shuffled(key, self.decks, 4)
-        return Deal(cards, jnp.zeros((), jnp.int32)), cards[0]
-
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         return self.after(state, state.cards[state.time + 1], _score(action == state.cards[0], self.time_limit))
 
@@ -111,8 +112,8 @@ class Autoencode(CardGame):
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         """A shuffled deck and the suit of its first card, int32 [2]."""
-        cards = shuffled(key, self.decks, 4)
-        return Deal(cards, jnp.zeros((), jnp.int32)), jnp.stack([jnp.zeros((), jnp.int32), cards[0]])
+        state, suit = super().reset(key)
+        return state, jnp.stack([jnp.zeros((), jnp.int32), suit])
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         last = self.num_cards - 1
@@ -171,13 +172,9 @@ class HigherLower(CardGame):
     """
 
     name = "memory/higher-lower"
+    symbols = DECK_TYPES["ranks"]
     observation_space = Discrete(13)
     action_space = Discrete(2)
-
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """A shuffled deck and the rank of its first card, int32 []."""
-        cards = shuffled(key, self.decks, 13)
-        return Deal(cards, jnp.zeros((), jnp.int32)), cards[0]
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         shown, following = state.cards[state.time], state.cards[state.time + 1]
