@@ -65,7 +65,8 @@ def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
 
     policy, actor, act_key, num_steps = compiled.rollouts(state)
     _, experience, _ = jax.jit(lambda: unroll(world, policy, actor, act_key, num_steps))()
-    recording = acts.played(on_host_state)
+    acts.begin(on_host_state)
+    recording = acts.played(jax.tree.leaves(on_host_state))
     for field in recording.steps._fields:
         same(getattr(recording.steps, field), getattr(experience, field), field)
 

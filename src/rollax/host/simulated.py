@@ -36,8 +36,8 @@ def simulators_of(environment: Any, number: int, workers: int, timeout: float, n
 
 
 def acting(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
-    """`(acting state, obs, carry, reset, time) -> (carry, action, extras)` of E environments: what `unroll` would do at step
-    `time` of the next update."""
+    """`(state, obs, carry, reset, time) -> (carry, action, extras)` of E environments: what `unroll` would do at step `time` of
+    the next update."""
     rollouts = algorithm.rollouts
     assert rollouts is not None, "`check_rollouts` refuses others"
 
@@ -68,18 +68,26 @@ class Simulated:
         self.environment, self.shown = environments
         self.has_members, self.number = spec.num_members > 1, spec.num_members
         self.seeds = [int(member["seed"]) for member in spec.members()]
-        over_members = (lambda f, axes: jax.vmap(f, axes)) if self.has_members else (lambda f, axes: f)
-        self._act = jax.jit(over_members(acting(one), (0, 0, 0, 0, None)))
-        self._prepare = jax.jit(jax.vmap(one.acting_state)) if self.has_members else one.acting_state
+        # A state goes from call to call as its leaves: taking modules apart takes longer than a step of most simulators.
+        self._structure = jax.tree.structure(like)
+        self._act = jax.jit(self._by_leaves(jax.vmap(acting(one), (0, 0, 0, 0, None)) if self.has_members else acting(one)))
         self._player = episodes.player(one, not spec.options.eval_stochastic, self.has_members)
         self._acts: Any = None  # compiled
         self._learn: Any = None
         self._rows: Any = None
         self._training: Simulators | None = None
         self._evaluating: Simulators | None = None
-        self._seen: tuple[Any, np.ndarray] | None = None  # obs and reset, as acting goes on
+        self._seen: tuple[Any, np.ndarray, Any] | None = None  # obs, reset and carry, as acting goes on
         self._begun = [0, 0]  # updates done, and how often episodes began anew
         self.failure: SimulatorFailed | None = None  # after which nothing can go on
+
+    def _by_leaves(self, act: Callable[..., Any]) -> Callable[..., Any]:
+        """That function of a state of members, as one of the leaves of the run's state."""
+
+        def by_leaves(leaves: list[Any], *arguments: Any) -> Any:
+            return act(self.members(self._structure.unflatten(leaves)), *arguments)
+
+        return by_leaves
 
     def members(self, state: Any) -> Any:
         """The states of the algorithm of one member, `[P, ...]` of a population."""
@@ -95,14 +103,18 @@ class Simulated:
 
     def compile(self, capacity: int) -> Any:
         """Compiles an update; `capacity`: most updates in a call of `advance`."""
-        recording, state, actor = self.abstract, self.members(self.like), actor_of(self.like)
-        arguments = jax.eval_shape(self._prepare, state), actor.obs, actor.carry, actor.reset
-        self._acts = self._act.lower(*arguments, jax.ShapeDtypeStruct((), np.int32)).compile()
+        recording, actor, leaves = self.abstract, actor_of(self.like), jax.tree.leaves(self.like)
+        index = jax.ShapeDtypeStruct((), np.int32)
+        self._acts = self._act.lower(leaves, actor.obs, actor.carry, actor.reset, index).compile()
         shapes = jax.eval_shape(lambda state, steps: self.running.step(with_recording(state, steps)), self.like, recording)[1]
         self._rows = jax.jit(lambda: jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes))
+
+        def learn(leaves: list[Any], *arguments: Any) -> tuple[list[Any], Metrics]:
+            state, rows = learning(self.running)(self._structure.unflatten(leaves), *arguments)
+            return jax.tree.leaves(state), rows
+
         rows = jax.eval_shape(self._rows)
-        index = jax.ShapeDtypeStruct((), np.int32)
-        self._learn = jax.jit(learning(self.running), donate_argnums=(0, 1)).lower(self.like, rows, index, recording).compile()
+        self._learn = jax.jit(learn, donate_argnums=(0, 1)).lower(leaves, rows, index, recording).compile()
         return self._learn
 
     def abstract_recording(self) -> Recording:
@@ -110,7 +122,7 @@ class Simulated:
         state, actor = self.members(self.like), actor_of(self.like)
         assert self.one.rollouts is not None
         num_steps = int(_num_steps(self.one, jax.tree.map(lambda x: _without_lead(x), state) if self.has_members else state))
-        arguments = jax.eval_shape(self._prepare, state), actor.obs, actor.carry, actor.reset, 0
+        arguments = jax.tree.leaves(self.like), actor.obs, actor.carry, actor.reset, 0
         carry, action, extras = jax.eval_shape(self._act, *arguments)
         reward = jax.ShapeDtypeStruct(actor.reset.shape, np.float32)
         rows = actor.obs, actor.reset, actor.carry, action, extras, reward, actor.reset, actor.reset, actor.obs
@@ -122,45 +134,45 @@ class Simulated:
 
     def advance(self, state: Any, num_updates: int) -> tuple[Any, Metrics]:
         """Some updates: the state after them, and their metrics by update; fewer where a simulator fails (`failure`)."""
-        rows, done = self._rows(), 0
+        rows, done, leaves = self._rows(), 0, jax.tree.leaves(state)
+        self.begin(state)
         while done < num_updates:
             try:
-                recording = self.played(state)
+                recording = self.played(leaves)
             except SimulatorFailed as error:
                 self.failure = error
                 if done == 0:
                     raise
                 break
-            state, rows = self._learn(state, rows, np.int32(done), recording)
+            leaves, rows = self._learn(leaves, rows, np.int32(done), recording)
             done += 1
         rows = jax.device_get(rows)
-        return state, jax.tree.map(lambda values: values[:done], rows)
+        return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
-    def played(self, state: Any) -> Recording:
-        """The rollout of an update."""
-        acting_state, carry = self._prepare(self.members(state)), actor_of(state).carry
+    def played(self, leaves: list[Any]) -> Recording:
+        """The rollout of an update by the state with these leaves, for which episodes have begun (`begin`)."""
+        assert self._training is not None and self._seen is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
-        simulators, (obs, reset) = self._ready()
+        obs, reset, carry = self._seen
         taken = []
         for time in range(num_steps):
-            seen, begins, memory = obs, reset, jax.device_get(carry)
-            carry, action, extras = self._acts(acting_state, obs, carry, reset, np.int32(time))
-            action, extras = jax.device_get((action, extras))
-            after = simulators.step(action.reshape(-1, *action.shape[1 + int(self.has_members) :]))
+            seen, begins, memory = obs, reset, carry
+            carry, action, extras = jax.device_get(self._acts(leaves, obs, carry, reset, np.int32(time)))
+            after = self._training.step(action.reshape(-1, *action.shape[1 + int(self.has_members) :]))
             next_obs, obs = (jax.tree.map(self.shaped, each) for each in (after.next_obs, after.obs))
             reward, terminated, truncated = map(self.shaped, (after.reward, after.terminated, after.truncated))
             taken.append(RecordedSteps(seen, begins, memory, action, extras, reward, terminated, truncated, next_obs))
             reset = terminated | truncated
-        self._seen = obs, reset
+        self._seen = obs, reset, carry
         axis = int(self.has_members)
-        return Recording(jax.tree.map(lambda *x: np.stack(x, axis), *taken), (obs, reset, jax.device_get(carry)))
+        return Recording(jax.tree.map(lambda *x: np.stack(x, axis), *taken), self._seen)
 
     @functools.cached_property
     def abstract(self) -> Recording:
         return self.abstract_recording()
 
-    def _ready(self) -> tuple[Simulators, tuple[Any, np.ndarray]]:
-        """The simulators of training, and what is seen in them; episodes begun where there are none."""
+    def begin(self, state: Any) -> None:
+        """Makes the simulators of training and begins episodes in them, where there are none."""
         number = self.number * actor_of(self.like).reset.shape[-1]
         if self._training is None:
             options = self.spec.options
@@ -169,8 +181,7 @@ class Simulated:
             each = number // self.number
             seeds = [x for seed in self.seeds for x in _seeds((seed, TRAINING, *self._begun), each)]
             obs = jax.tree.map(self.shaped, self._training.reset(seeds))
-            self._seen = obs, self.shaped(np.ones(number, bool))
-        return self._training, self._seen
+            self._seen = obs, self.shaped(np.ones(number, bool)), jax.device_get(actor_of(state).carry)
 
     def evaluate(self, state: Any, keys: Sequence[jax.Array]) -> Episodes:
         """Whole episodes of every member, by a key each."""
