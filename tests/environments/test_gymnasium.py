@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from gymnasium import spaces as theirs
+from PIL import Image
 
 import rollax
 from rollax.environments import arguments, list_environments, make
@@ -107,3 +108,29 @@ def test_what_draws_itself_is_drawn_without_a_screen() -> None:
     simulator.reset(0)
     assert simulator.frame().shape == (400, 600, 3) and environment.time_limit == 500
     simulator.close()
+
+
+def test_pictures_of_carracing_are_scaled_and_stacked_and_frames_skipped() -> None:
+    """Against gymnasium by hand: rewards of frames add up, the last picture is on top, the limit is in frames."""
+    environment: Any = make("gymnasium/CarRacing-v3", frame_skip=3, size=32, grayscale=True, stack=2, max_episode_steps=10)
+    assert environment.time_limit == 4 and environment.observation_space.shape == (32, 32, 2)
+    ours, theirs = environment.make_simulator(), gymnasium.make("CarRacing-v3").unwrapped
+    first, (picture, _) = ours.reset(5), theirs.reset(seed=5)
+    gray = lambda x: np.asarray(Image.fromarray(x).convert("L").resize((32, 32), Image.Resampling.BOX))  # noqa: E731
+    np.testing.assert_array_equal(first[..., 1], gray(picture))
+    assert not first[..., 0].any(), "an episode begins with empty pictures below"
+    action = np.asarray([0.1, 0.8, 0.0], np.float32)
+    obs, reward, *_ = ours.step(action)
+    total = 0.0
+    for _ in range(3):
+        picture, one, *_ = theirs.step(action)
+        total += one
+    np.testing.assert_array_equal(obs[..., 1], gray(picture))
+    np.testing.assert_array_equal(obs[..., 0], first[..., 1])
+    assert reward == pytest.approx(total, rel=1e-6)
+    ours.close()
+
+
+def test_settings_of_pictures_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"frame_skip \(0\) must be at least 1"):
+        make("gymnasium/CarRacing-v3", frame_skip=0)

@@ -9,6 +9,7 @@ import copy
 import functools
 import importlib
 import importlib.metadata
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ import gymnasium
 
 from rollax.environments.convert import convert_all, signature_defaults
 from rollax.environments.hosted import Hosted
-from rollax.environments.suites.gymnasium import atari, display, simulator
+from rollax.environments.suites.gymnasium import atari, display, pictures, simulator
 from rollax.errors import UsageError
 
 LIMIT = "max_episode_steps"
@@ -26,22 +27,26 @@ _LEAST = (1, 1)
 
 
 def make(name: str, arguments: dict[str, Any]) -> Hosted:
-    """The environment of that id. Arguments are those of its constructor and `max_episode_steps`; of ALE's games also those of
-    their preprocessing.
+    """The environment of that id. Arguments are those of its constructor and `max_episode_steps`; of ALE's games and CarRacing,
+    whose limit is in frames, also those of what is done with their pictures.
 
     Raises: UsageError when gymnasium or the package of the physics is missing or refuses the arguments; UnknownNameError for an
     unknown argument.
     """
     id = f"gymnasium/{name}"
     given = convert_all(id, arguments, _defaults(name))
-    limit = given.pop(LIMIT, _limit(name))
+    limit, chosen = given.pop(LIMIT, _limit(name)), None
     if limit is not None and limit < 1:
         raise UsageError(f"{id}: {LIMIT} ({limit}) must be at least 1.")
+    if pictures.is_pictured(name):
+        chosen = pictures.settings(id, given)
+        given = {key: value for key, value in given.items() if key not in pictures.DEFAULTS}
+        limit = limit and math.ceil(limit / chosen.frame_skip)
     if atari.is_atari(name):
         build = functools.partial(atari.build, name, atari.settings(id, given))
     else:
         build = functools.partial(build_one, name, tuple(given.items()))
-    return hosted(id, build, limit)
+    return hosted(id, build if chosen is None else functools.partial(pictures.build, chosen, build), limit)
 
 
 def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:
@@ -134,7 +139,9 @@ def _constructor(name: str) -> dict[str, Any]:
     """The arguments of the constructor and their defaults."""
     module, _, function = str(_spec(name).entry_point).partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where warnings are errors, those of Box2D's bindings crash the process
+            found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"gymnasium/{name} needs the package {error.name}, which is not installed: {remedy('/' + name)}"
@@ -147,4 +154,5 @@ def _defaults(name: str) -> dict[str, Any]:
         return atari.DEFAULTS | {LIMIT: atari.LIMIT}
     spec = _spec(name)
     own = {key: value for key, value in _constructor(name).items() if key not in _OURS}
-    return own | {key: value for key, value in spec.kwargs.items() if key in own} | {LIMIT: _limit(name)}
+    own |= {key: value for key, value in spec.kwargs.items() if key in own} | {LIMIT: _limit(name)}
+    return own | (pictures.DEFAULTS if pictures.is_pictured(name) else {})

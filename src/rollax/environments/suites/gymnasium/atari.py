@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
-from PIL import Image
 
+from rollax.environments.suites.gymnasium.pictures import Stack, check_least
 from rollax.errors import UsageError
 
 LIMIT = 27_000  # steps of an episode at most: with four frames a step half an hour, at which ALE itself cuts off
@@ -54,9 +53,7 @@ def register() -> None:
 def settings(id: str, given: Mapping[str, Any]) -> Settings:
     """The settings of a game. Raises UsageError for numbers that there cannot be."""
     chosen = Settings(**given)
-    for name, least in {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1}.items():
-        if getattr(chosen, name) < least:
-            raise UsageError(f"{id}: {name} ({getattr(chosen, name)}) must be at least {least}.")
+    check_least(id, chosen, {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1})
     if not 0 <= chosen.repeat_action_probability < 1:
         raise UsageError(f"{id}: repeat_action_probability ({chosen.repeat_action_probability}) must be from 0 to less than 1.")
     return chosen
@@ -88,10 +85,8 @@ class Atari:
     def __init__(self, game: Any, chosen: Settings) -> None:
         self.game, self.chosen, self.metadata = game, chosen, {"render_fps": 60 // chosen.frame_skip}
         self.action_space = game.action_space
-        self._depth = 1 if chosen.grayscale else 3
-        shape = chosen.size, chosen.size, self._depth * chosen.stack
-        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
-        self._last = np.zeros(shape, np.uint8)
+        self._stack = Stack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
+        self.observation_space = self._stack.space
         self._random = np.random.default_rng()
         self._is_over = True  # the game, which goes on after a life where episodes are lives
         self._lives = 0
@@ -106,7 +101,7 @@ class Atari:
         else:  # the next life
             screen, _, _, _, info = self.game.step(0)
         self._is_over, self._lives = False, info.get("lives", 0)
-        self._last[:] = 0
+        self._stack.clear()
         return self._observed([screen]), info
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -140,8 +135,4 @@ class Atari:
         return screen, info
 
     def _observed(self, screens: list[Any]) -> np.ndarray:
-        screen = screens[0] if len(screens) == 1 else np.maximum(*screens)
-        size = self.chosen.size
-        small = np.asarray(Image.fromarray(screen).resize((size, size), Image.Resampling.BOX)).reshape(size, size, self._depth)
-        self._last = np.concatenate([self._last[..., self._depth :], small], axis=-1)
-        return self._last
+        return self._stack.push(screens[0] if len(screens) == 1 else np.maximum(*screens))
