@@ -1,10 +1,11 @@
 """Pictures as observations: scaled, in gray, the last few on top of each other, of every so many frames.
 
-ALE's games have more to them (`atari`); an environment whose observations are pictures, such as CarRacing, is wrapped here.
+ALE's games have more to them (`atari`); CarRacing is wrapped here.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,18 +69,17 @@ class Stack:
         return self._last
 
 
-def build(chosen: Settings, make: Callable[..., Any], render_mode: str | None) -> "Pictured":
+def build(chosen: Settings, make: Callable[..., Any], render_mode: str | None) -> "Racing":
     """What `make(render_mode=...)` makes, with its pictures as chosen."""
-    return Pictured(make(render_mode=render_mode), chosen)
+    return Racing(make(render_mode=render_mode), chosen)
 
 
-class Pictured:
-    """An environment of gymnasium whose observations are pictures `[H, W, 3]`. An action is repeated for `frame_skip` frames,
-    whose rewards add up."""
+class Racing:
+    """CarRacing with its pictures as chosen. An action is repeated for `frame_skip` frames, whose rewards add up."""
 
     def __init__(self, environment: Any, chosen: Settings) -> None:
         self.environment, self.chosen, self.action_space = environment, chosen, environment.action_space
-        self.metadata = {"render_fps": environment.metadata.get("render_fps", 30) / chosen.frame_skip}
+        self.metadata = {"render_fps": environment.metadata["render_fps"] / chosen.frame_skip}
         self._stack = Stack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
         self.observation_space = self._stack.space
 
@@ -90,12 +90,14 @@ class Pictured:
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         total, picture, terminated, truncated, info = 0.0, None, False, False, {}
-        for _ in range(self.chosen.frame_skip):
-            picture, reward, terminated, truncated, info = self.environment.step(action)
+        for frame in range(self.chosen.frame_skip):
+            is_last = frame == self.chosen.frame_skip - 1
+            with contextlib.nullcontext() if is_last else _undrawn(self.environment.unwrapped):
+                picture, reward, terminated, truncated, info = self.environment.step(action)
             total += float(reward)
             if terminated or truncated:
                 break
-        assert picture is not None, "there is at least one frame"
+        picture = self.environment.unwrapped._render("state_pixels") if picture is None else picture
         return self._stack.push(picture), total, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
@@ -103,3 +105,13 @@ class Pictured:
 
     def close(self) -> None:
         self.environment.close()
+
+
+@contextlib.contextmanager
+def _undrawn(car: Any) -> Iterator[None]:
+    """CarRacing draws at every step, which takes far longer than its physics: here it does not."""
+    car._render = lambda mode: None
+    try:
+        yield
+    finally:
+        del car._render
