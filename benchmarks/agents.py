@@ -72,7 +72,7 @@ def theirs(env: Any, size: int, num_steps: int) -> turns.Program:
 
 
 def environment(arguments: argparse.Namespace) -> None:
-    turns.header("agent steps/s; the ratio's median, least and most")
+    turns.header("agent steps/s")
     for case in CASES:
         env = rollax.make(f"jaxmarl/{case.name}", **case.arguments)
         for size in arguments.copies:

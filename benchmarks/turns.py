@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +64,20 @@ def scanned(body: Callable[[Any, jax.Array], tuple[Any, Any]], num_steps: int) -
     return jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
 
 
+class Taken(NamedTuple):
+    """What one call took, in seconds."""
+
+    wall: float
+    processor: float  # of all threads together, which other work on the machine leaves nearly alone
+
+
+def taken(run: Callable[[Any], Any], state: Any) -> Taken:
+    processor = time.process_time()
+    return Taken(seconds(run, state), time.process_time() - processor)
+
+
 def header(unit: str) -> None:
-    print(f"{'environment':<44} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6}   {unit}")
+    print(f"{'environment':<44} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6} {'by processor time':>18}   {unit}")
 
 
 def compare(name: str, size: int, count: int, programs: dict[str, Program], repeats: int) -> None:
@@ -74,8 +86,9 @@ def compare(name: str, size: int, count: int, programs: dict[str, Program], repe
     Both are measured from where a first call, which compiles, leaves them.
     """
     begun = {key: (run, jax.block_until_ready(run(state)[0])) for key, (run, state) in programs.items()}
-    times = [{key: seconds(*program) for key, program in begun.items()} for _ in range(repeats)]
-    speeds = {key: count / statistics.median(each[key] for each in times) for key in begun}
-    ratios = [each["theirs"] / each["ours"] for each in times]
-    ratio = f"{statistics.median(ratios):>6.2f}   {min(ratios):.2f} to {max(ratios):.2f}"
-    print(f"{name:<44} {size:>7} {speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio}", flush=True)
+    times = [{key: taken(*program) for key, program in begun.items()} for _ in range(repeats)]
+    speeds = {key: count / statistics.median(each[key].wall for each in times) for key in begun}
+    ratio = statistics.median(each["theirs"].wall / each["ours"].wall for each in times)
+    processor = statistics.median(each["theirs"].processor / each["ours"].processor for each in times)
+    shown = f"{speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio:>6.2f} {processor:>18.2f}"
+    print(f"{name:<44} {size:>7} {shown}", flush=True)

@@ -58,7 +58,7 @@ def theirs(env: Any, name: str, size: int, num_steps: int) -> turns.Program:
 
 
 def environment(arguments: argparse.Namespace) -> None:
-    turns.header("steps/s; the ratio's median, least and most")
+    turns.header("steps/s")
     for name in NAMES:
         tasks = {"ruleset": 0} if name.startswith("XLand") else {}
         env = rollax.make(f"xminigrid/{name}", previous=False, direction=False, **tasks)
