@@ -21,10 +21,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import turns
 
 import rollax
-from rollax.acting import streams
 
 
 class Case(NamedTuple):
@@ -53,68 +52,34 @@ CASES = (
     ),
 )
 
-Program = tuple[Callable[[Any], Any], Any]
+
+def uniform(env: Any, size: int) -> Callable[[jax.Array, Any], jax.Array]:
+    return lambda key, state: jax.random.randint(key, (size, env.num_agents), 0, env.action_space.n)
 
 
-def seconds(run: Callable[[Any], Any], state: Any) -> float:
-    """Of one call, everything compiled before."""
-    started = time.perf_counter()
-    jax.block_until_ready(run(state))
-    return time.perf_counter() - started
-
-
-def ours(env: Any, size: int, num_steps: int) -> Program:
-    given = lambda action, obs, reset, key: (action, action, None)  # noqa: E731
-    one = jnp.zeros(() if env.num_agents is None else env.num_agents, jnp.int32)
-
-    def body(carry: Any, step: jax.Array) -> tuple[Any, jax.Array]:
-        actor, key = carry
-        act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
-        action = jax.random.randint(act_key, (size, *one.shape), 0, env.action_space.n)
-        keys = jax.random.split(env_key, size)
-        actor, experience, after = streams.step(env, given, actor._replace(carry=action), keys)
-        return (streams.restart(env, actor, streams.episode_ended(env, after)), key), experience.reward.sum()
-
-    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    begin = jax.jit(lambda key: streams.begin_streams(env, key, size, one))
-    return run, (begin(jax.random.key(0)), jax.random.key(1))
-
-
-def theirs(env: Any, size: int, num_steps: int) -> Program:
+def theirs(env: Any, size: int, num_steps: int) -> turns.Program:
     """The suite's own step, which draws a reset at every step; legal actions are computed where we show them too."""
     dynamics = env.dynamics
-    agents = len(dynamics.agents)
 
-    def body(carry: Any, step: jax.Array) -> tuple[Any, Any]:
-        state, key = carry
-        act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
-        action = jax.random.randint(act_key, (size, agents), 0, env.action_space.n)
+    def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Any]:
         by_name = {agent: action[:, i] for i, agent in enumerate(dynamics.agents)}
-        obs, state, reward, done, _ = jax.vmap(dynamics.step)(jax.random.split(env_key, size), state, by_name)
+        obs, state, reward, done, _ = jax.vmap(dynamics.step)(jax.random.split(key, size), state, by_name)
         legal = jax.vmap(dynamics.get_avail_actions)(state) if "SMAX" in env.name else {}
-        return (state, key), jax.tree.map(jnp.sum, (obs, reward, done, legal))
+        return state, (obs, reward, done, legal)
 
-    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    _, state = jax.jit(jax.vmap(dynamics.reset))(jax.random.split(jax.random.key(0), size))
-    # In the types of a state as a step leaves it.
-    state = jax.tree.map(lambda x, t: x.astype(t), state, jax.tree.unflatten(jax.tree.structure(state), env.state_types))
-    return run, (state, jax.random.key(1))
+    reset = lambda key: jax.vmap(dynamics.reset)(jax.random.split(key, size))[1]  # noqa: E731
+    return turns.theirs(reset, step, uniform(env, size), num_steps)
 
 
 def environment(arguments: argparse.Namespace) -> None:
-    print(f"{'environment':<24} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6}   agent steps/s")
+    turns.header("agent steps/s")
     for case in CASES:
         env = rollax.make(f"jaxmarl/{case.name}", **case.arguments)
         for size in arguments.copies:
             num_steps = max(32, arguments.frames // size)
-            programs = {"ours": ours(env, size, num_steps), "theirs": theirs(env, size, num_steps)}
-            for program in programs.values():
-                seconds(*program)
-            times = [{key: seconds(*program) for key, program in programs.items()} for _ in range(arguments.repeats)]
-            count = size * num_steps * env.num_agents
-            speeds = {key: count / statistics.median(each[key] for each in times) for key in programs}
-            ratio = statistics.median(each["theirs"] / each["ours"] for each in times)
-            print(f"{case.name:<24} {size:>7} {speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio:>6.2f}", flush=True)
+            ours = turns.ours(env, size, num_steps, uniform(env, size))
+            programs = {"ours": ours, "theirs": theirs(env, size, num_steps)}
+            turns.compare(case.name, size, size * num_steps * env.num_agents, programs, arguments.repeats)
 
 
 def training(arguments: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import turns
 import xminigrid
 from xminigrid.wrappers import GymAutoResetWrapper
 
@@ -33,62 +34,38 @@ NAMES = (
 EMPTY = "xminigrid/MiniGrid-Empty-6x6"
 
 
-def seconds(run: Callable[[Any], Any], state: Any) -> float:
-    """Of one call, everything compiled before."""
-    started = time.perf_counter()
-    jax.block_until_ready(run(state))
-    return time.perf_counter() - started
+def uniform(env: Any, size: int) -> Callable[[jax.Array, Any], jax.Array]:
+    return lambda key, state: jax.random.randint(key, (size,), 0, env.action_space.n)
 
 
-def ours(env: Any, size: int, num_steps: int) -> tuple[Callable[[Any], Any], Any]:
-    given = lambda action, obs, reset, key: (action, action, None)  # noqa: E731
-    one = jnp.zeros(() if env.num_agents is None else env.num_agents, jnp.int32)
-
-    def body(carry: Any, time: jax.Array) -> tuple[Any, jax.Array]:
-        actor, key = carry
-        act_key, env_key = jax.random.split(jax.random.fold_in(key, time))
-        action = jax.random.randint(act_key, (size, *one.shape), 0, env.action_space.n)
-        keys = jax.random.split(env_key, size)
-        actor, experience, after = streams.step(env, given, actor._replace(carry=action), keys)
-        return (streams.restart(env, actor, streams.episode_ended(env, after)), key), experience.reward.sum()
-
-    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    begin = jax.jit(lambda key: streams.begin_streams(env, key, size, one))
-    return run, (begin(jax.random.key(0)), jax.random.key(1))
+def ours(env: Any, size: int, num_steps: int) -> turns.Program:
+    return turns.ours(env, size, num_steps, uniform(env, size))
 
 
-def theirs(env: Any, name: str, size: int, num_steps: int) -> tuple[Callable[[Any], Any], Any]:
+def theirs(env: Any, name: str, size: int, num_steps: int) -> turns.Program:
     """The suite's wrapper with the same task."""
     dynamics, params = xminigrid.make(name)
     dynamics = GymAutoResetWrapper(dynamics)
     if env.tasks != ():
         params = params.replace(ruleset=jax.tree.map(lambda x: x[0], env.tasks))
 
-    def body(carry: Any, time: jax.Array) -> tuple[Any, jax.Array]:
-        timestep, key = carry
-        action = jax.random.randint(jax.random.fold_in(key, time), (size,), 0, dynamics.num_actions(params))
+    def step(key: jax.Array, timestep: Any, action: jax.Array) -> tuple[Any, jax.Array]:
         timestep = jax.vmap(dynamics.step, in_axes=(None, 0, 0))(params, timestep, action)
-        return (timestep, key), timestep.reward.sum()
+        return timestep, timestep.reward
 
-    reset = jax.jit(lambda key: jax.vmap(dynamics.reset, in_axes=(None, 0))(params, jax.random.split(key, size)))
-    run = jax.jit(lambda carry: jax.lax.scan(body, carry, jnp.arange(num_steps)))
-    return run, (reset(jax.random.key(0)), jax.random.key(1))
+    reset = lambda key: jax.vmap(dynamics.reset, in_axes=(None, 0))(params, jax.random.split(key, size))  # noqa: E731
+    return turns.theirs(reset, step, uniform(env, size), num_steps)
 
 
 def environment(arguments: argparse.Namespace) -> None:
-    print(f"{'environment':<26} {'copies':>7} {'rollax':>12} {'wrapper':>12} {'ratio':>6}")
+    turns.header("steps/s")
     for name in NAMES:
         tasks = {"ruleset": 0} if name.startswith("XLand") else {}
         env = rollax.make(f"xminigrid/{name}", previous=False, direction=False, **tasks)
         for size in arguments.copies:
             num_steps = max(32, arguments.frames // size)
             programs = {"ours": ours(env, size, num_steps), "theirs": theirs(env, name, size, num_steps)}
-            for run, state in programs.values():
-                seconds(run, state)
-            times = [{key: seconds(*program) for key, program in programs.items()} for _ in range(arguments.repeats)]
-            speeds = {key: size * num_steps / statistics.median(t[key] for t in times) for key in programs}
-            ratio = statistics.median(t["theirs"] / t["ours"] for t in times)
-            print(f"{name:<26} {size:>7} {speeds['ours']:>12,.0f} {speeds['theirs']:>12,.0f} {ratio:>6.2f}", flush=True)
+            turns.compare(name, size, size * num_steps, programs, arguments.repeats)
 
 
 class Update(NamedTuple):
@@ -195,12 +172,12 @@ def peak(size: int, precision: str, repeats: int) -> float:
 
     At JAX's default precision, as the networks are: on recent GPUs products of float32 are computed in TF32.
     """
-    turns = 8
+    count = 8
     left, right = (jax.random.normal(key, (size, size), precision) for key in jax.random.split(jax.random.key(0)))
     right = right / math.sqrt(size)  # keeps the numbers as large as they are
-    run = jax.jit(lambda x: jax.lax.fori_loop(0, turns, lambda _, x: x @ right, x))
-    seconds(run, left)
-    return 2 * turns * size**3 / min(seconds(run, left) for _ in range(repeats))
+    run = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, x: x @ right, x))
+    turns.seconds(run, left)
+    return 2 * count * size**3 / min(turns.seconds(run, left) for _ in range(repeats))
 
 
 def source(arguments: argparse.Namespace) -> None:
@@ -265,7 +242,7 @@ def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, i
             "learning": (teach, (state, *happened)),
             "update": (step, state),
         }
-        measured.append({name: seconds(*program) for name, program in programs.items()})
+        measured.append({name: turns.seconds(*program) for name, program in programs.items()})
         state, _ = step(state)
     times = measured[1:]  # the first compiles
     shares = {name: statistics.median(each[name] / each["update"] for each in times) for name in programs}

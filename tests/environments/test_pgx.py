@@ -47,6 +47,7 @@ def test_it_is_the_suites_own_game() -> None:
         np.testing.assert_array_equal(after.obs["observation"][raw.current_player], raw.observation)
         np.testing.assert_array_equal(after.reward, raw.rewards)
         assert after.terminated.tolist() == [bool(raw.terminated)] * 2 and not after.truncated.any()
+        assert after.state.observation.size == 0  # no third copy of what players see, to be moved at every step
     assert transitions[-1].terminated.all()
     assert transitions[-1].reward[first] == 1 and transitions[-1].reward[1 - first] == -1
 

@@ -6,7 +6,8 @@ the way:
 - there is one action more than the game has, the last: to pass while it is another player's turn. "action_mask" has it alone
   legal then, so that the actions of who waits have no effect;
 - every player has an observation, also who waits: the game as that player sees it;
-- rewards are float32 and states of definite types. Every end is the game's own, also the draw that Pgx calls after many moves.
+- rewards are float32 and states of definite types. Every end is the game's own, also the draw that Pgx calls after many moves;
+- states hold no observation: the suite's is that of one player, and a copy of what each player has here.
 
 With `opponent="random"` the moves of all players but the first are random legal ones, whatever their actions: the returns of
 two players add up to 0, and say nothing of how well policies play that play each other. With `opponent="greedy"` they look two
@@ -120,12 +121,17 @@ def masks(legal: jax.Array, turn: jax.Array) -> jax.Array:
 # Compiled also where a user steps by hand: operation by operation, one step takes seconds.
 @functools.partial(jax.jit, static_argnums=0)
 def _init(dynamics: Any, key: jax.Array) -> Any:
-    return dynamics.init(key)
+    return _without_observation(dynamics.init(key))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(dynamics: Any, state: Any, move: jax.Array, key: jax.Array) -> Any:
-    return dynamics.step(state, move, key)
+    return _without_observation(dynamics.step(state, move, key))
+
+
+def _without_observation(state: Any) -> Any:
+    """So that nothing computes it, moves it from step to step and keeps it for starts to come."""
+    return state.replace(observation=jnp.zeros(0, bool))
 
 
 def make(name: str, arguments: dict[str, Any]) -> Pgx:
@@ -193,7 +199,7 @@ def _example(dynamics: Any) -> tuple[Any, Any]:
     """Shapes of a state that a step has made, and of an observation."""
 
     def step(key: jax.Array) -> Any:
-        after = dynamics.step(dynamics.init(key), jnp.zeros((), jnp.int32), key)
+        after = _step(dynamics, _init(dynamics, key), jnp.zeros((), jnp.int32), key)
         return after, dynamics._observe(after, after.current_player)
 
     return jax.eval_shape(step, jax.eval_shape(lambda: jax.random.key(0)))
