@@ -10,7 +10,7 @@ from PIL import Image
 from rollax.view.scene import BOARD, PAPER
 
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
-_COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
+COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
 _TILES = {1: "floor", 2: "wall", 4: "door", 5: "key", 6: "ball", 7: "box", 8: "goal", 9: "lava", 10: "player"}
 _DOORS, _DIRECTIONS = ("open", "closed", "locked"), ("east", "south", "west", "north")
 _STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))  # (row, column) of a step into each direction
@@ -23,7 +23,9 @@ def picture(environment: Any, state: Any, obs: Any) -> Image.Image:
     cells = np.asarray(symbols(state.raw))
     size = max(8, BOARD // max(cells.shape[:2]))
     drawn = Image.new("RGB", (size * cells.shape[1], size * cells.shape[0]))
-    seen = _seen(state, cells.shape[:2]) if environment.observation.endswith("first_person") else np.zeros(cells.shape[:2], bool)
+    seen = (
+        _seen(state, cells.shape[:2]) if environment.observation.endswith("first_person") else np.zeros(cells.shape[:2], bool)
+    )
     for row, column in np.ndindex(*cells.shape[:2]):
         entity, color, form = cells[row, column].tolist()
         drawn.paste(_tile(_file(entity, color, form), bool(seen[row, column]), size), (size * column, size * row))
@@ -47,8 +49,8 @@ def _file(entity: int, color: int, form: int) -> str:
     if name == "player":
         return f"player_{_DIRECTIONS[form]}"
     if name == "door":
-        return f"door_{_DOORS[form]}_{_COLORS[color]}"
-    return f"{name}_{_COLORS[color]}" if name in ("key", "ball", "box") else name
+        return f"door_{_DOORS[form]}_{COLORS[color]}"
+    return f"{name}_{COLORS[color]}" if name in ("key", "ball", "box") else name
 
 
 @functools.cache
@@ -56,7 +58,9 @@ def _tile(file: str, is_seen: bool, size: int) -> Image.Image:
     from rollax.environments.suites.navix import SPRITES
 
     with Image.open(Path(SPRITES) / f"{file}.png") as found:
-        tile = found.convert("RGB").resize((size, size), Image.Resampling.BOX if size < found.width else Image.Resampling.NEAREST)
+        tile = found.convert("RGB").resize(
+            (size, size), Image.Resampling.BOX if size < found.width else Image.Resampling.NEAREST
+        )
     return Image.blend(tile, Image.new("RGB", tile.size, PAPER), 0.2) if is_seen else tile
 
 
@@ -72,4 +76,4 @@ def notes(environment: Any, state: Any, obs: Any) -> list[str]:
 
 
 def _words(symbols: list[int]) -> str:
-    return f"the {_COLORS[symbols[1]]} {_TILES[symbols[0]]}"
+    return f"the {COLORS[symbols[1]]} {_TILES[symbols[0]]}"

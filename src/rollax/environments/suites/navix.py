@@ -1,13 +1,13 @@
 """The environments of NAVIX (4.0 or newer; Pignatelli et al. 2024, arXiv:2407.19396), by their raw dynamics: no auto-reset.
 
-Observations are dictionaries: "view", what the suite shows, as a grid of symbols (entity, color and state of every cell) or as a
-picture, of the whole world or of the seven by seven cells in front of the agent; "direction", where the agent faces. What is put
-right on the way:
+Observations are dictionaries: "view", what the suite shows, as a grid of symbols (entity, color and state of every cell) or as
+a picture, of the whole world or of the seven by seven cells in front of the agent; "direction", where the agent faces. What is
+put right on the way:
 
-- "mission", entity and color of the objects that a task names, is part of what is observed where there is one: the suite
-  keeps it in its state, where no agent can read it;
-- "pocket", entity and color of what the agent carries, is part of it where something can be picked up: the suite's
-  views do not tell;
+- "mission", entity and color of the objects that a task names, is observed where there is one: the suite keeps it in its
+  state, where no agent can read it;
+- "pocket", entity and color of what the agent carries, is observed where something can be picked up: the suite's views do not
+  tell;
 - symbols are categories for an embedding, not magnitudes;
 - states have definite types, and no pictures of tiles where none are observed.
 
