@@ -1,6 +1,7 @@
 """The commands as a user drives them: what they print, leave and return."""
 
 import json
+import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -260,6 +261,7 @@ def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None if name == "brax" else name)
     out = rollax("envs").out
     assert 'brax/  (11, not installed: pip install "rollax[brax]")' in out and "gymnax/  (25)" in out
+    assert ("navix/  (83, needs Python 3.12 or newer)" in out) == (sys.version_info < (3, 12)) and "navix/  (83" in out
     assert "probe/  (11, part of rollax)" in out and max(map(len, out.splitlines())) <= 100
     assert [id for id in list_environments() if id.split("/")[0] in SUITES and not about(id)] == []
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from counting import forget
+from pythons import skip_where_too_old
 from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
 from rollax.environments.suites.table import SUITES
@@ -25,10 +26,12 @@ CHOSEN = (
     "brax/inverted_pendulum",
     "jumanji/Game2048-v1",
     "jumanji/LevelBasedForaging-v0",
+    "navix/Navix-DoorKey-5x5-v0",
+    "navix/Navix-Fetch-5x5-N2-v0",
     "pgx/connect_four",
     "pgx/leduc_holdem",
 )
-OTHERS = ("xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "pgx/", "playground/")
+OTHERS = ("xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "navix/", "pgx/", "playground/")
 # Games that are longer than 30 random steps and have no time limit to shorten.
 STEPS = {
     "jumanji/Game2048-v1": 300,
@@ -68,6 +71,7 @@ COMPILED = [id for id in list_environments() if not SUITES[id.split("/")[0]].on_
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in COMPILED])
 def test_every_listed_environment_keeps_the_contract(id: str) -> None:
+    skip_where_too_old(id)
     if id in BRAX or id.startswith("brax/"):
         pytest.importorskip("brax")
     # A short limit, so that long episodes end too; 30 steps see four ends at least.

@@ -129,6 +129,14 @@ def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         environments.make("thing/Thing")
 
 
+def test_a_suite_that_needs_a_newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed all the same; pip installs nothing for its extra there, and the message says why."""
+    monkeypatch.setitem(table.SUITES, "navix", table.SUITES["navix"]._replace(python=(9, 9)))
+    assert "navix/Navix-Empty-5x5-v0" in environments.list_environments("navix")
+    with pytest.raises(UsageError, match=r"need Python 9\.9 or newer, and this is Python 3\..*rollax\[navix\]"):
+        environments.make("navix/Navix-Empty-5x5-v0")
+
+
 @pytest.mark.parametrize(
     "id", ["mine/..", "mine/../../elsewhere", "mine//Maze", "mine/Maze/", "mine/.hidden", "mine/" + "m" * 300]
 )

@@ -12,7 +12,7 @@ from rollax.cli.help import default
 from rollax.environments import registry
 from rollax.environments.core import agent_types, descriptor_space, info_reductions
 from rollax.environments.suites.about import about
-from rollax.environments.suites.table import SUITES
+from rollax.environments.suites.table import SUITES, missing_python
 from rollax.errors import UnknownNameError, near
 from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete
 
@@ -45,9 +45,10 @@ def by_suite(ids: list[str]) -> str:
     paragraphs = []
     for suite, names in suites.items():
         extra = SUITES[suite].extra if suite in SUITES else None
+        needed = missing_python(SUITES[suite]) if suite in SUITES else ""
         missing = extra is not None and importlib.util.find_spec(MODULES.get(extra, extra)) is None
         state = f'not installed: pip install "rollax[{extra}]"' if missing else "" if extra else "part of rollax"
-        state = state if suite in SUITES else "your own"
+        state = f"needs Python {needed} or newer" if needed else state if suite in SUITES else "your own"
         rows = [f"{suite}/  ({', '.join(filter(None, [str(len(names)), state]))})", *_columns(names)]
         paragraphs.append("\n".join(rows))
     end = "rollax envs ID shows one, rollax envs WORD those that hold a word, rollax envs SUITE a suite"

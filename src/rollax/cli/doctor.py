@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rollax.environments.suites.table import SUITES, missing_python
 from rollax.host.run_folder import installed, machine
 
 FOR_DEVELOPERS = ("test", "dev", "docs")
@@ -40,7 +41,9 @@ def shown(found: dict[str, Any]) -> str:
     for extra, packages in found["extras"].items():
         there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
         absent = [name for name, version in packages.items() if not version]
-        remedy = f'without {", ".join(absent)}: pip install "rollax[{extra}]"' if absent else ""
+        needed = next((missing_python(entry) for entry in SUITES.values() if entry.extra == extra), "")
+        remedy = f"needs Python {needed} or newer" if needed else f'pip install "rollax[{extra}]"'
+        remedy = f"without {', '.join(absent)}: {remedy}" if absent else ""
         lines.append(f"{extra:<9} {'; '.join(filter(None, [there, remedy]))}")
     writable = "can" if found["runs_writable"] else "CANNOT"
     return "\n".join([*lines, f"runs      {writable} be written to {Path.cwd() / 'runs'}"])

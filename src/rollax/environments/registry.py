@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any
 
 from rollax.environments.convert import convert_all, name_fault, signature_defaults
 from rollax.environments.core import Environment
-from rollax.environments.suites.table import SUITES
+from rollax.environments.suites.table import SUITES, missing_python
 from rollax.errors import UnknownNameError, UsageError
 
 ENTRY_POINTS = "rollax.environments"
@@ -149,6 +150,13 @@ def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
 
 def _suite_module(suite: str) -> ModuleType:
     entry = SUITES[suite]
+    needed = missing_python(entry)
+    if needed:
+        found = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise UsageError(
+            f"the {suite} environments need Python {needed} or newer, and this is Python {found}: make a virtual environment "
+            f'with a newer one, and in it pip install "rollax[{entry.extra}]"'
+        )
     try:
         return importlib.import_module(entry.module)
     except ModuleNotFoundError as error:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rollax.environments.core import is_on_host
 from rollax.environments.view_base import inner_state, innermost, unwrap
-from rollax.view import agents, bodies, bodies_page, cards, granular, grid, hosted, suites, worlds
+from rollax.view import agents, bodies, bodies_page, cards, granular, grid, hosted, navix, suites, worlds
 from rollax.view.observations import cells, observation
 from rollax.view.scene import (
     BLUE,
@@ -306,6 +306,7 @@ DRAWINGS: dict[str, Drawing] = {
     "brax/walker2d": Drawing(bodies.drawn, 60, cameras=bodies.cameras, page=bodies_page.document),
     "brax/*": Drawing(bodies.drawn, 20, cameras=bodies.cameras, page=bodies_page.document),
     "craftax/*": Drawing(suites.craftax, 5, actions=suites.CRAFTAX_ACTIONS),
+    "navix/*": Drawing(navix.picture, 8, notes=navix.notes, actions=navix.ACTIONS),
     "playground/*": Drawing(bodies.drawn, 40, cameras=bodies.cameras, page=bodies_page.document),
     "jumanji/Game2048-*": Drawing(suites.jumanji, 4, actions=suites.JUMANJI_MOVES),
     "jumanji/Snake-*": Drawing(suites.jumanji, 8, actions=suites.JUMANJI_MOVES),

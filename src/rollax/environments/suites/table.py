@@ -1,5 +1,6 @@
 """The suites and the names of their environments, listed without importing any of them."""
 
+import sys
 from typing import Any, NamedTuple
 
 from rollax.environments.suites import names
@@ -25,6 +26,7 @@ class Suite(NamedTuple):
     on_host: bool = False  # simulators in Python or C++ (`rollax.environments.core.HostEnvironment`)
     evaluation: dict[str, Any] = {}  # arguments that are others in evaluations, unless one says otherwise
     best_metric: str = "return_mean"  # what the best checkpoint is best by, unless one says otherwise
+    python: tuple[int, int] = (0, 0)  # the lowest version of Python that its package installs on, where rollax's is lower
 
 
 _GYMNAX = (
@@ -248,6 +250,7 @@ SUITES: dict[str, Suite] = {
         "jumanji",
         {"Sokoban-v0": "it downloads its levels when it is made; every other Jumanji environment works offline"},
     ),
+    "navix": Suite("rollax.environments.suites.navix", names.NAVIX, "navix", python=(3, 12)),
     "pgx": Suite(
         "rollax.environments.suites.pgx",
         names.PGX,
@@ -276,3 +279,8 @@ SUITES: dict[str, Suite] = {
         },
     ),
 }
+
+
+def missing_python(entry: Suite) -> str:
+    """The version of Python that the package of a suite needs, such as "3.12", where this one is older; "" otherwise."""
+    return ".".join(map(str, entry.python)) if sys.version_info < entry.python else ""

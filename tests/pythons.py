@@ -1,0 +1,13 @@
+"""Suites whose package needs a newer Python than rollax."""
+
+import pytest
+
+from rollax.environments.suites.table import SUITES, missing_python
+
+
+def skip_where_too_old(id: str) -> None:
+    """Skips a test of an environment of such a suite on an older Python."""
+    suite = id.split("/")[0]
+    needed = missing_python(SUITES[suite]) if suite in SUITES else ""
+    if needed:
+        pytest.skip(f"{suite} needs Python {needed} or newer")
