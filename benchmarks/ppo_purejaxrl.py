@@ -10,7 +10,9 @@ import time
 from unittest.mock import MagicMock
 
 # Its wrappers import these for environments that are not asked for here.
-sys.modules |= {name: MagicMock() for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix")}
+sys.modules |= {
+    name: MagicMock() for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix")
+}
 path, settings, seeds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 sys.path.insert(0, path)
 
