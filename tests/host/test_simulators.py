@@ -74,17 +74,21 @@ class CountingPool:
         assert not np.any(self.state[ids, 0] >= LIMIT), "it was reset after the end"
         self.state[ids] += np.stack([np.ones(len(ids)), action], axis=-1)
         moved = self.state[ids[::-1]].astype(np.float32)
-        return moved, action[::-1].astype(float), moved[:, 1] >= FULL, moved[:, 0] >= LIMIT, ids[::-1]
+        info = {"sum": moved[:, 1], "env_id": ids[::-1]}
+        return moved, action[::-1].astype(float), moved[:, 1] >= FULL, moved[:, 0] >= LIMIT, info, ids[::-1]
 
     def close(self) -> None:
         self.closed = True
 
 
 def test_pools_give_what_simulators_give() -> None:
-    here = simulated.simulators_of(on_host(), 5, 0, 60.0)
-    pool = Pool(CountingPool, 5, Layout(np.zeros(2, np.float32), ()))
+    here = simulated.simulators_of(on_host(), 5, 0, 60.0, ("sum",))
+    pool = Pool(CountingPool, 5, Layout(np.zeros(2, np.float32), ("sum",)))
     for a, b in zip(jax.tree.leaves(rollout(here, 12)), jax.tree.leaves(rollout(pool, 12)), strict=True):
         np.testing.assert_array_equal(a, b)
+    where = np.array([True, False, True, False, False])
+    after = pool.step(np.ones(5, np.int32), None, where)
+    np.testing.assert_array_equal(np.isfinite(after.info[:, 0]), where)
     pool.close()
 
 

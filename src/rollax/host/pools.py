@@ -32,16 +32,19 @@ class Pool:
         number, ids = self._number, self._all if where is None else self._all[where]
         reward = np.zeros(number, np.float32)
         terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
+        info = np.full((number, len(self._layout.info_names)), np.nan, np.float32)
         next_rows = self._rows()
         assert self._pool is not None, "reset comes first"
-        obs, rewards, over, cut, whose = self._try("step", lambda: self._pool.step(action[ids], ids))
+        obs, rewards, over, cut, told, whose = self._try("step", lambda: self._pool.step(action[ids], ids))
         self._put(next_rows, obs, whose)
         reward[whose], terminated[whose], truncated[whose] = rewards, over, cut & ~over
+        for column, name in enumerate(self._layout.info_names):
+            info[whose, column] = told[name]
         rows, ended = next_rows, self._all[terminated | truncated]
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
             self._put(rows, *self._try("reset", lambda: self._pool.reset(ended)))
-        return Stepped(next_rows, rows, reward, terminated, truncated, np.zeros((number, 0), np.float32))
+        return Stepped(next_rows, rows, reward, terminated, truncated, info)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,43 +1,98 @@
 """The environments of EnvPool (1.2 or newer): simulators in C++ that step together in threads of their own.
 
 EnvPool begins an episode at the step after its end; here a simulator is reset at once, so that no step is lost and the last
-observation is the true one. Numbers become float32, 8-bit images stay with the channels last.
+observation is the true one. Numbers become float32, 8-bit images stay with the channels last. `info` has EnvPool's numbers
+without those that identify environments or say that a game ended. One environment alone, which can be drawn, is a pool of one.
 """
 
 import functools
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rollax.environments.convert import convert_all
 from rollax.environments.hosted import Hosted
-from rollax.environments.suites.gymnasium import spaces
+from rollax.environments.suites.gymnasium import display, spaces
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Space
 
 _HOST = ("num_envs", "batch_size", "seed", "env_type", "base_path", "gym_reset_return_info", "from_pixels")
+_NO_INFO = ("env_id", "players.env_id", "terminated")  # which environments moved, and the end of a game of Atari
+_FIRST = np.zeros(1, np.int32)  # the only one of a pool of one
 
 
 class Pool:
-    """A pool of EnvPool with our spaces: `[E]` in, `[E]` out, with the numbers of those that moved."""
+    """A pool of EnvPool with our spaces: `[E]` in, `[E]` out, with the numbers of those that moved last."""
 
     def __init__(self, made: Any, name: str) -> None:
         self.made = made
         self.observation_space, self._seen = observation(name, made.observation_space)
         self.action_space, _ = spaces.action(name, made.action_space)
         self._start, self._dtype = int(getattr(made.action_space, "start", 0)), made.action_space.dtype
+        self.info_names = numbers(made.spec.state_array_spec)
 
     def reset(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
         obs, info = self.made.reset(ids)
         return self._seen(obs), info["env_id"]
 
-    def step(self, action: np.ndarray, ids: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def step(
+        self, action: np.ndarray, ids: np.ndarray
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Mapping[str, np.ndarray], np.ndarray]:
         obs, reward, terminated, truncated, info = self.made.step((action + self._start).astype(self._dtype), ids)
-        return self._seen(obs), reward, terminated.astype(bool), truncated.astype(bool), info["env_id"]
+        return self._seen(obs), reward, terminated.astype(bool), truncated.astype(bool), info, info["env_id"]
+
+    def frames(self, ids: np.ndarray) -> np.ndarray:
+        """Pictures of those environments, uint8 `[N, height, width, 3]`, of a pool that was made to draw."""
+        return self.made.render(env_ids=ids)
 
     def close(self) -> None:
         self.made.close()
+
+
+class Single:
+    """A pool of one as a `rollax.environments.core.Simulator`. A start with a seed is that of a new pool with this seed."""
+
+    def __init__(self, build: Callable[[int, int], Pool]) -> None:
+        self._build = build
+        self._pool: Pool | None = None
+
+    def reset(self, seed: int | None) -> Any:
+        if seed is not None or self._pool is None:
+            self.close()
+            self._pool = self._build(1, seed or 0)
+        return _of_first(self._pool.reset(_FIRST)[0])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        assert self._pool is not None, "reset comes first"
+        obs, reward, terminated, truncated, info, _ = self._pool.step(np.asarray(action)[None], _FIRST)
+        told = {name: info[name][0] for name in self._pool.info_names}
+        ended = bool(terminated[0])
+        return _of_first(obs), float(reward[0]), ended, bool(truncated[0]) and not ended, told
+
+    def frame(self) -> np.ndarray:
+        assert self._pool is not None, "reset comes first"
+        return self._pool.frames(_FIRST)[0]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+
+def _of_first(rows: Any) -> Any:
+    return {name: row[0] for name, row in rows.items()} if isinstance(rows, dict) else rows[0]
+
+
+def numbers(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the numbers in `info`, one of each environment, from what EnvPool says of all that a step gives."""
+    single = {
+        name.removeprefix("info:")
+        for name, part in spec.items()
+        if name.startswith("info:") and tuple(part.shape) in ((), (-1,)) and np.dtype(part.dtype).kind in "biuf"
+    }
+    return tuple(sorted(single.difference(_NO_INFO)))
 
 
 def observation(name: str, space: Any) -> tuple[Space, Any]:
@@ -58,12 +113,13 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     """The environment of that id; arguments are those of its pool. Raises UsageError when EnvPool refuses them."""
     id, defaults = f"envpool/{name}", _defaults(name)
     given = convert_all(id, arguments, defaults)
-    build = functools.partial(_pool, name, tuple(given.items()))
+    settings = tuple(given.items())
+    build = functools.partial(_pool, name, settings)
     one = build(1, 0)
     try:
         limit = (defaults | given).get("max_episode_steps")
-        single = functools.partial(_single, id)
-        return Hosted(id, one.observation_space, one.action_space, limit, (), single, build)
+        single = functools.partial(_single, name, settings)
+        return Hosted(id, one.observation_space, one.action_space, limit, one.info_names, single, build)
     finally:
         one.close()
 
@@ -73,13 +129,12 @@ def arguments(name: str) -> dict[str, Any]:
     return _defaults(name)
 
 
-def _pool(name: str, given: tuple[tuple[str, Any], ...], number: int, seed: int) -> Pool:
-    import envpool
-
+def _pool(name: str, given: tuple[tuple[str, Any], ...], number: int, seed: int, render_mode: str | None = None) -> Pool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that bounds are rounded
-            made = envpool.make(name, env_type="gymnasium", num_envs=number, seed=seed % 2**31, **dict(given))
+            given = (*given, ("render_mode", render_mode))
+            made = _envpool().make(name, env_type="gymnasium", num_envs=number, seed=seed % 2**31, **dict(given))
             return Pool(made, f"envpool/{name}")
     except UsageError:
         raise
@@ -87,14 +142,31 @@ def _pool(name: str, given: tuple[tuple[str, Any], ...], number: int, seed: int)
         raise UsageError(f"making envpool/{name} fails with {type(error).__name__}: {error}") from error
 
 
-def _single(id: str, shows_frames: bool = False) -> Any:
-    raise UsageError(f"{id} runs in a pool, which draws no picture and runs in no other process: take gymnasium/... for that")
+def _single(name: str, given: tuple[tuple[str, Any], ...], shows_frames: bool = False) -> Single:
+    if shows_frames and _is_mujoco(name) and not display.has_egl_before("envpool"):
+        raise UsageError(
+            f"envpool/{name} is drawn by OpenGL: install the library EGL, and leave the import of envpool to rollax, which "
+            "loads EGL before it"
+        )
+    return Single(functools.partial(_pool, name, given, render_mode="rgb_array" if shows_frames else None))
+
+
+def _is_mujoco(name: str) -> bool:
+    return any(base.__module__.startswith("envpool.mujoco.") for base in type(_envpool().make_spec(name)).__mro__)
+
+
+def _envpool() -> Any:
+    """The package. On Linux its MuJoCo makes its context by a copy of EGL and looks up OpenGL's functions in the system's. Both
+    become the same library if the system's is loaded first; otherwise MuJoCo ends the process where it should draw.
+    """
+    display.has_egl_before("envpool")
+    import envpool
+
+    return envpool
 
 
 @functools.cache
 def _defaults(name: str) -> dict[str, Any]:
-    import envpool
-
-    config = envpool.make_spec(name).config._asdict()
+    config = _envpool().make_spec(name).config._asdict()
     kinds = (bool, int, float, str)
     return {key: value for key, value in config.items() if key not in _HOST and isinstance(value, kinds)}

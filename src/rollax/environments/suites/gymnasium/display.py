@@ -1,6 +1,8 @@
 """Pictures where there is no screen: what draws is told so before it looks for one."""
 
+import ctypes
 import ctypes.util
+import functools
 import os
 import sys
 
@@ -28,3 +30,17 @@ def require_opengl(id: str) -> None:
     """Raises UsageError where MuJoCo would end the process, because it finds nothing to draw with."""
     if not has_screen() and os.environ.get("MUJOCO_GL", "glfw") == "glfw":
         raise UsageError(f"{id} is drawn by OpenGL, and there is no screen: install the library EGL or OSMesa")
+
+
+@functools.cache
+def has_egl_before(module: str) -> bool:
+    """Whether EGL is loaded, by this call or an earlier one, before that module was imported. Off Linux nothing has to be."""
+    if sys.platform != "linux":
+        return True
+    if module in sys.modules:
+        return False
+    try:
+        ctypes.CDLL("libEGL.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
