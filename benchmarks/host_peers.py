@@ -1,8 +1,9 @@
-"""Environments of gymnasium beside peers on the same work: `python benchmarks/host_peers.py [ppo] [sac]`.
+"""Environments of gymnasium beside peers on the same work: `python benchmarks/host_peers.py [ppo] [sac] [--cleanrl FOLDER]`.
 
 PPO on CartPole-v1 (8 environments in one process, 128 steps, 4 epochs of 4 minibatches, 64 x 64 tanh), SAC on HalfCheetah-v5
 (1 environment, a gradient step of 256 samples for each step, 256 x 256). Stable-Baselines3 and sbx have a virtual environment
-of their own, made on the first call. The programs take turns, round by round; a figure is the median over the rounds.
+of their own, and so has CleanRL, made on the first call. CleanRL is no package: its scripts are those of a copy of
+vwxyzjn/cleanrl that FOLDER names. The programs take turns, round by round; a figure is the median over the rounds.
 """
 
 import argparse
@@ -12,22 +13,34 @@ import platform
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-from peers import FOLDER, peer_python, processor
+from peers import FOLDER, SBX, TORCH, peer_python, processor
+from timing import medians
 
-PACKAGES = ["sbx-rl==0.28.0", "gymnasium[mujoco]"]  # sbx stands on Stable-Baselines3
+CLEANRL = [TORCH, "gymnasium[mujoco]==0.29.1", "tensorboard", "tyro"]
 FRAMES = {"ppo": 40_960, "sac": 2_000}
-PEERS = ("rollax", "sbx", "sb3")
 
 
-def measure(peer: str, python: str, work: str, repeats: int) -> dict:
-    program = ["host_rollax.py"] if peer == "rollax" else ["host_sb3.py", peer]
-    command = [python, str(FOLDER / program[0]), *program[1:], work, str(FRAMES[work]), str(repeats)]
+def programs(cleanrl: Path | None) -> dict[str, list[str]]:
+    """What runs each peer: Python, a program beside this one, and its first arguments."""
+    other = peer_python("sbx", SBX)
+    found = {
+        "rollax": [sys.executable, "host_rollax.py"],
+        "sbx": [other, "host_sb3.py", "sbx"],
+        "sb3": [other, "host_sb3.py", "sb3"],
+    }
+    return found if cleanrl is None else found | {"cleanrl": [peer_python("cleanrl", CLEANRL), "host_cleanrl.py", str(cleanrl)]}
+
+
+def measure(peer: str, program: list[str], work: str, frames: int, repeats: int) -> tuple[float, float]:
+    python, file, *first = program
+    command = [python, str(FOLDER / file), *first, work, str(frames), str(repeats)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         sys.exit(f"{peer} {work} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return medians(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -35,22 +48,29 @@ def main() -> None:
     parser.add_argument("works", nargs="*", default=list(FRAMES), help=f"of {', '.join(FRAMES)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each program per work")
     parser.add_argument("--repeats", type=int, default=2, help="measurements per process")
+    parser.add_argument("--frames", type=int, help="frames of a measurement, to try it out; default: those of each work")
+    parser.add_argument("--cleanrl", type=Path, help="the folder of a copy of vwxyzjn/cleanrl; CleanRL is left out without")
     arguments = parser.parse_args()
     if unknown := set(arguments.works) - set(FRAMES):
         parser.error(f"unknown work {', '.join(sorted(unknown))}: it is one of {', '.join(FRAMES)}")
-    other = peer_python("sbx", PACKAGES)
+    copy = arguments.cleanrl and arguments.cleanrl.resolve()
+    if copy and not (copy / "cleanrl" / "ppo.py").exists():
+        parser.error(f"--cleanrl ({copy}) is no copy of vwxyzjn/cleanrl: it has no cleanrl/ppo.py")
+    peers = programs(copy)
     print(f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}; medians")
     print("| work | | steps/s | steps/s of a processor | rollax to it |\n|---|---|---|---|---|", flush=True)
     for work in arguments.works:
+        frames = arguments.frames or FRAMES[work]
         rounds = [
-            {peer: measure(peer, sys.executable if peer == "rollax" else other, work, arguments.repeats) for peer in PEERS}
+            {peer: measure(peer, program, work, frames, arguments.repeats) for peer, program in peers.items()}
             for _ in range(arguments.rounds)
         ]
-        for peer in PEERS:
-            each = [{name: statistics.median(one[name]["steps_per_second"]) for name in PEERS} for one in rounds]
-            effort = statistics.median(statistics.median(one[peer]["steps_per_processor_second"]) for one in rounds)
-            speed, ratio = (statistics.median(x) for x in ([e[peer] for e in each], [e["rollax"] / e[peer] for e in each]))
+        for peer in peers:
+            speed, effort = (statistics.median(one[peer][i] for one in rounds) for i in (0, 1))
+            ratio = statistics.median(one["rollax"][0] / one[peer][0] for one in rounds)
             print(f"| {work} | {peer} | {speed:,.0f} | {effort:,.0f} | {ratio:.2f} |", flush=True)
+        if copy is None:
+            print(f"| {work} | cleanrl | left out: --cleanrl names no copy | | |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""PPO or SAC on gymnasium by rollax: `host_rollax.py ppo|sac FRAMES REPEATS`. Prints one JSON object.
+"""PPO or SAC on gymnasium by rollax: `host_rollax.py ppo|sac FRAMES REPEATS`. Prints one JSON object."""
 
-Runs are trained in pairs, the second by FRAMES longer; the difference in time is that of these frames, without start and
-compiling.
-"""
-
+import itertools
 import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import timing
 
 import rollax
 
@@ -34,10 +33,6 @@ def taken(folder: Path, total_steps: int) -> tuple[float, float]:
 
 
 with tempfile.TemporaryDirectory() as folder:
-    compile_seconds = taken(Path(folder) / "first", BEFORE)[0]
-    rates, efforts = [], []
-    for repeat in range(repeats):
-        short, long = (taken(Path(folder) / f"{n}-{repeat}", n) for n in (BEFORE, BEFORE + frames))
-        rates.append(frames / (long[0] - short[0]))
-        efforts.append(frames / (long[1] - short[1]))
-print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}))
+    numbers = itertools.count()
+    found = timing.by_difference(lambda n: taken(Path(folder) / str(next(numbers)), n), BEFORE, frames, repeats)
+print(json.dumps(found))

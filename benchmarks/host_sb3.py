@@ -3,11 +3,12 @@
 Arguments: sb3 or sbx, ppo or sac, frames of a measurement, repeats. Prints one JSON object.
 """
 
+import functools
 import importlib
 import json
 import sys
-import time
 
+import timing
 from stable_baselines3.common.env_util import make_vec_env
 
 package, name, frames, repeats = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -27,13 +28,4 @@ else:
     }
 algorithm = getattr(algorithms, name.upper())("MlpPolicy", environment, verbose=0, device="cpu", **sizes)
 
-started = time.perf_counter()
-algorithm.learn(1024)  # compiles
-compile_seconds = time.perf_counter() - started
-rates, efforts = [], []
-for _ in range(repeats):
-    started, processor = time.perf_counter(), time.process_time()
-    algorithm.learn(frames, reset_num_timesteps=False)
-    rates.append(frames / (time.perf_counter() - started))
-    efforts.append(frames / (time.process_time() - processor))
-print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}))
+print(json.dumps(timing.by_calls(functools.partial(algorithm.learn, reset_num_timesteps=False), 1024, frames, repeats)))

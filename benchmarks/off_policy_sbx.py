@@ -3,11 +3,12 @@
 Its environments are gymnasium's, in Python: one for TD3 and SAC, ten in this process for DQN.
 """
 
+import functools
 import json
 import sys
-import time
 
 import jax
+import timing
 from sbx import DQN, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 
@@ -22,14 +23,5 @@ algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name](
     "MlpPolicy", environment, buffer_size=20_000, learning_starts=100, train_freq=1, gradient_steps=1, verbose=0, **sizes
 )
 
-started = time.perf_counter()
-algorithm.learn(500)  # compiles
-compile_seconds = time.perf_counter() - started
-rates, efforts = [], []
-for _ in range(repeats):
-    started, processor = time.perf_counter(), time.process_time()
-    algorithm.learn(frames, reset_num_timesteps=False)
-    rates.append(frames / (time.perf_counter() - started))
-    efforts.append(frames / (time.process_time() - processor))
-found = {"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}
+found = timing.by_calls(functools.partial(algorithm.learn, reset_num_timesteps=False), 500, frames, repeats)
 print(json.dumps(found | {"jax": jax.__version__}))

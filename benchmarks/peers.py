@@ -16,6 +16,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
+TORCH = "torch==2.13.0"
+SBX = ["sbx-rl==0.28.0", "gymnasium[mujoco]", TORCH]  # it stands on Stable-Baselines3, and that on PyTorch
 # environments, minibatches, updates per measurement
 SIZES = {64: (4, 60), 2048: (32, 4)}
 

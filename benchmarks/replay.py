@@ -22,7 +22,6 @@ from rollax.replay.ring import ReplayBuffer, Step
 
 FOLDER = Path(__file__).resolve().parent
 REPEATS, STEPS, BATCH = 5, 2000, 256
-SBX = ["sbx-rl==0.28.0"]
 WORK = {"td3": 2000, "sac": 2000, "dqn": 40_000}  # frames of one measurement
 
 
@@ -92,7 +91,7 @@ def microseconds(buffer: ReplayBuffer, size: int, numbers: int) -> float:
 def beside(name: str, width: int, rounds: int, with_sbx: bool) -> None:
     """Steps a second of all, and the ratios: their medians over the rounds."""
     sys.path.insert(0, str(FOLDER))
-    from peers import REJAX, peer_python
+    from peers import REJAX, SBX, peer_python
 
     pythons = {"rollax": sys.executable, "rejax": peer_python("rejax", REJAX)}
     pythons |= {"sbx": peer_python("sbx", SBX)} if with_sbx else {}

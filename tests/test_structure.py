@@ -16,9 +16,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rollax"
 FILES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
 FOLDERS = ("tests", "benchmarks", "examples")
-MADE = {path for folder in FOLDERS for path in (ROOT / folder).glob(".venv-*")}  # by benchmarks, for peers
-OTHERS = [
-    str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if MADE.isdisjoint(path.parents)
+OTHERS = [  # without the virtual environments that benchmarks make
+    str(path.relative_to(ROOT))
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.relative_to(ROOT / folder).parts[0].startswith(".venv")
 ]
 
 FILE_LINES, ALGORITHM_LINES, FUNCTION_LINES, NESTING = 400, 250, 50, 3
