@@ -104,7 +104,7 @@ def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any]]:
     """The equations of a core's `unroll`, which is neither computed nor compiled."""
     core = jax.eval_shape(lambda key: cores.CORES[name](INPUTS, SIZE, key=key), jax.random.key(0))
-    x, reset = (jax.ShapeDtypeStruct((length, BATCH, *more), kind) for more, kind in (((INPUTS,), float), ((), bool)))
+    x, reset = (jax.ShapeDtypeStruct((length, BATCH, *more), kind) for more, kind in (((INPUTS,), jnp.float32), ((), bool)))
     return list(equations(jax.make_jaxpr(lambda core, *a: core.unroll(batch_carry(core, BATCH), *a))(core, x, reset).jaxpr))
 
 
