@@ -133,10 +133,10 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("craftax/Craftax-Symbolic-v1", craftax, 6_400, 300, (64, 256)),
-    Case("craftax/Craftax-Symbolic-v1", optimistic, 6_400, 300, (64, 256), label=", optimistic"),
-    Case("craftax/Craftax-Classic-Symbolic-v1", craftax, 20_000, 200),
-    Case("craftax/Craftax-Classic-Symbolic-v1", optimistic, 20_000, 200, label=", optimistic"),
+    Case("craftax/Craftax-Symbolic-v1", craftax, 1_024, 300, (64, 256)),
+    Case("craftax/Craftax-Symbolic-v1", optimistic, 1_024, 300, (64, 256), label=", optimistic"),
+    Case("craftax/Craftax-Classic-Symbolic-v1", craftax, 2_048, 200, (64, 256)),
+    Case("craftax/Craftax-Classic-Symbolic-v1", optimistic, 2_048, 200, (64, 256), label=", optimistic"),
     Case("jumanji/Snake-v1", jumanji_wrapped, 100_000),
     Case("jumanji/Game2048-v1", jumanji_wrapped, 100_000),
     Case("pgx/connect_four", pgx, 200_000),
