@@ -15,6 +15,7 @@ import rollax as library
 from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations, over
 from host.test_evaluate import Counting
 from rollax.environments import registry
+from rollax.environments.suites.table import SUITES, missing_python
 from rollax.host.evaluation import digits
 from rollax.version import __version__
 
@@ -255,7 +256,6 @@ def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     from rollax.cli import catalogue
     from rollax.environments import list_environments
     from rollax.environments.suites.about import about
-    from rollax.environments.suites.table import SUITES
 
     monkeypatch.setattr(catalogue, "is_read_by_a_person", lambda: True)
     monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None if name == "brax" else name)
@@ -293,7 +293,9 @@ def test_doctor(rollax: Rollax) -> None:
     for extra, packages in found["extras"].items():
         line = next(line for line in outcome.lines if line.startswith(f"{extra} "))
         for package, version in packages.items():
-            assert f"{package} {version}" in line if version else f'pip install "rollax[{extra}]"' in line and package in line
+            needed = missing_python(SUITES[extra]) if extra in SUITES else ""
+            remedy = f"needs Python {needed} or newer" if needed else f'pip install "rollax[{extra}]"'
+            assert f"{package} {version}" in line if version else remedy in line and package in line
 
 
 def test_version_and_overview(rollax: Rollax) -> None:
