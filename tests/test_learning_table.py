@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import rollax
-from rollax.host.settings import preset
+from rollax.host.presets import preset
 
 ROOT = Path(__file__).parents[1]
 ROWS = yaml.safe_load((ROOT / "benchmarks" / "learning.yaml").read_text())

@@ -46,7 +46,7 @@ ROOMS = (
     ("algorithm", "acting", "learning", "replay", "populations", "archives"),
     ("emitters",),
     ("algorithms", "presets"),
-    ("host", "scale", "view", "checks", "exporting"),
+    ("host", "scale", "view", "checks", "exporting", "studies"),
     ("cli",),
     ("__init__", "__main__"),
 )

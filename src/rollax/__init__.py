@@ -35,10 +35,12 @@ from rollax.host.ask_tell import AskTell
 from rollax.host.merging import Comparison, compare_archives, merge_archives
 from rollax.host.options import RunOptions
 from rollax.host.reading import Tables, read
+from rollax.host.result import Evaluated
 from rollax.host.segments import segment
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.populations import population
 from rollax.populations.evolution import evolve, evolving
+from rollax.studies.api import Swept, sweep
 from rollax.version import __version__
 
 __all__ = [
@@ -82,6 +84,9 @@ __all__ = [
     "PPORNDConfig",
     "PQNConfig",
     "Policy",
+    "Evaluated",
+    "Swept",
+    "sweep",
     "Result",
     "RunOptions",
     "SACConfig",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from host.runs import FRAMES, SMALL_WORDS
 from rollax.cli.main import COMMANDS
@@ -23,11 +24,21 @@ WORDS = {
     "[FOLDER]": "runs",
     "[SUITE]": "gymnax",
     "runs/*": "of_ppo/*",
+    "FILE.yaml": "compared.yaml",
+    "FOLDER": "study",
 }
 # What makes an example of `train` short, by the algorithm it is of.
 SHORT = {
     "ppo": ["--total-steps", "64", *SMALL_WORDS],
     "sac": ["--total-steps", "256", "--config.warmup", "64", "--eval-episodes", "2", "--no-tensorboard"],
+}
+
+STUDY = {
+    "algorithm": "ppo",
+    "environment": "probe/memory",
+    "sweep": {"gamma": [0.5, 0.9]},
+    "config": {"num_envs": 4, "num_steps": 8, "num_minibatches": 2},
+    "options": {"total_steps": 64, "eval_episodes": 8, "tensorboard": False},
 }
 
 
@@ -47,6 +58,8 @@ def run(rollax: Rollax, command: str) -> Any:
         words = [*words, *(short if "--total-steps" not in words else short[2:])]
         if "--hidden" in words and "--network.hidden" in words:
             words[words.index("--network.hidden") :] = words[words.index("--network.hidden") + 2 :]
+    if words[0] == "sweep" and "--trials" in words:
+        words += SHORT["ppo"]
     return rollax(*(WORDS.get(word, word) for word in words))
 
 
@@ -64,6 +77,8 @@ def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -
     small = ["--config.sequence-length", "8", "--env.num-rulesets", "20", "--env.rulesets", "small", "--env.episodes", "2"]
     trials = [*TRAIN[:2], "rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small]
     assert rollax(*trials, "--run-dir", "trials").code == 0
+    Path("compared.yaml").write_text(yaml.safe_dump(STUDY))
+    assert rollax("sweep", "compared.yaml", "--study-dir", "study").code == 0
     failed = {}
     for command in commands:
         done = run(rollax, command.replace("RUN", "trials") if "--eval-env" in command else command)

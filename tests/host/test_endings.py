@@ -15,7 +15,7 @@ from host.runs import FRAMES, NETWORK, SMALL, Script, options
 from rollax.errors import UsageError
 from rollax.host import sweeps
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.loop import Result
+from rollax.host.result import Result
 from rollax.host.settings import make_spec
 from rollax.host.words import at_the_end
 

@@ -14,8 +14,8 @@ import rollax
 from host.runs import FRAMES, NETWORK, SMALL, Script, evaluations, options
 from rollax.acting.evaluate import evaluator
 from rollax.host import keys
-from rollax.host.loop import Result
 from rollax.host.program import eval_steps
+from rollax.host.result import Result
 from rollax.host.settings import make_spec
 from rollax.host.words import at_the_end
 from rollax.networks import distributions

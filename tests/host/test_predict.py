@@ -13,7 +13,7 @@ import pytest
 
 import rollax
 from rollax.errors import UsageError
-from rollax.host.loop import Result
+from rollax.host.result import Result
 
 ROOT = Path(__file__).parents[2]
 CONFIG = rollax.PPOConfig(num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, num_epochs=1)

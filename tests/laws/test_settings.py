@@ -14,7 +14,7 @@ from laws.programs import differs, fresh, network_of, plain
 from laws.table import BY_NAME
 from rollax import DQNConfig, ImpalaConfig, PPOConfig, PPORNDConfig, PQNConfig, SACConfig, TD3Config, tree
 from rollax.config import traced_fields
-from rollax.host import api, program, settings
+from rollax.host import api, presets, program
 from rollax.host.settings import RunOptions, make_spec
 from rollax.learning import minibatches
 from rollax.populations import population
@@ -105,7 +105,7 @@ def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
 def test_arguments_of_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold unless others are given, in evaluations as well, and not for an object that is passed."""
     tuned = {"control/point-maze": {"env": {"time_limit": 7, "step_size": 0.1}}}
-    monkeypatch.setattr(settings, "_presets", lambda algorithm: tuned)
+    monkeypatch.setattr(presets, "_presets", lambda algorithm: tuned)
     run = lambda **arguments: make_spec("td3", "control/point-maze", arguments, None, None, RunOptions(), {})  # noqa: E731
     assert run().arguments == {"time_limit": 7, "step_size": 0.1}
     assert run(step_size=0.2).arguments == {"time_limit": 7, "step_size": 0.2}

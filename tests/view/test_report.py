@@ -220,7 +220,7 @@ def test_animations_are_in_the_page(copy, tmp_path, monkeypatch):
 
 
 def test_an_episode_is_rendered_with_the_best_checkpoint(run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("*.gif"))
     page = Page(report([tmp_path / "run"], render=True))
     assert page.path == tmp_path / "run" / "figures" / "report.html"
     (path,) = (tmp_path / "run" / "figures").glob("*.gif")

@@ -66,7 +66,7 @@ def _columns(names: list[str]) -> list[str]:
 def in_detail(id: str) -> dict[str, Any]:
     """What there is to know of one environment, as a flat object."""
     from rollax.acting.info import info_shapes
-    from rollax.host.settings import tuned_for
+    from rollax.host.presets import tuned_for
 
     arguments, choices = environments.arguments(id), registry.choices(id)
     world = environments.make(id)

@@ -62,7 +62,8 @@ Trains ALGORITHM on ENVIRONMENT and leaves a run folder. Both are needed:
 FURTHER = """\
 Further: --env.NAME VALUE sets an argument of the environment, --eval-env.NAME VALUE another value of it for evaluations
 (tasks that are held out, other physics). --sweep.NAME VALUES trains a member for each value of a setting, and each
-seed, in one compiled program. --evolve.NAME LOW HIGH [log|linear] moves a setting within a range by population-based
+seed, in one compiled program; `rollax sweep` compares settings of all kinds. --preset FILE takes tuned settings from a
+file. --evolve.NAME LOW HIGH [log|linear] moves a setting within a range by population-based
 training over the members that --seeds counts. --opponents.TYPE RUN lets agents of a type follow the policy of another
 run instead of learning. --import MODULE imports a module that registers environments or algorithms of your own.
 Settings marked * shape the program; all others can be swept and evolved. Whole numbers may be written 1e6 or 100k."""
@@ -99,6 +100,15 @@ def _table(options: list[Option]) -> Table:
         words = Text(option.words)
         table.add_row(name, words.append(f" [{option.default}]" if option.default else "", style="green"))
     return table
+
+
+def text_of(kind: type) -> str:
+    """The options of a dataclass with defaults, a line or more for each."""
+    options = group_of("", kind(), "", {field.name for field in dataclasses.fields(kind)}, None).options
+    console = Console(highlight=False, width=WIDTH, no_color=True)
+    with console.capture() as captured:
+        console.print(_table(options))
+    return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
 
 def group_of(title: str, instance: Any, prefix: str, short: set[str], chosen: tuple[str, ...] | None) -> Group:

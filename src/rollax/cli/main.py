@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import exporting, listings, plotting, reporting, runs, runs_list, training
+from rollax.cli import exporting, listings, plotting, reporting, runs, runs_list, sweeping, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -14,6 +14,7 @@ rollax: reinforcement learning trained end to end in JAX
 
   rollax train ppo gymnax/CartPole-v1     train, and leave a run folder
   rollax resume RUN                       go on with a run, bit for bit
+  rollax sweep --help                     compare many settings: a grid or Optuna's samplers, on one machine or many
   rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
   rollax plot RUN...                      draw learning curves, figures for papers, aggregates over environments, archives
   rollax report RUN...                    one HTML page to show to others: curves to zoom, videos, settings, archives
@@ -32,6 +33,7 @@ kept in the user's cache folder, at most 1 GB, so that a second start is fast; -
 COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "train": training.train,
     "resume": training.resume,
+    "sweep": sweeping.sweep,
     "eval": runs.evaluate,
     "plot": plotting.plot,
     "report": reporting.report,

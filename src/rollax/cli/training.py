@@ -10,7 +10,7 @@ import tyro
 from rollax import environments
 from rollax.cli import flags
 from rollax.cli.shared import Shared
-from rollax.cli.words import check_single, close, number, parse, single, take
+from rollax.cli.words import check_single, close, number, parse, single, take, take_value
 from rollax.config import checked, traced_fields
 from rollax.errors import UnknownNameError, UsageError
 
@@ -21,45 +21,52 @@ def train(arguments: list[str], shared: Shared) -> int:
     """Parses by hand only what depends on the algorithm and the environment: their names, and options such as --env.NAME."""
     from rollax.host import api
     from rollax.host.progress import display
-    from rollax.host.settings import entry, preset
 
-    rest, eval_env = take(arguments, "--eval-env.")
-    rest, sweep = take(rest, "--sweep.")
-    rest, evolve = take(rest, "--evolve.")
-    rest, opponents = take(rest, "--opponents.")
-    names = []
+    rest, names = list(arguments), []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
     if any(word in rest for word in HELP):
         return _help(names, "--help-all" in rest)
     if len(names) != 2:
         raise UsageError("train takes an algorithm and an environment: rollax train ppo gymnax/CartPole-v1")
+    words, wants_json = given(names, rest)
+    result = api.train(*names, **words, imports=shared.imports, show=display(stderr=wants_json))
+    close(result.summary(), wants_json)
+    return result.exit_code
+
+
+def given(names: list[str], words: list[str]) -> tuple[dict[str, Any], bool]:
+    """What `rollax.train` is given by the words that follow the names of an algorithm and an environment; and --json."""
+    from rollax.host.presets import preset
+    from rollax.host.settings import entry
+
     algorithm, environment = names
+    rest, eval_env = take(words, "--eval-env.")
+    rest, sweep = take(rest, "--sweep.")
+    rest, evolve = take(rest, "--evolve.")
+    rest, opponents = take(rest, "--opponents.")
     kinds = entry(algorithm)
     _check_environment(environment)
+    rest, file = take_value(rest, "--preset")
     rest, env = take(_in_full(rest, kinds, environment), "--env.")
-    command = _command(algorithm, preset(algorithm, environment))
+    tuned = preset(algorithm, environment, None if file is None else Path(file))
+    command = _command(algorithm, tuned)
     check_single(rest, [name.replace("_", "-") for name in traced_fields(kinds.config)])
     parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}")
     unused = [word.partition("=")[0] for word in rest if word.startswith(("--evolve-", "--evolve_"))]
     if unused and not evolve:
         raise UsageError(f"{unused[0]} is for a population that evolves: add --evolve.NAME LOW HIGH, or leave it out")
-    result = api.train(
-        algorithm,
-        environment,
-        config=parsed.config,
-        network=parsed.network,
-        arguments=single(env),
-        eval_arguments=single(eval_env),
-        sweep={name: [number(name, value) for value in values] for name, values in sweep.items()},
-        opponents={kind: str(run) for kind, run in single(opponents).items()},
-        evolve=evolve,
-        options=parsed.run,
-        imports=shared.imports,
-        show=display(stderr=parsed.json),
-    )
-    close(result.summary(), parsed.json)
-    return result.exit_code
+    words_of = {
+        "config": parsed.config,
+        "network": parsed.network,
+        "arguments": tuned.arguments | single(env),
+        "eval_arguments": single(eval_env),
+        "sweep": {name: [number(name, value) for value in values] for name, values in sweep.items()},
+        "opponents": {kind: str(run) for kind, run in single(opponents).items()},
+        "evolve": evolve,
+        "options": parsed.run,
+    }
+    return words_of, parsed.json
 
 
 def _in_full(words: list[str], kinds: Any, environment: str) -> list[str]:
@@ -76,7 +83,8 @@ def _help(names: list[str], everything: bool) -> int:
     from rollax.algorithms import list_algorithms
     from rollax.cli import help as helping
     from rollax.host.options import RunOptions
-    from rollax.host.settings import entry, example, preset
+    from rollax.host.presets import example, preset
+    from rollax.host.settings import entry
 
     if not names:
         print(helping.TRAIN.format(algorithms="\n                ".join(_rows(list(list_algorithms())))))

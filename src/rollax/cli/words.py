@@ -57,6 +57,22 @@ def take(arguments: list[str], prefix: str) -> tuple[list[str], dict[str, list[s
     return rest, taken
 
 
+def take_value(arguments: list[str], option: str) -> tuple[list[str], str | None]:
+    """Splits off an option and its value. Raises UsageError for one without a value, or that is given twice."""
+    positions = [index for index, word in enumerate(arguments) if word == option or word.startswith(f"{option}=")]
+    if not positions:
+        return arguments, None
+    if len(positions) > 1:
+        raise UsageError(f"{option} is given twice: leave one of them out")
+    (index,) = positions
+    word, rest = arguments[index], arguments[:index] + arguments[index + 1 :]
+    if "=" in word:
+        return rest, word.partition("=")[2]
+    if index == len(rest) or rest[index].startswith("--"):
+        raise UsageError(f"{option} needs a value")
+    return rest[:index] + rest[index + 1 :], rest[index]
+
+
 def single(taken: dict[str, list[str]]) -> dict[str, Any]:
     """One value as itself, several as a list."""
     return {name: values[0] if len(values) == 1 else values for name, values in taken.items()}

@@ -20,9 +20,9 @@ from rollax.host import elites, given, keys, loop, members, predicting, resuming
 from rollax.host import opponents as opponents_of
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
-from rollax.host.loop import Result
 from rollax.host.options import RunOptions
 from rollax.host.progress import Display, Enduring, display
+from rollax.host.result import Result, StopWhen
 from rollax.host.settings import Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
 from rollax.typed import names, typed
@@ -47,6 +47,7 @@ def train(
     options: RunOptions | Mapping[str, Any] | None = None,
     metrics: Metric | None = None,
     imports: Sequence[str] = (),
+    stop_when: StopWhen | None = None,
     quiet: bool = False,
     show: Display | None = None,
 ) -> Result:
@@ -62,6 +63,7 @@ def train(
     another. Where those had an environment or a network object of their own, it is that of this run. `metrics` is a function
     from `Episodes` to further numbers of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come
     before those in it. `imports` names the modules that registered what the run uses, for the commands that go on with it.
+    After an evaluation for which `stop_when(rollax.Evaluated)` is true the run stops, and can be resumed.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
@@ -70,7 +72,7 @@ def train(
     name = environment if isinstance(environment, str) else environment.name
     own_network = network if given.is_network(network) else None
     options = given.options(options, total_steps=total_steps, seed=seed, seeds=seeds)
-    given.check_function("metrics", metrics)
+    given.check_functions(metrics=metrics, stop_when=stop_when)
     if own_environment is not None and (names("arguments", arguments) or names("eval_arguments", eval_arguments)):
         raise UsageError(_NOT_BY_ID)
     spec = make_spec(
@@ -93,7 +95,7 @@ def train(
     with run_folder.alone(folder):
         spec = opponents_of.copied(folder, spec, policies)
         told = [words.of_what_was_passed(name, lost)] if lost else []
-        return _run(spec, folder, played, own_network, metrics, show or display(quiet), told, begins=True)
+        return _run(spec, folder, played, own_network, metrics, show or display(quiet), told, stop_when=stop_when, begins=True)
 
 
 def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
@@ -111,6 +113,7 @@ def resume(
     network: Callable[[jax.Array], Any] | None = None,
     metrics: Metric | None = None,
     learning_rate: float | None = None,
+    stop_when: StopWhen | None = None,
     quiet: bool = False,
     show: Display | None = None,
     **changes: Any,
@@ -118,8 +121,8 @@ def resume(
     """Goes on with a run from its newest checkpoint, bit for bit as if it had never stopped.
 
     With other `total_steps` its schedules end there from now on; `learning_rate` is held from here on. `environment` and
-    `network` are needed again when the run was given objects of its own. Further keywords change options of the host, such as
-    `on_nonfinite`.
+    `network` are needed again when the run was given objects of its own. `stop_when` as in `train`. Further keywords
+    change options of the host, such as `on_nonfinite`.
 
     Raises UsageError when there is no run, or nothing left to do; when checkpoints are gone, or config.yaml was changed since
     they were made; or for an object that the run was not given.
@@ -132,7 +135,7 @@ def resume(
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
     with run_folder.alone(folder):
-        return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate)
+        return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate, stop_when)
 
 
 def _run(
@@ -144,6 +147,7 @@ def _run(
     show: Display,
     warnings: list[str],
     rate: float | None = None,
+    stop_when: StopWhen | None = None,
     begins: bool = False,
 ) -> Result:
     show = Enduring(show)
@@ -154,7 +158,7 @@ def _run(
             show.message(words.of_run(spec, folder))
             show.status("compiling")
             program = programs.compile_program(spec, environment, network, begins=begins)
-            session = loop.Session(spec, folder, program, show, metrics, rate)
+            session = loop.Session(spec, folder, program, show, metrics, rate, stop_when)
             result = loop.run(session, request)
         finally:
             show.close()
@@ -257,7 +261,7 @@ class Policy:
         Raises UsageError for a descriptor where the environment describes none, and for more episodes than fit into memory.
         """
         episodes, key = given.count("episodes", episodes), given.random_key(key)
-        given.check_function("metrics", metrics)
+        given.check_functions(metrics=metrics)
         steps = programs.eval_steps(self.environment, self.spec)
         how = self.spec.options.info | dict(info or {})
         if is_on_host(self.environment):

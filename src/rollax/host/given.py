@@ -90,10 +90,11 @@ def options(given: Any, **over: Any) -> RunOptions:
     return dataclasses.replace(given or RunOptions(), **{name: value for name, value in over.items() if value is not None})
 
 
-def check_function(name: str, value: Any) -> None:
-    """Raises UsageError for what is neither a function nor None."""
-    if value is not None and not callable(value):
-        raise UsageError(f"{name} ({shown(value)}) must be a function, or None")
+def check_functions(**values: Any) -> None:
+    """Raises UsageError, with its name, for what is neither a function nor None."""
+    for name, value in values.items():
+        if value is not None and not callable(value):
+            raise UsageError(f"{name} ({shown(value)}) must be a function, or None")
 
 
 def count(name: str, value: Any) -> int:

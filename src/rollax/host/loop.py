@@ -3,7 +3,7 @@
 import contextlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rollax.host.checkpoint_summary import MemberScores
 from rollax.host.evaluation import Metric, default_metrics, in_training, in_words, measured, sides, tells_nothing
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
+from rollax.host.result import Evaluated, Result, StopWhen
 from rollax.host.run_folder import CHECKPOINTS, METRICS, installed
 from rollax.host.settings import Spec, entry
 from rollax.host.signals import StopRequest
@@ -28,35 +29,6 @@ from rollax.networks.solutions import has_closed_form
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
 SEGMENT_SECONDS = 0.5
 MOST_ROLLBACKS = 10
-
-
-class Result(NamedTuple):
-    """How a run ended."""
-
-    folder: Path
-    status: str  # "done", "stopped", "nonfinite" or "failed": a simulator on the host
-    exit_code: int
-    steps: int
-    evaluation: dict[str, Any]  # the numbers of the last evaluation, not of the best one; empty when there was none
-    wall_time: float
-    steps_per_second: float  # frames of all members together, without evaluation and compiling
-    best: tuple[int, float] | None = None  # the step of the best checkpoint and its best metric
-    scores: MemberScores | None = None  # of a population: the best metric of each member as last evaluated
-
-    def summary(self) -> dict[str, Any]:
-        """One flat object for scripts."""
-        kept = ("return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high", "return_members", "episodes")
-        return {
-            "run": str(self.folder),
-            "status": self.status,
-            "steps": self.steps,
-            **{name: self.evaluation[name] for name in kept if name in self.evaluation},
-            **({} if self.best is None else {"best_step": self.best[0], "best": self.best[1]}),
-            **{name: value for name, value in sides(self.evaluation).items() if name in self.evaluation},
-            "any_nan": bool(self.evaluation.get("return_any_nan", 0.0)),
-            "wall_time": round(self.wall_time, 3),
-            "steps_per_second": round(self.steps_per_second, 1),
-        }
 
 
 class Session:
@@ -70,8 +42,10 @@ class Session:
         show: Display,
         metric: Metric | None,
         learning_rate: float | None = None,
+        stop_when: StopWhen | None = None,
     ) -> None:
         options = spec.options
+        self.stop_when = stop_when
         self.learning_rate = learning_rate  # from here on, in place of its schedule
         self.spec, self.folder, self.program, self.show, self.metric = spec, folder, program, show, metric
         self.checkpoints = Checkpoints(
@@ -115,7 +89,7 @@ def run(session: Session, request: StopRequest) -> Result:
             at_end = session.updates >= session.spec.total_updates
             if evaluated or at_end or request.number or _checkpoint_is_due(session):
                 _save(session)
-            if at_end or request.number:
+            if at_end or request.number or (evaluated and _is_enough(session)):
                 break
             training.complete(session)
             _evolve_if_due(session)
@@ -137,9 +111,16 @@ def run(session: Session, request: StopRequest) -> Result:
     unfinished = session.updates < session.spec.total_updates or not session.recorder.has_evaluation(session.frames)
     if status == "done" and unfinished:
         status = "stopped"
-    code = {"done": 0, "nonfinite": 3, "failed": 4, "stopped": 128 + (request.number or 0)}[status]
+    code = {"done": 0, "nonfinite": 3, "failed": 4, "stopped": 128 + request.number if request.number else 0}[status]
     measured = session.frames, session.evaluation, session.wall_time, session.steps_per_second
     return Result(session.folder, status, code, *measured, session.checkpoints.best_value(), session.scores)
+
+
+def _is_enough(session: Session) -> bool:
+    """Whether who began the run wants no more of it after this evaluation."""
+    if session.stop_when is None:
+        return False
+    return bool(session.stop_when(Evaluated(session.frames, session.evaluation, session.scores)))
 
 
 def _begin(session: Session) -> None:

@@ -25,6 +25,8 @@ class RunOptions:
     """Seed of the first member; the same seed gives the same run, bit for bit."""
     seeds: int = 1
     """How many seeds to train at once, in one compiled program."""
+    sweep_paired: bool = False
+    """Values of a sweep over several settings go together, first with first, in place of every combination."""
     run_dir: Path | None = None
     """Folder of the run; default: runs/<environment>/<algorithm>-<date>-<id>."""
     eval_episodes: int = 128

@@ -12,7 +12,8 @@ from rollax.config import checked
 from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.host.options import RunOptions
-from rollax.host.settings import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, entry, preset, settings_of
+from rollax.host.presets import preset
+from rollax.host.settings import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, entry, settings_of
 
 ELSEWHERE = ("run_dir", "tensorboard", "wandb", "trackio")  # where things go says nothing of what is learnt or measured
 ENVIRONMENTS = ("env.", "eval-env.")

@@ -12,6 +12,7 @@ from rollax.host import logging, record, run_folder
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.run_folder import CHECKPOINTS, CONFIG, CUSTOM, EVALUATIONS, LINEAGE, METRICS
 from rollax.host.settings import Spec
+from rollax.host.spec_file import LATER
 from rollax.typed import typed
 
 CHANGEABLE = (
@@ -144,7 +145,7 @@ def _check_same(folder: Path, spec: Spec, made_with: dict[str, Any]) -> list[str
 
     Arguments of the environment may be others, such as the path of a file that was moved: they hold, and a warning says so.
     """
-    now, before = _flat(run_folder.made_with(spec)), _flat(made_with)
+    now, before = _flat(run_folder.made_with(spec)), _flat({"options": LATER}) | _flat(made_with)
     changed = [name for name in now | before if now.get(name) != before.get(name)]
     told = {name: f"{name} is {now.get(name)!r}, and was {before.get(name)!r}" for name in changed}
     fixed = [words for name, words in told.items() if not name.startswith(("arguments", "eval_arguments"))]

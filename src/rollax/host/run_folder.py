@@ -32,7 +32,7 @@ LINEAGE = "lineage.jsonl"  # of a population that evolves
 LOCK = ".lock"
 CHECKPOINTS = "checkpoints"
 # Options that change what is learnt. A run keeps them, as it keeps everything that is no option.
-_LASTING = ("seed", "seeds", *(field.name for field in dataclasses.fields(RunOptions) if field.name.startswith("evolve_")))
+_LASTING = ("seed", "seeds", "sweep_paired", *(f.name for f in dataclasses.fields(RunOptions) if f.name.startswith("evolve_")))
 MOST_TRIES = 100
 
 

@@ -2,24 +2,22 @@
 
 import contextlib
 import dataclasses
-import fnmatch
-import importlib.resources
 import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-import yaml
 
-from rollax.algorithms import AlgorithmEntry, find, list_algorithms
+from rollax.algorithms import AlgorithmEntry, find
 from rollax.config import LARGEST_INT, check_range, checked, traced_fields
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.host.options import EVOLVE_OPTIONS, RunOptions
+from rollax.host.presets import preset
 from rollax.populations.evolution import Method, Range, selected
 from rollax.replay.config import ReplayConfig, cycle
 from rollax.typed import hints, names, shown, typed
@@ -51,7 +49,7 @@ class Spec:
     @property
     def num_members(self) -> int:
         """How many members the population has, 1 for a single run."""
-        return self.options.seeds * math.prod(len(values) for values in self.sweep.values())
+        return self.options.seeds * len(self.swept())
 
     @property
     def total_updates(self) -> int:
@@ -71,10 +69,14 @@ class Spec:
         return bool(every and is_begun and updates % every == 0 and 0 < updates < self.total_updates)
 
     def members(self) -> list[dict[str, float]]:
-        """What tells the members of a population apart: every combination of swept values with every seed."""
+        """What tells the members of a population apart: swept values and a seed. The seeds of a setting lie together."""
         seeds = range(self.options.seed, self.options.seed + self.options.seeds)
-        combinations = itertools.product(*self.sweep.values())
-        return [{**dict(zip(self.sweep, values, strict=True)), "seed": s} for values in combinations for s in seeds]
+        return [setting | {"seed": seed} for setting in self.swept() for seed in seeds]
+
+    def swept(self) -> list[dict[str, float]]:
+        """The settings of a sweep, each the values of the names that are swept over; a single one without names is none."""
+        combine = zip if self.options.sweep_paired and self.sweep else itertools.product
+        return [dict(zip(self.sweep, values, strict=True)) for values in combine(*self.sweep.values())]
 
 
 # A segment is at least a line, and a stop waits for the segment: lines stay short however long the run is.
@@ -85,36 +87,9 @@ DEFAULT_TOTAL_STEPS = 1_000_000
 DEFAULT_GENERATIONS = 10
 
 
-class Preset(NamedTuple):
-    """Tuned settings for an environment."""
-
-    total_steps: int | None
-    arguments: dict[str, Any]  # of the environment
-    config: dict[str, Any]
-    network: dict[str, Any]
-
-
 def entry(algorithm: str) -> AlgorithmEntry:
     """Raises UnknownNameError for an algorithm that is not there."""
     return find(algorithm if isinstance(algorithm, AlgorithmEntry) else typed("algorithm", algorithm, str))[1]
-
-
-def preset(algorithm: str, environment: str) -> Preset:
-    """The settings for this pair: an exact id comes before a pattern, no entry gives the defaults."""
-    table = _presets(algorithm)
-    matching = [pattern for pattern in table if fnmatch.fnmatchcase(environment, pattern)]
-    found = table[min(matching, key=lambda p: (p != environment, -len(p)))] if matching else {}
-    return Preset(found.get("total_steps"), found.get("env", {}), found.get("config", {}), found.get("network", {}))
-
-
-def tuned_for(environment: str) -> list[str]:
-    """The algorithms that have tuned settings for an environment."""
-    return [name for name in list_algorithms() if any(fnmatch.fnmatchcase(environment, p) for p in _presets(name))]
-
-
-def example(algorithm: str) -> str:
-    """An environment for the algorithm: the first that it has tuned settings for."""
-    return next(iter(_presets(algorithm)), "gymnax/CartPole-v1")
 
 
 @contextlib.contextmanager
@@ -131,11 +106,6 @@ def naming_imports(imports: Sequence[str]) -> Iterator[None]:
             raise UsageError(f"{error} What a run has of your own must be known before it goes on: see {register}") from None
         give = " ".join(f"--import {module}" for module in lost)
         raise UsageError(f"{error} The run was started with modules of its own: give {give}") from None
-
-
-def _presets(algorithm: str) -> dict[str, Any]:
-    file = importlib.resources.files("rollax.presets") / f"{algorithm}.yaml"
-    return yaml.safe_load(file.read_text()) if file.is_file() else {}
 
 
 def make_spec(
@@ -170,7 +140,7 @@ def make_spec(
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
     swept = swept_values(sweep, kinds.config, known)
     ranges = ranges_of(evolve, kinds.config, known)
-    check_evolution(ranges, swept, options)
+    check_members(swept, ranges, options)
     for changed in ({}, *({name: value} for name, values in swept.items() for value in values)):
         kinds.check(dataclasses.replace(config, **changed), network)
     kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
@@ -317,8 +287,13 @@ def ranges_of(given: Mapping[str, Any] | None, kind: type, known: list[str]) -> 
     return ranges
 
 
-def check_evolution(ranges: dict[str, Range], sweep: dict[str, Any], options: RunOptions) -> None:
-    """Raises UsageError when a population cannot evolve, or when options are for one and none is to."""
+def check_members(sweep: dict[str, tuple[float, ...]], ranges: dict[str, Range], options: RunOptions) -> None:
+    """Raises UsageError for members that there cannot be: of values that are paired, or of a population that evolves; and when
+    options are for one of these and there is none."""
+    lengths = {name: len(values) for name, values in sweep.items()}
+    if options.sweep_paired and len(set(lengths.values())) != 1:
+        told = ", ".join(f"{number} of {name}" for name, number in lengths.items()) or "none"
+        raise UsageError(f"sweep_paired takes as many values of every setting that is swept over: there are {told}")
     default = RunOptions()
     unused = [n for n in EVOLVE_OPTIONS if getattr(options, n) != getattr(default, n)]
     if unused and not ranges:

@@ -17,7 +17,7 @@ from rollax.host.settings import (
     MOST_UPDATES_PER_LINE,
     RunOptions,
     Spec,
-    check_evolution,
+    check_members,
     check_sizes,
     entry,
     from_yaml,
@@ -29,6 +29,7 @@ from rollax.host.settings import (
 from rollax.typed import hints, shown, typed
 
 MOST_BYTES = 10_000_000
+LATER = {"sweep_paired": False}  # options that a run folder of an earlier version lacks
 MOST_NODES, DEEPEST = 100_000, 20  # of the values in it
 REMEDY = "mend it, bring an earlier version back, or train a new run"
 
@@ -101,14 +102,14 @@ def spec_of(document: dict[str, Any]) -> Spec:
     if network != CUSTOM:
         network = checked(_part("network", kinds.network_config, network), "network.")
         kinds.check(config, network)
-    options = _part("options", RunOptions, document["options"])
+    options = _part("options", RunOptions, LATER | typed("options", document["options"], dict[str, Any]))
     options.check()
     if options.total_steps is None:
         raise UsageError("options.total_steps (None) must be a whole number")
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
     values["sweep"] = swept_values(values["sweep"], kinds.config, known)
     evolve = ranges_of(document["evolve"], kinds.config, known)
-    check_evolution(evolve, values["sweep"], options)
+    check_members(values["sweep"], evolve, options)
     spec = Spec(**values, config=config, network=network, options=options, evolve=evolve)
     check_sizes(spec)
     _check_rhythm(spec)

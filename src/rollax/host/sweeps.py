@@ -27,7 +27,7 @@ def table(spec: Spec, scores: MemberScores | None) -> list[str]:
         known = [value for value in values if value is not None]
         mean = float(np.mean(known)) if known else math.nan
         words = " ".join(f"{name} {value:g}" for name, value in zip(spec.sweep, setting, strict=True))
-        rows.append((-sign * mean if known else math.inf, words, f"{digits(mean)}{_interval(known)}", len(known), len(values)))
+        rows.append((-sign * mean if known else math.inf, words, f"{digits(mean)}{interval(known)}", len(known), len(values)))
     rows.sort(key=lambda row: row[0])
     if not math.isfinite(rows[0][0]):
         return []
@@ -40,7 +40,7 @@ def table(spec: Spec, scores: MemberScores | None) -> list[str]:
     return [*lines, *([f"    and {rest} more"] if rest > 0 else [])]
 
 
-def _interval(values: list[float]) -> str:
+def interval(values: list[float]) -> str:
     """The 95 % t-interval of the mean; nothing of fewer than two values."""
     if len(values) < 2:
         return ""

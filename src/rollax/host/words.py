@@ -9,8 +9,8 @@ from typing import Any
 from rollax.environments.core import Environment
 from rollax.host import sweeps
 from rollax.host.evaluation import digits
-from rollax.host.loop import Result
 from rollax.host.progress import duration
+from rollax.host.result import Result
 from rollax.host.settings import CUSTOM, Spec, entry
 from rollax.networks.solutions import has_closed_form
 from rollax.typed import shown

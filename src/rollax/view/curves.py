@@ -317,12 +317,9 @@ def curves_of(runs: list[Run], names: tuple[str, ...] = ()) -> list[Curve]:
 
 def _groups(run: Run) -> list[tuple[np.ndarray, dict[str, Any]]]:
     """The members of a run by swept values, each with everything that may tell them from others."""
-    combinations = list(itertools.product(*run.spec.sweep.values()))
-    members = np.arange(run.size).reshape(len(combinations), -1)
-    return [
-        (own, _facts(run, dict(zip(run.spec.sweep, values, strict=True))))
-        for own, values in zip(members, combinations, strict=True)
-    ]
+    swept = run.spec.swept()
+    members = np.arange(run.size).reshape(len(swept), -1)
+    return [(own, _facts(run, setting)) for own, setting in zip(members, swept, strict=True)]
 
 
 def _facts(run: Run, swept: dict[str, float]) -> dict[str, Any]:

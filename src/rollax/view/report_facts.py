@@ -139,6 +139,7 @@ def _members(spec: Spec) -> str:
         moved = ", ".join(f"{name} {span.low:g} to {span.high:g}" for name, span in spec.evolve.items())
         return f"{spec.num_members} that evolve ({moved}), {told}"
     values = [f"{len(values)} values of {name}" for name, values in spec.sweep.items()]
+    values = [f"{len(spec.swept())} settings of {', '.join(spec.sweep)}"] if spec.options.sweep_paired else values
     return f"{spec.num_members}: {' x '.join([*values, told])}" if spec.num_members > 1 else told
 
 

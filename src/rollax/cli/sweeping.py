@@ -1,0 +1,243 @@
+"""The command that compares settings: sweep."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from rollax.cli import training
+from rollax.cli.shared import Shared
+from rollax.cli.words import close, parse, single, take
+from rollax.errors import UnknownNameError, UsageError, near
+
+HELP = """\
+usage: rollax sweep ALGORITHM ENVIRONMENT --sweep.NAME VALUES --range.NAME LOW HIGH [log|linear] [options]
+       rollax sweep FILE.yaml             the same, written down
+       rollax sweep FOLDER                go on with a study, or help with it from another machine
+
+Trains many settings and says which is the best. Settings that shape no program train together in one, all their seeds too;
+every group of them is a run folder like any other.
+
+  rollax sweep ppo gymnax/CartPole-v1 --seeds 4 --range.learning-rate 1e-5 1e-1 --sweep.num-epochs 4 10 --trials 16
+
+What differs
+  --sweep.NAME VALUES    Values to choose from, of any setting of `rollax train`: learning-rate, num-envs,
+                         network.hidden, env.gravity, ... A value of several numbers: 64,64.
+  --range.NAME LOW HIGH [log|linear]
+                         A range; by default log where it spans a factor of a hundred.
+  --when.NAME.OTHER VALUES
+                         NAME is set only where OTHER has one of these values.
+  All options of `rollax train ALGORITHM ENVIRONMENT` hold for every setting, --seeds and --total-steps too.
+
+How to search
+{search}
+
+How to run it
+{launch}
+  --resources.NAME VALUE
+                         Of a job of Slurm as submitit names them (slurm-partition, timeout-min), or of a worker of Ray
+                         (num-cpus, num-gpus).
+"""
+
+WORKER = "--worker"  # what a process is given that is one of several that a launcher began: it ends without a table
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Where a study is worked on, and what it leaves."""
+
+    study_dir: Path | None = None
+    """Folder of the study; default: studies/<environment>/<algorithm>-<date>-<id>."""
+    launcher: Literal["local", "slurm", "ray"] = "local"
+    """Processes of this machine, jobs of Slurm (by submitit), or workers of a Ray cluster (RAY_ADDRESS, or this machine)."""
+    workers: int = 1
+    """How many of them; local: 1 is this process."""
+    hours: float | None = None
+    """Stop after so many hours; what is under way is saved, and goes on with `rollax sweep FOLDER`."""
+    export_preset: Path | None = None
+    """Write the best setting to this file, which `rollax train` takes with --preset."""
+    picture: bool = True
+    """Draw curves by setting, parallel coordinates and the importance of settings, at the end."""
+    json: bool = False
+    """End with one JSON object; all else goes to standard error."""
+
+
+def sweep(arguments: list[str], shared: Shared) -> int:
+    from rollax.studies.study import Search
+
+    if any(word in training.HELP for word in arguments) or not arguments:
+        print(HELP.format(search=_options(Search), launch=_options(Launch)), end="")
+        return 0
+    is_worker = WORKER in arguments
+    rest, resources = take([word for word in arguments if word != WORKER], "--resources.")
+    own, rest = _split(rest, (Search, Launch))
+    kind = dataclasses.make_dataclass(
+        "Sweep",
+        [
+            ("search", tyro.conf.OmitArgPrefixes[Search], dataclasses.field(default=Search())),
+            ("launch", tyro.conf.OmitArgPrefixes[Launch], dataclasses.field(default=Launch())),
+        ],
+    )
+    given: Any = parse(kind, own, "rollax sweep")
+    names = []
+    while rest and not rest[0].startswith("-"):
+        names.append(rest.pop(0))
+    folder = _folder(names, rest, given, shared)
+    if is_worker:
+        from rollax.studies.launchers import worker
+
+        return 0 if worker(str(folder), given.launch.hours) is None else 143
+    return _run(folder, given.launch, {name: _value(value) for name, value in single(resources).items()})
+
+
+def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Path:
+    """The folder of the study that is meant, made where it is a new one."""
+    from rollax.studies import study
+
+    if len(names) == 1 and (Path(names[0]) / study.STUDY).is_file():
+        if rest or given.search != study.Search() or given.launch.study_dir is not None:
+            raise UsageError(
+                f"{names[0]} is a study, which keeps its settings: only --workers, --launcher, --hours and the like"
+            )
+        return Path(names[0])
+    if len(names) == 1 and Path(names[0]).is_file():
+        if rest:
+            raise UsageError(f"{rest[0]}: what a study in a file compares stands in the file")
+        spec = study.read(Path(names[0]))
+        changed = {name: value for name, value in vars(given.search).items() if value != getattr(study.Search(), name)}
+        return study.create(
+            dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed)), given.launch.study_dir
+        )
+    if len(names) != 2:
+        raise UsageError(
+            "sweep takes an algorithm and an environment, or the file or folder of a study: see rollax sweep --help"
+        )
+    return study.create(_spec(names, rest, given.search, shared), given.launch.study_dir)
+
+
+def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any:
+    """The study that the words describe."""
+    from rollax.studies.study import StudySpec
+
+    rest, swept = take(rest, "--sweep.")
+    rest, ranges = take(rest, "--range.")
+    rest, conditions = take(rest, "--when.")
+    try:
+        given, _ = training.given(names, rest)
+    except UnknownNameError as error:
+        raise _of_sweep(error, rest) from None
+    if given["sweep"] or given["evolve"] or given["opponents"]:
+        raise UsageError("--evolve.NAME and --opponents.TYPE are for `rollax train`: leave them out of a sweep")
+    when: dict[str, dict[str, Any]] = {}
+    for name, values in conditions.items():
+        setting, dot, other = name.rpartition(".")
+        if not dot:
+            raise UsageError(f"--when.{name} needs two settings: --when.NAME.OTHER VALUES")
+        when.setdefault(setting, {})[other] = [_value(value) for value in values]
+    defaults = type(given["options"])()
+    options = {name: value for name, value in vars(given["options"]).items() if value != getattr(defaults, name)}
+    config = {name: value for name, value in dataclasses.asdict(given["config"]).items() if name != "total_updates"}
+    return StudySpec(
+        *names,
+        sweep={name: [_value(value) for value in values] for name, values in swept.items()},
+        range={name: [_value(value) for value in values] for name, values in ranges.items()},
+        when=when,
+        config=config,
+        network=dataclasses.asdict(given["network"]),
+        arguments=dict(given["arguments"]),
+        eval_arguments=dict(given["eval_arguments"]),
+        options=options,
+        imports=shared.imports,
+        search=search,
+    )
+
+
+def _of_sweep(error: UnknownNameError, words: list[str]) -> UsageError:
+    """The error, or where an unknown option is like one of a sweep, which training does not know, that."""
+    from rollax.studies.study import Search
+
+    options = [f"--{field.name.replace('_', '-')}" for kind in (Search, Launch) for field in dataclasses.fields(kind)]
+    meant = {word: near(word, options) for word in words if word.startswith("--") and f"unknown option {word!r}" in str(error)}
+    word = next((word for word, close in meant.items() if close), None)
+    return error if word is None else UnknownNameError("option", word, options)
+
+
+def _value(text: str) -> Any:
+    """A word as the value that it spells: true, false, none, a number, several numbers with commas between them, or itself."""
+    plain = {"true": True, "false": False, "none": None}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    if "," in text:
+        return [_value(part) for part in text.split(",") if part]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _split(words: list[str], kinds: tuple[type, ...]) -> tuple[list[str], list[str]]:
+    """Options of these kinds with their values, and all other words."""
+    types = {field.name: field.type for kind in kinds for field in dataclasses.fields(kind)}
+    own: list[str] = []
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        option, equals, _ = word.removeprefix("--").partition("=")
+        name = option.replace("-", "_")
+        known = name if name in types else name.removeprefix("no_")
+        if not word.startswith("--") or known not in types:
+            rest.append(word)
+            continue
+        own.append(word)
+        is_flag = "bool" in str(types[known])
+        if not equals and not is_flag and position < len(words):
+            own.append(words[position])
+            position += 1
+    return own, rest
+
+
+def _options(kind: type) -> str:
+    """The options of a kind and what they do, a paragraph each."""
+    from rollax.cli import help as helping
+
+    return helping.text_of(kind)
+
+
+def _run(folder: Path, launch: Launch, resources: dict[str, Any]) -> int:
+    from rollax.host.progress import display
+    from rollax.studies import launchers, pictures, results
+    from rollax.studies.study import Study
+
+    show = display(stderr=launch.json)
+    try:
+        show.message(f"study {folder}")
+        stopped = launchers.launch(folder, launch.launcher, launch.workers, show, launch.hours, resources)
+    finally:
+        show.close()
+    study = Study(folder)
+    for line in results.table(study):
+        show.message(line)
+    summary = results.summary(study)
+    is_done = summary["complete"] + summary["pruned"] + summary["fail"] == summary["trials"]
+    if not is_done:
+        show.message(f"not all settings have a result; to go on: rollax sweep {folder}")
+    if "best" in summary:
+        if launch.picture:
+            show.message(f"  {pictures.draw(study) or 'no picture: a single setting has a result'}")
+        if launch.export_preset is not None:
+            from rollax.host.files import write
+
+            write(launch.export_preset, results.preset(study).encode(), "choose another --export-preset")
+            preset = f"rollax train {study.spec.algorithm} {study.spec.environment} --preset {launch.export_preset}"
+            show.message(f"  the best as a preset: {preset}")
+    close(summary, launch.json)
+    if stopped is not None:
+        return 128 + stopped
+    if is_done and "best" not in summary:
+        results.best(study)  # says why there is none
+    return 0 if is_done else 1

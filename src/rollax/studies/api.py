@@ -1,0 +1,75 @@
+"""Studies from Python: `rollax.sweep`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollax.host.progress import Display, display
+from rollax.studies import results
+from rollax.studies.launchers import Launcher, launch
+from rollax.studies.results import Row
+from rollax.studies.study import Study, create, of_dictionary
+from rollax.typed import typed
+
+
+class Swept(NamedTuple):
+    """What a study has found."""
+
+    folder: Path
+    rows: list[Row]  # complete ones first, the best of them first
+    importance: dict[str, float]  # by full name of a setting, adding up to 1; empty where it is not known
+
+    @property
+    def best(self) -> Row:
+        """The best setting. Raises UsageError where none has a result."""
+        return results.best(Study(self.folder))
+
+    def preset(self) -> str:
+        """The best setting as a file for `rollax train ... --preset FILE`. Raises UsageError where none has a result."""
+        return results.preset(Study(self.folder))
+
+
+def sweep(
+    algorithm: str | Path,
+    environment: str | None = None,
+    *,
+    sweep: Mapping[str, Any] | None = None,
+    range: Mapping[str, Any] | None = None,
+    when: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    network: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+    imports: Sequence[str] = (),
+    folder: str | Path | None = None,
+    launcher: Launcher = "local",
+    workers: int = 1,
+    hours: float | None = None,
+    resources: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+) -> Swept:
+    """Trains many settings and says which is the best, by the mean of the best metric over seeds at the end of training.
+
+    `sweep` has values to choose from and `range` ranges, `(low, high)` or `(low, high, "log" or "linear")`, by the name of any
+    setting: `learning_rate`, `num_envs`, `network.hidden`, `env.gravity`; `when` has by name the other settings, and their
+    values, with which it applies. All else is as in `rollax.train`; `options` has `seeds` and `total_steps`. `search` has
+    `trials`, `method`, `pruner`, `batch`, `search_seed` and `storage`. Settings that shape no program train together in one.
+
+    With the folder of a study alone, `rollax.sweep(FOLDER)`, it goes on with it; `hours` ends it early.
+
+    Raises UsageError when something does not fit, before anything is trained, and for a package that is missing.
+    """
+    if environment is None:
+        where = Study(Path(algorithm)).folder
+    else:
+        what = {"sweep": sweep, "range": range, "when": when, "config": config, "network": network, "arguments": arguments}
+        more = {"eval_arguments": eval_arguments, "options": options, "search": search}
+        given = {name: dict(value) for name, value in (what | more).items() if value is not None}
+        spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
+        where = create(spec, None if folder is None else Path(folder))
+    launch(where, typed("launcher", launcher, Launcher), workers, show or display(quiet), hours, resources)
+    study = Study(where)
+    return Swept(where, results.rows(study), results.importance(study))

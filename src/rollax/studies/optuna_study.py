@@ -1,0 +1,151 @@
+"""What is asked of Optuna: a study in a storage, trials to try, and what became of them."""
+
+import contextlib
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rollax.errors import UsageError
+from rollax.studies.space import Settings, Space
+
+LOST = "lost"  # of a trial whose process ended before its batch was written: the same settings are drawn again
+
+
+@contextlib.contextmanager
+def _optuna() -> Iterator[Any]:
+    """Optuna, without what it logs and without warnings of features that it calls experimental."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise UsageError('a study needs Optuna: pip install "rollax[sweep]"') from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield optuna
+
+
+def opened(storage: str, name: str, pruner: str, mode: str) -> Any:
+    """The `optuna.Study` of this name in a database, or in a file where `storage` is a path; made where there is none.
+
+    Raises UsageError where that cannot be.
+    """
+    with _optuna() as optuna:
+        try:
+            backend = storage
+            if "://" not in storage:
+                journal = optuna.storages.journal
+                backend = optuna.storages.JournalStorage(journal.JournalFileBackend(storage))
+            return optuna.create_study(
+                storage=backend,
+                study_name=name,
+                pruner=_pruner(optuna, pruner),
+                direction="maximize" if mode == "max" else "minimize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # a database may fail in ways of its own
+            raise UsageError(f"the storage {storage} cannot be used ({type(error).__name__}: {error})") from error
+
+
+def check_method(method: str) -> None:
+    """Raises UsageError for a sampler that needs a package which is not there: Optuna looks for it when it draws."""
+    needed = {"gp": "torch", "cmaes": "cmaes"}.get(method)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        raise UsageError(f"--method {method} needs the package {needed}: pip install {needed}, or choose another")
+
+
+def _sampler(optuna: Any, method: str, seed: int, drawn: int) -> Any:
+    """The sampler after so many trials. Of a grid, whose trials wait already, it has nothing to do."""
+    varied = (seed * 1_000_003 + drawn) % 2**32  # every process has a sampler of its own
+    samplers: dict[str, Callable[[], Any]] = {
+        "evolve": lambda: optuna.samplers.RandomSampler(seed=varied),
+        "grid": lambda: optuna.samplers.RandomSampler(seed=varied),
+        "random": lambda: optuna.samplers.RandomSampler(seed=varied),
+        "qmc": lambda: optuna.samplers.QMCSampler(seed=seed, scramble=True),
+        "tpe": lambda: optuna.samplers.TPESampler(seed=varied, constant_liar=True),
+        "gp": lambda: optuna.samplers.GPSampler(seed=varied),
+        "cmaes": lambda: optuna.samplers.CmaEsSampler(seed=varied),
+    }
+    return samplers[method]()
+
+
+def _pruner(optuna: Any, name: str) -> Any:
+    pruners = {
+        "median": optuna.pruners.MedianPruner,
+        "percentile": lambda: optuna.pruners.PercentilePruner(25.0),
+        "successive_halving": optuna.pruners.SuccessiveHalvingPruner,
+        "hyperband": optuna.pruners.HyperbandPruner,
+    }
+    return pruners.get(name, optuna.pruners.NopPruner)()
+
+
+def enqueue(study: Any, settings: list[dict[str, Any]]) -> None:
+    """Trials that wait, to be drawn in this order."""
+    with _optuna():
+        for each in settings:
+            study.enqueue_trial(each)
+
+
+def ask(study: Any, space: Space, number: int, method: str, seed: int) -> list[tuple[int, Settings]]:
+    """The next trials, by number. What is drawn follows from the seed and the trials there are."""
+    with _optuna() as optuna:
+        study.sampler = _sampler(optuna, method, seed, len(study.get_trials(deepcopy=False)))
+        trials = [study.ask() for _ in range(max(number, 0))]
+        return [(trial.number, space.ask(trial)) for trial in trials]
+
+
+def draw_again(study: Any, known: set[int]) -> None:
+    """Trials that run but are none of the `known` ones fail, and wait again with the same settings."""
+    with _optuna() as optuna:
+        for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            if trial.number not in known:
+                fixed = dict(trial.params) or trial.system_attrs.get("fixed_params", {})
+                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+                study.enqueue_trial(fixed, user_attrs={LOST: trial.number})
+
+
+def states(study: Any) -> dict[int, str]:
+    """By number of a trial: WAITING, RUNNING, COMPLETE, PRUNED or FAIL."""
+    return {trial.number: trial.state.name for trial in study.get_trials(deepcopy=False)}
+
+
+def report(study: Any, number: int, step: int, value: float, prune: bool) -> bool:
+    """Notes a value during training. Whether the study's pruner ends the trial here, where `prune` asks for that."""
+    with _optuna() as optuna:
+        trial = optuna.trial.Trial(study, _id(study, number))
+        if step not in study.get_trials(deepcopy=False)[number].intermediate_values:
+            trial.report(value, step)
+        return prune and trial.should_prune()
+
+
+def tell(study: Any, number: int, value: float | None, facts: dict[str, Any], pruned: bool = False) -> None:
+    """The result of a trial, unless it has one; None: it failed."""
+    with _optuna() as optuna:
+        if states(study)[number] != "RUNNING":
+            return
+        trial = optuna.trial.Trial(study, _id(study, number))
+        for name, fact in facts.items():
+            trial.set_user_attr(name, fact)
+        state = optuna.trial.TrialState
+        if pruned:
+            study.tell(number, state=state.PRUNED)
+        elif value is None:
+            study.tell(number, state=state.FAIL)
+        else:
+            study.tell(number, value)
+
+
+def _id(study: Any, number: int) -> int:
+    return study.get_trials(deepcopy=False)[number]._trial_id
+
+
+def importance(study: Any) -> dict[str, float]:
+    """How much of the result each parameter accounts for; empty where Optuna cannot tell."""
+    with _optuna() as optuna, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # by which Optuna says that it tells them all the same
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+        except (ValueError, RuntimeError, UserWarning):  # of few results, or of those that are all the same
+            return {}

@@ -1,0 +1,305 @@
+"""A study in its folder: what it compares, the trials that Optuna has drawn, and the batches in which they train.
+
+    study.yaml      the run that all trials are, the search space, and how to search
+    journal.log     Optuna's storage, unless a database was named
+    batches/0003/   trials that train in one program: batch.json says which, run/ is the run, a run folder like any other
+
+Several processes, on one machine or on several with this folder in common, may work on it. Trials are drawn under a lock and
+stand in a batch when it is released; a batch is trained by the process that has its lock, which ends with the process.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from rollax.errors import UnknownNameError, UsageError
+from rollax.host import run_folder
+from rollax.host.files import write_atomically
+from rollax.host.options import RunOptions, check_path
+from rollax.host.settings import entry, make_spec
+from rollax.host.spec_file import document_of
+from rollax.studies import optuna_study as drawing
+from rollax.studies.space import Settings, Space, label, space
+from rollax.typed import hints, shown, typed
+from rollax.version import __version__
+
+STUDY, JOURNAL, BATCHES, BATCH = "study.yaml", "journal.log", "batches", "batch.json"
+FORMAT = 1
+DEFAULT_TRIALS = 32
+LARGEST_BATCH, LEARNING_BATCH = 64, 8  # settings in one program by default; the latter where later ones learn from earlier ones
+POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How a study searches."""
+
+    trials: int | None = None
+    """Settings to try; default: all of a grid, else 32."""
+    method: Literal["auto", "grid", "random", "qmc", "tpe", "gp", "cmaes", "evolve"] = "auto"
+    """How settings are drawn: every combination, or one of Optuna's samplers; auto: grid where all settings have values to
+    choose from, else tpe. evolve: the trials are one population, whose settings move within their ranges while it trains."""
+    pruner: Literal["none", "halving", "median", "percentile", "successive_halving", "hyperband"] = "none"
+    """Which settings stop early, after an evaluation: halving, the worse half of those that train in one program, three times;
+    or one of Optuna's pruners."""
+    batch: int = 0
+    """Settings that train in one program, at most; 0: 64 of a grid or at random, else 8, as later ones learn from earlier."""
+    search_seed: int = 0
+    """Seed of the sampler."""
+    storage: str | None = None
+    """A database for Optuna, such as postgresql://...; default: a file in the study's folder."""
+
+    def check(self) -> None:
+        """Raises UsageError for numbers out of their range."""
+        for name, low in (("trials", 1), ("batch", 0), ("search_seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise UsageError(f"{name} ({shown(value)}) must be at least {low}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StudySpec:
+    """What a study compares: study.yaml holds it. All but the search is as `rollax.train` takes it."""
+
+    algorithm: str
+    environment: str
+    sweep: dict[str, Any] = dataclasses.field(default_factory=dict)  # by name: values to choose from
+    range: dict[str, Any] = dataclasses.field(default_factory=dict)  # by name: ends, and perhaps log or linear
+    when: dict[str, Any] = dataclasses.field(default_factory=dict)  # by name: what others must be
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    network: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    eval_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    imports: tuple[str, ...] = ()
+    search: Search = Search()
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The search space. Raises UsageError where it is none."""
+        return space(entry(self.algorithm), self.environment, self.sweep, self.range, self.when)
+
+    @property
+    def method(self) -> str:
+        """The method, with what auto stands for. Raises UsageError where it cannot draw from the space."""
+        finite, method = self.space.is_finite, self.search.method
+        if method == "auto":
+            return "grid" if finite else "tpe"
+        if method == "grid" and not finite:
+            ranges = [one.name for one in self.space if one.span is not None]
+            raise UsageError(f"a grid needs values of {ranges[0]}, not a range: --sweep.NAME VALUES, or another --method")
+        return method
+
+    @functools.cached_property  # a grid is long, and every line of progress asks
+    def num_trials(self) -> int:
+        """How many settings are tried."""
+        if self.method != "grid":
+            return self.search.trials or DEFAULT_TRIALS
+        size = len(self.space.grid())
+        return min(size, self.search.trials or size)
+
+    @property
+    def evolves(self) -> bool:
+        """Whether the trials are the members of a population that evolves. Raises UsageError where they cannot be."""
+        if self.search.method != "evolve":
+            return False
+        strange = [one.name for one in self.space if one.span is None or not one.is_traced or one.when]
+        if strange:
+            raise UsageError(
+                f"{strange[0]} cannot evolve: that takes a range of a setting that shapes no program, without --when"
+            )
+        if RunOptions(**self.options).seeds > 1 or self.search.pruner != "none":
+            raise UsageError("members that evolve are as many as --trials: leave --seeds and --pruner out")
+        return True
+
+    @property
+    def largest_batch(self) -> int:
+        """How many settings train in one program at most."""
+        return self.search.batch or (LARGEST_BATCH if self.method in ("grid", "random", "qmc") else LEARNING_BATCH)
+
+    def check(self) -> None:
+        """Raises UsageError where a run, the space or the search cannot be."""
+        self.search.check()
+        drawing.check_method(self.method)
+        options = RunOptions(**self.options)
+        for name in ("run_dir", "sweep_paired"):
+            if getattr(options, name) != getattr(RunOptions(), name):
+                raise UsageError(f"{name} is set by the study for each of its runs: leave it out")
+        given = self.config, self.network, options, {}, self.eval_arguments
+        make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports)
+        _ = self.num_trials, self.evolves
+        if self.search.pruner != "none" and options.eval_count < 2:
+            raise UsageError(
+                f"the pruner {self.search.pruner} looks at evaluations during training: give --eval-count 2 or more"
+            )
+
+
+class Trial(NamedTuple):
+    """One setting of a study, trained with all seeds."""
+
+    number: int
+    settings: Settings  # by full name
+
+
+class Batch(NamedTuple):
+    """Trials that differ in traced settings alone, so that they train in one program."""
+
+    folder: Path
+    trials: tuple[Trial, ...]
+    runs: tuple[tuple[str, tuple[int, ...]], ...]  # names of run folders, one after the other, each with its trials' numbers
+
+    def write(self) -> None:
+        body = {"trials": [trial._asdict() for trial in self.trials], "runs": [list(run) for run in self.runs]}
+        write_atomically(self.folder / BATCH, json.dumps(body, indent=1).encode())
+
+
+class Study:
+    """A study that is in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError when there is none, or it cannot be read."""
+        self.folder = Path(folder)
+        self.spec = read(self.folder / STUDY)
+        self.space = self.spec.space
+        given = self.spec.config, self.spec.network, RunOptions(**self.spec.options), {}
+        self.base = make_spec(self.spec.algorithm, self.spec.environment, self.spec.arguments, *given)  # of all trials
+        self.metric, self.mode = self.base.options.best_metric, self.base.options.best_mode
+        storage = self.spec.search.storage or str(self.folder / JOURNAL)
+        self.drawn = drawing.opened(storage, self._name, self.spec.search.pruner, self.mode)
+
+    @property
+    def _name(self) -> str:
+        """In a database that studies have in common."""
+        return f"rollax {self.folder.resolve().name}" if self.spec.search.storage else "rollax"
+
+    def batches(self) -> list[Batch]:
+        """Those that are written whole, in the order in which they were drawn."""
+        paths = sorted((self.folder / BATCHES).glob(f"*/{BATCH}"))
+        return [_batch(path) for path in paths]
+
+    def is_open(self, batch: Batch) -> bool:
+        """Whether one of its trials has no result yet."""
+        states = drawing.states(self.drawn)
+        return any(states.get(trial.number) == "RUNNING" for trial in batch.trials)
+
+    def draw(self) -> list[Batch]:
+        """New batches of the next trials, none when all have been drawn. One process draws at a time."""
+        with self._alone():
+            batches = self.batches()
+            known = {trial.number for batch in batches for trial in batch.trials}
+            drawing.draw_again(self.drawn, known)  # what a process had drawn that ended before its batch was written
+            left = self.spec.num_trials - len(known)
+            number, search = min(left, self.spec.largest_batch), (self.spec.method, self.spec.search.search_seed)
+            # Those of a population that evolves have the settings that it ends with.
+            given = (Space(), left) if self.spec.evolves else (self.space, number)
+            trials = drawing.ask(self.drawn, *given, *search)
+            return self._batches([Trial(number, settings) for number, settings in trials], len(batches))
+
+    def _batches(self, trials: list[Trial], first: int) -> list[Batch]:
+        """The trials by what they have in common, each group in a folder of its own."""
+        traced = {one.name for one in self.space if one.is_traced}
+        groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            static: dict[str, Any] = {name: label(value) for name, value in trial.settings.items() if name not in traced}
+            if not traced & set(trial.settings) and not self.spec.evolves:
+                static["trial"] = trial.number  # nothing by which members could differ
+            groups.setdefault(json.dumps(static, sort_keys=True), []).append(trial)
+        made = []
+        for group in groups.values():
+            # A folder may be there already, of a process that ended before it wrote the batch.
+            while (folder := self.folder / BATCHES / f"{first:04d}").exists():
+                first += 1
+            folder.mkdir(parents=True)
+            batch = Batch(folder, tuple(group), (("run", tuple(trial.number for trial in group)),))
+            batch.write()
+            made.append(batch)
+        return made
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Waits until no other process draws trials."""
+        while True:
+            with contextlib.ExitStack() as held:
+                try:
+                    held.enter_context(run_folder.alone(self.folder))
+                except UsageError:
+                    time.sleep(POLL_SECONDS)
+                    continue
+                yield
+                return
+
+
+def create(spec: StudySpec, folder: Path | None) -> Path:
+    """A new study in a folder that is empty or not there; by default in `studies/`. Raises UsageError for any other."""
+    spec.check()
+    if folder is not None:
+        check_path("study_dir", folder)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{spec.algorithm}-{now}-{secrets.token_hex(2)}"
+    folder = Path("studies") / spec.environment.replace("/", "-") / name if folder is None else folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        more = f", or go on with it: rollax sweep {folder}" if (folder / STUDY).exists() else ""
+        raise UsageError(f"{folder} exists and is not empty: choose another --study-dir{more}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {"rollax": __version__, "format": FORMAT, **dataclasses.asdict(spec)}
+        text = yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False)
+        write_atomically(folder / STUDY, text.encode())
+    except OSError as error:
+        raise UsageError(f"the study's folder {folder} cannot be written ({error}): choose another --study-dir") from error
+    study = Study(folder)
+    if spec.method == "grid":
+        drawing.enqueue(study.drawn, study.space.grid()[: spec.num_trials])
+    return folder
+
+
+def read(path: Path) -> StudySpec:
+    """What a study is, from its own file or from one that a user wrote. Raises UsageError that names what is wrong in it."""
+    if not path.is_file():
+        raise UsageError(f"{path.parent} is no study: it has no {path.name}; give a folder that `rollax sweep` named")
+    document = document_of(path)
+    version = document.pop("rollax", __version__), document.pop("format", FORMAT)
+    if version[1] != FORMAT:
+        raise UsageError(f"{path} was written by rollax {version[0]} in another format: install that version to go on with it")
+    try:
+        return of_dictionary(document)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def of_dictionary(given: dict[str, Any]) -> StudySpec:
+    """A study from plain values. Raises UsageError for a key that is missing, unknown or of another type."""
+    wanted, search = hints(StudySpec), hints(Search)
+    for name in given:
+        if name not in wanted:
+            raise UnknownNameError("key", name, wanted)
+    for name in ("algorithm", "environment"):
+        if name not in given:
+            raise UsageError(f"the key {name} is missing")
+    parts = typed("search", given.get("search") or {}, dict[str, Any])
+    for name in parts:
+        if name not in search:
+            raise UnknownNameError("key", f"search.{name}", [f"search.{known}" for known in search])
+    found = {name: typed(f"search.{name}", value, search[name]) for name, value in parts.items()}
+    values = {name: typed(name, value, wanted[name]) for name, value in given.items() if name != "search"}
+    return StudySpec(**values, search=Search(**found))
+
+
+def _batch(path: Path) -> Batch:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        trials = tuple(Trial(trial["number"], trial["settings"]) for trial in body["trials"])
+        return Batch(path.parent, trials, tuple((name, tuple(numbers)) for name, numbers in body["runs"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} is damaged ({type(error).__name__}): bring a copy of it back, or begin a new study"
+        ) from error

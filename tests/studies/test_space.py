@@ -1,0 +1,75 @@
+"""The search space of a study."""
+
+from typing import Any
+
+import pytest
+
+from rollax.errors import UsageError
+from rollax.host.settings import entry
+from rollax.studies.space import Space, space
+
+CARTPOLE = "gymnax/CartPole-v1"
+
+
+def of(sweep: Any = None, ranges: Any = None, when: Any = None, algorithm: str = "ppo") -> Space:
+    return space(entry(algorithm), CARTPOLE, sweep or {}, ranges or {}, when or {})
+
+
+def test_names_are_those_of_train() -> None:
+    found = of({"learning_rate": (1e-3, 1e-2), "hidden": [[64, 64], [32]], "num_envs": [4, 8], "env.gravity": 9.8})
+    assert [(one.name, one.choices, one.is_traced) for one in found] == [
+        ("config.learning_rate", (1e-3, 1e-2), True),
+        ("network.hidden", ((64, 64), (32,)), False),
+        ("config.num_envs", (4, 8), False),
+        ("env.gravity", (9.8,), False),
+    ]
+    assert found.is_finite
+
+
+def test_ranges() -> None:
+    found = of(ranges={"learning_rate": (1e-5, 1e-2), "gamma": (0.9, 0.99), "num_epochs": (1, 8), "clip": (0.1, 0.2, "log")})
+    assert [one.span and one.span.scale for one in found] == ["log", "linear", "linear", "log"]
+    assert [one.is_whole for one in found] == [False, False, True, False]
+    assert not found.is_finite
+
+
+def test_a_grid_has_every_combination_that_applies_and_programs_lie_together() -> None:
+    found = of(
+        {"gamma": (0.9, 0.99), "value_clip": (0.1, 0.2), "clip_values": (False, True), "hidden": [[8], [8, 8]]},
+        when={"value_clip": {"clip_values": True}},
+    )
+    grid = found.grid()
+    assert len(grid) == 2 * 2 * (1 + 2)
+    assert all(("config.value_clip" in each) == each["config.clip_values"] for each in grid)
+    programs = [(each["config.clip_values"], each["network.hidden"]) for each in grid]
+    assert [programs[0], *(b for a, b in zip(programs, programs[1:], strict=False) if a != b)] == list(dict.fromkeys(programs))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "needs settings to compare"),
+        ({"sweep": {"learning_rte": (1, 2)}}, "did you mean learning_rate"),
+        ({"sweep": {"num_envs": (1.5, 2)}}, "whole number"),
+        ({"sweep": {"gamma": (0.5, 2)}}, "between 0 and 1"),
+        ({"sweep": {"gamma": (0.5, 0.5)}}, "twice"),
+        ({"sweep": {"gamma": ()}}, "needs values"),
+        ({"sweep": {"total_updates": (1, 2)}}, "unknown setting"),
+        ({"sweep": {"gamma": (0.5,)}, "ranges": {"gamma": (0.5, 0.9)}}, "both values and a range"),
+        ({"ranges": {"hidden": (8, 64)}}, "is no number"),
+        ({"ranges": {"gamma": (0.9, 0.5)}}, "lower end first"),
+        ({"ranges": {"gamma": (0.5,)}}, "takes its ends"),
+        ({"ranges": {"gamma": (0.5, 0.9, "cubic")}}, "must be log or linear"),
+        ({"ranges": {"gamma": (0, 0.9, "log")}}, "needs more than 0"),
+        ({"sweep": {"gamma": (0.5, 0.9)}, "when": {"clip": {"gamma": 0.5}}}, "no values of config.clip to choose from"),
+        ({"sweep": {"gamma": (0.5, 0.9), "clip": (0.1, 0.2)}, "when": {"clip": {"gamma": 0.7}}}, "never 0.7"),
+        ({"sweep": {"gamma": (0.5, 0.9)}, "when": {"gamma": {"clip": 0.5}}}, "must be a setting that the study has values of"),
+        (
+            {"sweep": {"gamma": (0.5, 0.9), "clip": (0.1, 0.2)}, "when": {"clip": {"gamma": 0.5}, "gamma": {"clip": 0.1}}},
+            "round in a circle",
+        ),
+    ],
+)
+def test_what_is_no_space(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        of(**given)

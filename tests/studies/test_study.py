@@ -1,0 +1,275 @@
+"""Studies: what is drawn, trained together, stopped early, and gone on with by other processes."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import rollax
+from host.runs import PATIENCE
+from rollax.cli.main import main
+from rollax.errors import UsageError
+from rollax.host.logging import read_metrics
+from rollax.studies import optuna_study as drawing
+from rollax.studies import results
+from rollax.studies.study import Search, Study, StudySpec, create
+
+CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+OPTIONS = {"total_steps": 32 * 8, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
+GIVEN: dict[str, Any] = {"config": CONFIG, "network": {"hidden": (8,)}, "options": OPTIONS, "quiet": True}
+MEMORY = ("ppo", "probe/memory")
+
+
+def states(folder: Path) -> list[str]:
+    return [trial.state.name for trial in Study(folder).drawn.get_trials(deepcopy=False)]
+
+
+def test_a_grid(tmp_path: Path) -> None:
+    """Every combination once, a program for each static setting; the run of the best has its scores."""
+    found = rollax.sweep(
+        *MEMORY,
+        sweep={"learning_rate": (1e-3, 1e-2), "hidden": [[8], [4, 4]]},
+        folder=tmp_path / "study",
+        **GIVEN | {"options": OPTIONS | {"seeds": 2}},
+    )
+    settings = [(row.settings["config.learning_rate"], tuple(row.settings["network.hidden"])) for row in found.rows]
+    assert sorted(settings) == [(1e-3, (4, 4)), (1e-3, (8,)), (1e-2, (4, 4)), (1e-2, (8,))]
+    assert {row.state for row in found.rows} == {"COMPLETE"}
+    assert len({row.run for row in found.rows}) == 2
+    best = found.best
+    assert best.value == max(row.value or 0 for row in found.rows) == pytest.approx(np.mean([x or 0 for x in best.scores]))
+    policy = rollax.load(found.folder / str(best.run), member=best.member)
+    assert policy.spec.members()[best.member or 0]["learning_rate"] == best.settings["config.learning_rate"]
+    assert policy.spec.network.hidden == tuple(best.settings["network.hidden"])
+
+
+def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--config.num-envs", "4", "--config.num-steps", "8", "--config.num-minibatches", "2", "--eval-episodes", "8"]
+    words += ["--sweep.gamma", "0.5", "0.9", "--sweep.hidden", "4,4", "--total-steps", "128", "--no-tensorboard"]
+    preset, folder = tmp_path / "best.yaml", tmp_path / "study"
+    assert main(["sweep", *MEMORY, *words, "--study-dir", str(folder), "--export-preset", str(preset)]) == 0
+    assert (folder / "study.png").stat().st_size > 10_000
+    assert "of 2 settings" in preset.read_text()
+    (tuned,) = yaml.safe_load(preset.read_text()).values()
+    assert (tuned["network"]["hidden"], tuned["config"]["num_steps"], tuned["total_steps"]) == ([4, 4], 8, 128)
+    out = capsys.readouterr().out
+    assert "return_mean by setting" in out and f"--preset {preset}" in out
+    assert main(["train", *MEMORY, "--preset", str(preset), "--run-dir", str(tmp_path / "run"), "--no-tensorboard"]) == 0
+    spec = rollax.load(tmp_path / "run").spec
+    assert (spec.config.gamma, spec.network.hidden) == (tuned["config"]["gamma"], (4, 4))
+    assert main(["train", "ppo", "gymnax/CartPole-v1", "--preset", str(preset)]) == 2
+    assert f"{preset} has no settings for gymnax/CartPole-v1" in capsys.readouterr().err
+    assert main(["sweep", str(folder)]) == 0, "nothing is left to do"
+    assert main(["sweep", *MEMORY, *words, "--study-dir", str(folder)]) == 2
+    assert f"go on with it: rollax sweep {folder}" in capsys.readouterr().err
+
+
+def test_the_worse_half_stops_early(tmp_path: Path) -> None:
+    """Halving after an eighth, a quarter and a half of training, each with an evaluation: of 8 settings one goes on."""
+    options = OPTIONS | {"eval_count": 8}
+    found = rollax.sweep(
+        *MEMORY,
+        sweep={"learning_rate": np.geomspace(1e-5, 1e-1, 8).tolist()},
+        search={"pruner": "halving"},
+        folder=tmp_path / "study",
+        **GIVEN | {"options": options},
+    )
+    assert sorted((row.state, row.steps) for row in found.rows) == [
+        ("COMPLETE", 256),
+        *[("PRUNED", 32)] * 4,
+        *[("PRUNED", 64)] * 2,
+        ("PRUNED", 128),
+    ]
+    (batch,) = Study(found.folder).batches()
+    assert [len(numbers) for _, numbers in batch.runs] == [8, 4, 2, 1]
+    sizes = [rollax.load(batch.folder / name).spec.num_members for name, _ in batch.runs]
+    assert sizes == [8, 4, 2, 1]
+
+
+def test_a_population_that_evolves(tmp_path: Path) -> None:
+    """Its members are the trials, with the settings that they end with."""
+    search = {"method": "evolve", "trials": 4}
+    found = rollax.sweep(*MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "study", **GIVEN)
+    (run,) = {row.run for row in found.rows}
+    assert [row.state for row in found.rows] == ["COMPLETE"] * 4
+    assert sorted(row.member or 0 for row in found.rows) == [0, 1, 2, 3]
+    for row in found.rows:
+        policy = rollax.load(found.folder / str(run), member=row.member)
+        assert row.settings == {"config.gamma": pytest.approx(float(policy.state.config.gamma))}
+    assert len({row.settings["config.gamma"] for row in found.rows}) > 1
+    with pytest.raises(UsageError, match="config.num_envs cannot evolve"):
+        rollax.sweep(*MEMORY, range={"num_envs": (1, 8)}, search=search, folder=tmp_path / "other", **GIVEN)
+    with pytest.raises(UsageError, match="leave --seeds"):
+        given = GIVEN | {"options": OPTIONS | {"seeds": 2}}
+        rollax.sweep(*MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "other", **given)
+
+
+@pytest.mark.parametrize("method", ["random", "qmc", "tpe", "cmaes"])
+def test_samplers_draw_in_the_space(tmp_path: Path, method: str) -> None:
+    """And others after others: no two trials of a study that is drawn by several processes are the same."""
+    spec = StudySpec(
+        *MEMORY,
+        range={"learning_rate": (1e-4, 1e-2), "num_epochs": (1, 3)},
+        config=CONFIG,
+        options=OPTIONS,
+        search=Search(trials=12, batch=4, method=method),  # pyright: ignore[reportArgumentType]
+    )
+    folder = create(spec, tmp_path / "study")
+    for _ in range(3):
+        assert Study(folder).draw()
+    assert Study(folder).draw() == []
+    trials = [trial for batch in Study(folder).batches() for trial in batch.trials]
+    rates = [trial.settings["config.learning_rate"] for trial in trials]
+    assert len(set(rates)) == 12 and 1e-4 <= min(rates) <= max(rates) <= 1e-2
+    for batch in Study(folder).batches():
+        assert len({trial.settings["config.num_epochs"] for trial in batch.trials}) == 1
+
+
+def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
+    """It had drawn them, but their batch was not written."""
+    spec = StudySpec(*MEMORY, sweep={"gamma": (0.1, 0.5, 0.9)}, config=CONFIG, options=OPTIONS)
+    folder = create(spec, tmp_path / "study")
+    study = Study(folder)
+    drawing.ask(study.drawn, study.space, 2, "grid", 0)
+    (batch,) = Study(folder).draw()
+    assert sorted(trial.settings["config.gamma"] for trial in batch.trials) == [0.1, 0.5, 0.9]
+    assert states(folder).count("FAIL") == 2
+
+
+def test_what_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
+    found = rollax.sweep(*MEMORY, sweep={"num_minibatches": (2, 3)}, folder=tmp_path / "study", **GIVEN)
+    assert [(row.state, row.settings["config.num_minibatches"]) for row in found.rows] == [("COMPLETE", 2), ("FAIL", 3)]
+    assert "num_minibatches 2" in str(found.rows[1].problem)
+    with pytest.raises(UsageError, match="no setting .* has a result: .*num_minibatches 2"):
+        _ = rollax.sweep(*MEMORY, sweep={"num_minibatches": (3, 5)}, folder=tmp_path / "other", **GIVEN).best
+
+
+def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
+    """Neither a member of a population, whatever its policy returns, nor a run by itself."""
+    given = GIVEN | {"config": CONFIG | {"max_grad_norm": float("inf"), "learning_rate_final_fraction": 1.0}}
+    rates = {"learning_rate": (1e-3, 3e38)}
+    together = rollax.sweep(*MEMORY, sweep=rates, folder=tmp_path / "together", **given)
+    apart = rollax.sweep(*MEMORY, sweep=rates, folder=tmp_path / "apart", search={"batch": 1}, **given)
+    for found in (together, apart):
+        assert [(row.state, row.settings["config.learning_rate"]) for row in found.rows] == [("COMPLETE", 1e-3), ("FAIL", 3e38)]
+        assert "finite" in str(found.rows[1].problem)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"search": {"trials": 0}}, "at least 1"),
+        ({"search": {"trails": 3}}, "search.trials"),
+        ({"search": {"method": "grid"}, "sweep": None, "range": {"gamma": (0.1, 0.9)}}, "a grid needs values of config.gamma"),
+        ({"search": {"pruner": "halving"}, "options": OPTIONS | {"eval_count": 1}}, "eval-count 2"),
+        ({"options": OPTIONS | {"run_dir": "x"}}, "run_dir is set by the study"),
+        ({"search": {"storage": "nosuch://host/db"}}, "storage nosuch"),
+        ({"workers": 0}, "at least 1"),
+        ({"search": {"method": "gp"}}, "needs the package torch"),
+        ({"hours": 0}, "more than 0"),
+        ({"launcher": "pbs"}, "local, slurm, ray"),
+        ({"resources": {"num_cpus": 1}}, "for the launchers slurm and ray"),
+    ],
+)
+def test_mistakes(tmp_path: Path, changed: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else find(name, *more))
+    with pytest.raises(UsageError, match=words):
+        rollax.sweep(*MEMORY, **{"sweep": {"gamma": (0.1, 0.9)}, "folder": tmp_path / "study", **GIVEN, **changed})
+
+
+def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
+    """Two processes on one study, one of them killed while it trains: every trial has a result, and every run is whole."""
+    folder = create(
+        StudySpec(
+            *MEMORY,
+            sweep={"num_epochs": (1, 2, 3, 4), "gamma": (0.5, 0.9)},
+            config={name: value for name, value in CONFIG.items() if name != "num_epochs"},
+            network={"hidden": (8,)},
+            options=OPTIONS | {"total_steps": 32 * 2000},
+            search=Search(batch=2),
+        ),
+        tmp_path / "study",
+    )
+    command = [sys.executable, "-m", "rollax", "sweep", str(folder), "--worker"]
+    workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+    until, training = time.monotonic() + PATIENCE, []
+    while not training and time.monotonic() < until:
+        time.sleep(0.1)
+        training = list(folder.glob("batches/*/run/checkpoints/step_*"))
+    workers[0].kill()
+    _, error = workers[1].communicate(timeout=PATIENCE)
+    assert workers[1].returncode == 0, error.decode()
+    assert workers[0].wait() == -signal.SIGKILL
+    workers[0].stderr.close()  # pyright: ignore[reportOptionalMemberAccess]
+    assert states(folder) == ["COMPLETE"] * 8
+    found = results.rows(Study(folder))
+    assert {row.steps for row in found} == {32 * 2000}
+
+
+def test_it_stops_when_its_hours_are_over_and_goes_on(tmp_path: Path) -> None:
+    """As by a signal from outside: nothing is lost, and nothing is trained twice."""
+    given = GIVEN | {"options": OPTIONS | {"total_steps": 32 * 4000}}
+    first = rollax.sweep(*MEMORY, sweep={"gamma": (0.5, 0.9)}, folder=tmp_path / "study", hours=1 / 3600, **given)
+    assert {row.state for row in first.rows} == {"RUNNING"}
+    (batch,) = Study(first.folder).batches()
+    began = (batch.folder / "run" / "config.yaml").stat().st_mtime_ns, os.listdir(first.folder / "batches")
+    done = rollax.sweep(first.folder, quiet=True)
+    assert [(row.state, row.steps) for row in done.rows] == [("COMPLETE", 32 * 4000)] * 2
+    assert os.listdir(first.folder / "batches") == began[1]
+    steps = [line["step"] for line in read_metrics(batch.folder / "run" / "metrics.jsonl") if "event" not in line]
+    assert steps == sorted(set(steps))
+    with pytest.raises(UsageError, match="is no study"):
+        rollax.sweep(tmp_path)
+
+
+def holder(lock: Path) -> int | None:
+    """The process that has a lock, as Linux tells."""
+    inode = f":{lock.stat().st_ino}"
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return next((int(words[4]) for words in lines if words[1] == "FLOCK" and words[5].endswith(inode)), None)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux")
+@pytest.mark.parametrize(("launcher", "resources"), [("slurm", {"cluster": "local", "timeout_min": 10}), ("ray", {})])
+def test_workers_of_a_cluster(tmp_path: Path, launcher: str, resources: dict[str, Any]) -> None:
+    """Two of submitit's local jobs, or of a Ray cluster of this machine; one of them is killed while it trains."""
+    pytest.importorskip("submitit" if launcher == "slurm" else "ray")
+    folder, killed = tmp_path / "study", []
+
+    def kill() -> None:
+        until = time.monotonic() + PATIENCE
+        while not killed and time.monotonic() < until:
+            time.sleep(0.1)
+            begun = [path.parents[2] for path in folder.glob("batches/*/run/checkpoints/step_*")]
+            pids = [pid for batch in begun if (pid := holder(batch / ".lock"))]
+            if pids:
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        found = rollax.sweep(
+            *MEMORY,
+            sweep={"num_epochs": (1, 2, 3, 4), "gamma": (0.5, 0.9)},
+            folder=folder,
+            launcher=launcher,  # pyright: ignore[reportArgumentType]
+            resources=resources,
+            workers=2,
+            search={"batch": 2},
+            **GIVEN | {"options": OPTIONS | {"total_steps": 32 * 2000}},
+        )
+    finally:
+        thread.join()
+    assert len(killed) == 1
+    assert [(row.state, row.steps) for row in found.rows] == [("COMPLETE", 32 * 2000)] * 8
