@@ -15,6 +15,7 @@ from rollax.acting.groups import Group
 from rollax.acting.streams import Policy
 from rollax.algorithm import Finite
 from rollax.environments.core import Environment, agent_types
+from rollax.scopes import scope
 
 Sharing = Literal["all", "type", "none"]
 
@@ -105,6 +106,7 @@ def each(team: Team, function: Callable[..., tuple[Any, ...]], *values: Any) -> 
     return function(*values) if team.is_one else groups.each(team.groups, function, *values)
 
 
+@scope("bookkeeping")
 def summarize(team: Team, values: Any, finite: Any) -> tuple[dict[str, jax.Array], Finite]:
     """Metrics by group as scalars: the mean over all sets of parameters, and "group/name" for each; finite where all are."""
     return (values, finite) if team.is_one else groups.summarize(team.groups, values, finite)

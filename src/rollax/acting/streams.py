@@ -19,6 +19,7 @@ from rollax.environments.core import Environment, Transition, agent_types, is_on
 from rollax.environments.once import once
 from rollax.environments.starts import Starts, first_starts, refill
 from rollax.networks import windows
+from rollax.scopes import scope
 
 # (carry, obs, reset, key) -> (carry, action, extras), in one environment: `reset` bool [] says that `obs` begins an episode, so
 # that the policy begins with its initial memory. With agents, carry, obs, action and extras lead with [A].
@@ -77,8 +78,10 @@ def step(environment: Environment, policy: Policy, actor: Actor, keys: jax.Array
     `keys`: `[E]`, each split into that of the policy and that of the environment.
     """
     act_keys, env_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(keys)
-    carry, action, extras = jax.vmap(policy)(actor.carry, actor.obs, actor.reset, act_keys)
-    after = jax.vmap(once(environment, "step"))(env_keys, actor.env_state, action)
+    with scope("policy"):
+        carry, action, extras = jax.vmap(policy)(actor.carry, actor.obs, actor.reset, act_keys)
+    with scope("environment"):
+        after = jax.vmap(once(environment, "step"))(env_keys, actor.env_state, action)
     mask = None if actor.agent_done is None else ~actor.agent_done
     reward = after.reward if mask is None else jnp.where(mask, after.reward, 0.0)
     done = None if actor.agent_done is None else actor.agent_done | after.terminated | after.truncated
@@ -101,6 +104,7 @@ def episode_ended(environment: Environment, after: Transition) -> jax.Array:
     return ended if environment.num_agents is None else jnp.all(ended, axis=-1)
 
 
+@scope("restarts")
 def restart(environment: Environment, actor: Actor, ended: jax.Array) -> Actor:
     """The actor with the next episode begun where one `ended` [E]. It must have `starts`."""
     assert actor.starts is not None
@@ -148,6 +152,7 @@ def _keys_at(keys: jax.Array, time: jax.Array) -> jax.Array:
     return jax.vmap(lambda key: jax.random.fold_in(key, time))(keys)
 
 
+@scope("bookkeeping")
 def _sums(episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array) -> EpisodeSums:
     """Of the streams whose episode ended."""
     of_ended = lambda total: jnp.where(ended, total, 0).astype(jnp.float32)  # noqa: E731

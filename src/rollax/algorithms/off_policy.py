@@ -26,6 +26,7 @@ from rollax.learning.train_state import anneal
 from rollax.networks.critics import critic_values
 from rollax.replay.config import cycle
 from rollax.replay.ring import Batch, ReplayBuffer, Step
+from rollax.scopes import scope
 
 
 class AgentFns(NamedTuple):
@@ -189,6 +190,7 @@ def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent
     return agents.policy(agents.team(environment, "all"), explore, agent)
 
 
+@scope("replay")
 def remember(buffer: ReplayBuffer, replay: Any, experience: Experience) -> Any:
     """The replay with the steps `[c, S]` of all agents that were not done."""
     keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
@@ -219,18 +221,21 @@ def learn_once(
     agent, replay = loop
     sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))
     is_active = is_warm & buffer.can_sample(replay, config)
-    batch, places = buffer.sample(replay, config, sample_key, progress)
+    with scope("replay"):
+        batch, places = buffer.sample(replay, config, sample_key, progress)
     shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
     kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
     update = lambda: fns.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
     agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
-    replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
+    with scope("replay"):
+        replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics
 
 
+@scope("bookkeeping")
 def observe(observations: normalization.Moments | None, experience: Experience) -> normalization.Moments | None:
     """The moments with the observations of all cycles `[cycles, c, S]`."""
     if observations is None:
@@ -238,6 +243,7 @@ def observe(observations: normalization.Moments | None, experience: Experience) 
     return normalization.update(observations, experience.obs, axes=3, mask=experience.mask)
 
 
+@scope("bookkeeping")
 def report(experience: Experience, metrics: dict[str, jax.Array], agent: Any) -> tuple[dict[str, jax.Array], Finite]:
     """Means over the gradient steps `[cycles, g]` that were taken, NaN where none was; and what is still finite."""
     active = metrics.pop("active")

@@ -24,6 +24,7 @@ from rollax.config import LARGEST_FLOAT, number, settings, static
 from rollax.emitters.core import Emitter, Told
 from rollax.environments.core import Environment, descriptor_space
 from rollax.errors import UsageError
+from rollax.scopes import scope
 
 
 @settings
@@ -176,10 +177,12 @@ def iterate(
     """One batch: archive and emitter after it, what the archive counted, and whether all solutions were finite."""
     archive_state, emitter_state = loop
     ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
-    emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
+    with scope("emitter"):
+        emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
     loop = archive_state, emitter_state
     # Over several devices each scores its share; archive and emitter are whole on all of them.
-    scores = tree.spread(score(tree.spread(solutions, True), score_key), False)
+    with scope("environment"):
+        scores = tree.spread(score(tree.spread(solutions, True), score_key), False)
     loop, counts = take(archive, emitter, loop, solutions, scores, tell_key)
     return loop, (counts, tree.all_finite(solutions))
 
@@ -190,8 +193,10 @@ def take(
     """Archive and emitter after a batch with these scores, and what the archive counted."""
     archive_state, emitter_state = loop
     batch = scored(solutions, score)
-    archive_state, added, counts = archive.add(archive_state, batch)
-    emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, score.experience), key)
+    with scope("archive"):
+        archive_state, added, counts = archive.add(archive_state, batch)
+    with scope("emitter"):
+        emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, score.experience), key)
     return (archive_state, emitter_state), counts
 
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.dense import Dense, Linear
+from rollax.networks.dense import Dense
+from rollax.networks.layers import Linear
 
 LEAST_SCALE = 1e-3  # a feature that varies less than this counts as constant
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rollax.acting.streams import Experience
 from rollax.algorithm import Finite, still_finite
+from rollax.scopes import scope
 
 # Equal numbers, each computed in a few float32 operations, differ by less than this share of their size.
 ROUNDING = 4 * float(jnp.finfo(jnp.float32).eps)
@@ -88,6 +89,7 @@ def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     return jnp.where(number > 1, standard, x)
 
 
+@scope("bookkeeping")
 def report(
     rollout: Experience, advantage: jax.Array, target: jax.Array, loss: jax.Array, network: Any
 ) -> tuple[dict[str, jax.Array], Finite]:

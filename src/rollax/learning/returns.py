@@ -10,10 +10,12 @@ from jaxtyping import Array, Bool, Float
 from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.networks import windows
+from rollax.scopes import scope
 
 Scalar = Float[Array, ""] | float
 
 
+@scope("credit")
 def gae(
     reward: Float[Array, " T"],
     value: Float[Array, " T"],
@@ -56,6 +58,7 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
     return batched
 
 
+@scope("credit")
 def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
     """V of the true observation after every step of a rollout, `[T, S]`.
 

@@ -14,6 +14,7 @@ from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.networks import layers
 from rollax.networks.core import Extras, Network, Rescaled, choose_action, sample_action
+from rollax.scopes import scope
 
 Parts = dict[str, Any]
 
@@ -73,6 +74,7 @@ def choose(config: Any, greedy: jax.Array, train: TrainState, carry: Any, obs: A
     return choose_action(normalized(train.network, train.observations), carry, obs, key, greedy)
 
 
+@scope("credit")
 def scale_rewards(
     train: TrainState, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
 ) -> tuple[TrainState, jax.Array, jax.Array]:
@@ -88,6 +90,7 @@ def value_scale(values: normalization.Moments | None) -> tuple[Any, Any]:
     return (0.0, 1.0) if values is None else (values.mean, jnp.clip(jnp.sqrt(values.variance), 1e-4, 1e6))
 
 
+@scope("credit")
 def observe_targets(train: TrainState, target: jax.Array, mask: jax.Array | None) -> TrainState:
     """Updates the moments of value targets `[T, S]`, where they are kept, and the critic's last layer: no value changes."""
     if train.values is None:
@@ -97,6 +100,7 @@ def observe_targets(train: TrainState, target: jax.Array, mask: jax.Array | None
     return train._replace(network=network, values=values)
 
 
+@scope("bookkeeping")
 def observe(train: TrainState, rollout: Experience) -> TrainState:
     """Updates the moments of observations, where they are kept, after learning from a rollout."""
     if train.observations is None:
@@ -138,12 +142,14 @@ def split(network: Any) -> Parts:
     return {"actor": rest, "critic": critic} if jax.tree.leaves(critic) else {"actor": rest}
 
 
+@scope("optimizer")
 def apply_gradients(optimizer: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
     """One step of an optimizer: the part of a network after it, and the optimizer's state."""
     updates, state = optimizer.update(gradient, state, part)
     return eqx.apply_updates(part, updates), state
 
 
+@scope("optimizer")
 def update(
     train: TrainState, optimizers: dict[str, optax.GradientTransformation], gradient: Any, active: dict[str, jax.Array]
 ) -> TrainState:

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rollax.learning.returns import Scalar
+from rollax.scopes import scope
 
 
+@scope("credit")
 def vtrace(
     reward: Float[Array, " T"],
     value: Float[Array, " T"],

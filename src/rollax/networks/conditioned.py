@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rollax.environments.core import Environment
 from rollax.networks.critics import Actor, ActorCritics, ActorCriticsConfig, Conditioned, ContinuousCritic, make_critics
-from rollax.networks.dense import Linear
+from rollax.networks.layers import Linear
 from rollax.spaces import check_bounded
 
 

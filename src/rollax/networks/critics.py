@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
-from rollax.networks.dense import Dense, Linear
+from rollax.networks.dense import Dense
+from rollax.networks.layers import Linear
 from rollax.spaces import Box, Dict, Space, check_bounded
 
 # Bounds of the logarithm of a policy's standard deviation, those of pytorch_sac (Yarats and Kostrikov 2020) and CleanRL; the

@@ -4,36 +4,21 @@ import math
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from rollax.networks import layers
-
-
-class Linear(eqx.Module):
-    """A dense layer, `[inputs]` to `[outputs]`, whose weights lie as products of batches want them: that saves a fourth."""
-
-    weight: jax.Array  # [inputs, outputs]
-    bias: jax.Array
-
-    def __init__(self, inputs: int, outputs: int, key: jax.Array, gain: float) -> None:
-        self.weight = jax.nn.initializers.orthogonal(gain)(key, (inputs, outputs))
-        self.bias = jnp.zeros(outputs)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return x @ self.weight + self.bias
 
 
 class Dense(eqx.Module):
     """Dense layers, each followed by a normalization of its outputs (if any) and the activation."""
 
-    layers: tuple[Linear, ...]
+    layers: tuple[layers.Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
     activation: str = eqx.field(static=True)
 
     def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, layer_norm: bool, *, key: jax.Array) -> None:
         keys = jax.random.split(key, max(len(sizes), 1))
         pairs = zip((inputs, *sizes), sizes, keys, strict=False)
-        self.layers = tuple(Linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.layers = tuple(layers.Linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
         self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes) if layer_norm else ()
         self.activation = activation
 

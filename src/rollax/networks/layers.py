@@ -28,23 +28,41 @@ def of_critics(space: Space) -> tuple[str, ...]:
 
 
 def linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
-    """A dense layer with orthogonal weights of the given gain and zero bias, as is usual for policy gradients."""
+    """As `Linear`, for layers with few outputs, such as heads: weights `[outputs, inputs]`."""
     layer_key, weight_key = jax.random.split(key)
     layer = eqx.nn.Linear(inputs, outputs, key=layer_key)
     weight = jax.nn.initializers.orthogonal(gain)(weight_key, layer.weight.shape)
     return eqx.tree_at(lambda m: (m.weight, m.bias), layer, (weight, jnp.zeros(outputs)))
 
 
+class Linear(eqx.Module):
+    """A dense layer, `[inputs]` to `[outputs]`, with orthogonal weights of the given gain and zero bias.
+
+    For layers with many outputs: their weights' gradient is a product over the batch, which is fast where its rows are long. In
+    the layout of `linear`, that of a layer of 4 inputs and 64 outputs takes six times as long on a CPU.
+    """
+
+    weight: jax.Array  # [inputs, outputs]
+    bias: jax.Array
+
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, gain: float) -> None:
+        self.weight = jax.nn.initializers.orthogonal(gain)(key, (inputs, outputs))
+        self.bias = jnp.zeros(outputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.weight + self.bias
+
+
 class MLP(eqx.Module):
     """Dense layers, each followed by the activation: `[inputs]` to `[sizes[-1]]`."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
 
     def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, *, key: jax.Array) -> None:
         keys = jax.random.split(key, max(len(sizes), 1))
         pairs = zip((inputs, *sizes), sizes, keys, strict=False)
-        self.layers = tuple(linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.layers = tuple(Linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -11,7 +11,8 @@ from rollax.environments.core import Environment
 from rollax.networks import cores, distributions, layers
 from rollax.networks.core import ActorCriticOutput
 from rollax.networks.critics import make_encoder
-from rollax.networks.dense import Dense, Linear
+from rollax.networks.dense import Dense
+from rollax.networks.layers import Linear
 from rollax.networks.tower import Tower
 from rollax.spaces import check_discrete
 

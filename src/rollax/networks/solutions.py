@@ -12,8 +12,9 @@ from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.critics import Actor, TanhHead, make_encoder
-from rollax.networks.dense import Dense, Linear
+from rollax.networks.dense import Dense
 from rollax.networks.distributions import RadialSquash
+from rollax.networks.layers import Linear
 from rollax.networks.q_networks import mask_actions
 from rollax.spaces import Ball, Box, Discrete
 

@@ -1,0 +1,196 @@
+"""What the operations of a compiled program cost, by the parts of an update that they belong to.
+
+XLA's profiler tells when each operation of a program began and how long it took; the program's own text tells the names that
+JAX gave it (`rollax.scopes`), and the shapes of what it reads and writes.
+"""
+
+import collections
+import functools
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from rollax.errors import UsageError
+from rollax.scopes import PARTS, part_of
+
+_NAME = r"%?([\w.\-]+)"
+_INSTRUCTION = re.compile(rf"\s*(?:ROOT )?{_NAME} = (.*?) ([\w\-]+)\((.*)")
+_COMPUTATION = re.compile(rf"(?:ENTRY )?{_NAME} \(.*\{{$")
+_CALLED = re.compile(rf"(?:calls|to_apply|body|condition)={_NAME}")
+_PATH = re.compile(r'op_name="([^"]*)"')
+_SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_MOVES_NOTHING = {"while", "conditional", "call", "tuple", "get-tuple-element", "parameter", "constant", "bitcast"}
+
+
+class Operation(NamedTuple):
+    """An operation of a compiled program, as it is each time that it runs."""
+
+    part: str
+    flops: float  # of its matrix products
+    bytes: float  # of its operands and results
+
+
+class Share(NamedTuple):
+    """What the operations of one part cost."""
+
+    seconds: float
+    flops: float
+    bytes: float
+    runs: int  # how many operations ran
+
+
+def operations(text: str) -> dict[str, Operation]:
+    """The operations of a compiled program by name. `text`: what `compiled.as_text()` gives."""
+    computations = dict(_computations(text))
+    lines = {line.name: line for rows in computations.values() for line in rows}
+    callers = {called: line for line in lines.values() for called in line.called}
+    home = {line.name: name for name, rows in computations.items() for line in rows}
+
+    def inside(line: _Line) -> Iterator[_Line]:
+        """An instruction, and those of the computations that it calls."""
+        yield line
+        for called in line.called:
+            for each in computations.get(called, ()):
+                yield from inside(each)
+
+    @functools.cache
+    def part(name: str) -> str:
+        """What an instruction says itself; else what most of those say that were fused into it; else what calls it says."""
+        own = part_of(lines[name].path)
+        if own is None and lines[name].opcode in ("fusion", "call"):
+            said = collections.Counter(part_of(line.path) for line in inside(lines[name]))
+            said.pop(None, None)
+            own = said.most_common(1)[0][0] if said else None
+        if own is not None:
+            return own
+        caller = callers.get(home[name])
+        return "other" if caller is None else part(caller.name)
+
+    def flops(name: str) -> float:
+        line = lines[name]
+        return sum(_flops(each, lines) for each in inside(line)) if line.opcode == "fusion" else _flops(line, lines)
+
+    return {name: Operation(part(name), flops(name), _bytes(line, lines)) for name, line in lines.items()}
+
+
+class _Line(NamedTuple):
+    """An instruction of a program's text."""
+
+    name: str
+    shape: str  # of the result, as it is written
+    opcode: str
+    operands: tuple[str, ...]
+    called: tuple[str, ...]
+    path: str
+    rest: str
+
+
+def _computations(text: str) -> Iterator[tuple[str, list[_Line]]]:
+    name, rows = "", []
+    for row in text.splitlines():
+        begun = _COMPUTATION.match(row)
+        if begun:
+            name, rows = begun[1], []
+        elif row.startswith("}"):
+            yield name, rows
+        elif found := _INSTRUCTION.match(row):
+            label, shape, opcode, rest = found.groups()
+            operands = tuple(re.findall(r"%([\w.\-]+)", rest.split("), ")[0]))
+            path = _PATH.search(rest)
+            rows.append(_Line(label, shape, opcode, operands, tuple(_CALLED.findall(rest)), path[1] if path else "", rest))
+
+
+def _shapes(text: str) -> Iterator[tuple[str, list[int]]]:
+    for kind, sizes in _SHAPE.findall(text):
+        yield kind, [int(size) for size in sizes.split(",") if size]
+
+
+def _size(text: str) -> int:
+    """Bytes of a shape, or of the parts of a tuple."""
+    return sum(math.prod(sizes) * _width(kind) for kind, sizes in _shapes(text))
+
+
+def _width(kind: str) -> int:
+    digits = re.search(r"\d+", kind)
+    return 1 if digits is None else max(1, int(digits[0]) // 8)
+
+
+def _bytes(line: _Line, lines: dict[str, _Line]) -> float:
+    if line.opcode in _MOVES_NOTHING:
+        return 0.0
+    return float(_size(line.shape) + sum(_size(lines[name].shape) for name in line.operands if name in lines))
+
+
+def _flops(line: _Line, lines: dict[str, _Line]) -> float:
+    """Of a matrix product or a convolution: twice the multiplications. 0 of all else."""
+    if line.opcode not in ("dot", "convolution") or not line.operands or line.operands[0] not in lines:
+        return 0.0
+    result = sum(math.prod(sizes) for _, sizes in _shapes(line.shape))
+    if line.opcode == "convolution":
+        (_, kernel), (_, out) = next(_shapes(lines[line.operands[1]].shape)), next(_shapes(line.shape))
+        return 2.0 * result * math.prod(kernel) / max(1, out[-1])
+    (_, left), contracted = next(_shapes(lines[line.operands[0]].shape)), _CONTRACTED.search(line.rest)
+    inner = [left[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+    return 2.0 * result * math.prod(inner)
+
+
+def profile(run: Callable[[], Any], known: dict[str, Operation]) -> dict[str, Share]:
+    """What one call of `run`, of a program with these operations, costs by part, in the order of an update.
+
+    Seconds are those of all threads together. Raises UsageError where the profiler told of no operation.
+    """
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            jax.block_until_ready(run())
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        data = jax.profiler.ProfileData.from_file(str(file))
+    found = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
+    for name, seconds in _times(data):
+        if name in known:
+            operation, share = known[name], found[known[name].part]
+            for place, value in enumerate((seconds, operation.flops, operation.bytes, 1)):
+                share[place] += value
+    if not found:
+        raise UsageError("the profiler of this platform tells of no operation of the program")
+    return {name: Share(*found[name]) for name in PARTS if name in found}
+
+
+def _times(data: Any) -> Iterator[tuple[str, float]]:
+    """Every operation that ran and its own seconds, without those of operations within it. On devices, where there are any."""
+    planes = list(data.planes)
+    devices = [plane for plane in planes if plane.name.startswith("/device:")]
+    for plane in devices or planes:
+        for line in plane.lines:
+            yield from _own_times(_named(line.events))
+
+
+def _named(events: Iterable[Any]) -> list[tuple[float, float, str]]:
+    """Beginning, end and name of the events that are operations, in order, outer ones first."""
+    found = []
+    for event in events:
+        name = next((value for key, value in event.stats if key == "hlo_op"), None)
+        if name is not None:
+            found.append((event.start_ns, event.start_ns + event.duration_ns, str(name)))
+    return sorted(found, key=lambda event: (event[0], -event[1]))
+
+
+def _own_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
+    own: list[list[Any]] = []
+    stack: list[int] = []
+    for start, end, name in events:
+        while stack and own[stack[-1]][2] <= start:
+            stack.pop()
+        if stack:
+            own[stack[-1]][1] -= end - start
+        stack.append(len(own))
+        own.append([name, end - start, end])
+    for name, nanoseconds, _ in own:
+        yield name, max(nanoseconds, 0.0) / 1e9
