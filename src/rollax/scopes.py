@@ -14,7 +14,7 @@ Scope = Literal[
 ]
 _MARK = "rollax."
 _INNERMOST = re.compile(rf".*\b{re.escape(_MARK)}(\w+)")
-_RANDOM = re.compile(r"threefry|random_bits|_rbg|philox")
+_RANDOM = re.compile(r"threefry|random_(bits|split|fold_in|seed)|_rbg|philox|jit\(_(uniform|normal|gumbel|randint|bernoulli)\)")
 
 # In the order of an update, with what each is.
 PARTS = {
@@ -41,12 +41,16 @@ def scope(name: Scope) -> Any:
 
 
 def part_of(path: str) -> str | None:
-    """The part of an operation by its path of names, such as "jit(run)/while/body/rollax.credit/mul"; None: it says none."""
+    """The part of an operation by its path of names, such as "jit(run)/while/body/rollax.credit/mul"; None: it says none.
+
+    A scope within what is differentiated counts more than that it is: credit that a loss computes is credit.
+    """
     if _RANDOM.search(path):
         return "random numbers"
     found = _INNERMOST.match(path)
-    if found and "transpose(" not in path[: found.start(1)]:
-        return found[1]
+    place = found.start(1) if found else 0
     if "transpose(" in path:
         return "backward"
-    return "forward" if "jvp(" in path else None
+    if "jvp(" in path[place:]:
+        return "forward"
+    return found[1] if found else None

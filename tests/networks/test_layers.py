@@ -273,7 +273,7 @@ def test_which_parts_are_embedded_and_convolved() -> None:
     encoder, flat = (made(lambda key, f=f: layers.Encoder(space, (8,), "tanh", f, 3, key=key)) for f in (None, ()))
     assert (set(encoder.embeddings), set(encoder.convolutions)) == ({"view", "goal"}, {"view", "image", "board"})
     assert (set(flat.embeddings), set(flat.convolutions)) == ({"view", "goal"}, {"image"})
-    assert flat.dense.layers[0].in_features == 5 * 5 * 2 * 3 + 2 * 3 + 7 * 7 * 16 + 2 * 2 * 3 + 6 * 6 * 4
+    assert flat.dense.layers[0].weight.shape[0] == 5 * 5 * 2 * 3 + 2 * 3 + 7 * 7 * 16 + 2 * 2 * 3 + 6 * 6 * 4
     seen = sample(space)
     see = jax.jit(lambda encoder, mask: encoder({**seen, "action_mask": mask}))
     np.testing.assert_array_equal(see(encoder, jnp.zeros(3, bool)), see(encoder, jnp.ones(3, bool)))

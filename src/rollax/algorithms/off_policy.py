@@ -228,7 +228,8 @@ def learn_once(
     # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
     kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
     update = lambda: fns.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
-    agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
+    with scope("credit"):  # what is neither a loss nor an optimizer's: targets
+        agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
     with scope("replay"):
         replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rollax import startup
-from rollax.cli import exporting, listings, plotting, reporting, runs, runs_list, sweeping, training
+from rollax.cli import benching, exporting, listings, plotting, reporting, runs, runs_list, sweeping, training
 from rollax.cli.shared import Shared, take_shared
 from rollax.errors import UnknownNameError, UsageError
 
@@ -20,6 +20,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax report RUN...                    one HTML page to show to others: curves to zoom, videos, settings, archives
   rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
   rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
+  rollax bench ppo gymnax/CartPole-v1     how fast it trains, and what the time of an update goes into
   rollax ls [FOLDER]                      list runs: what, how far, how good, done or not
   rollax envs [SUITE]                     list the environments
   rollax algorithms                       list the algorithms
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
     "report": reporting.report,
     "render": runs.render,
     "export": exporting.export,
+    "bench": benching.bench,
     "ls": runs_list.ls,
     "envs": listings.envs,
     "algorithms": listings.algorithms,

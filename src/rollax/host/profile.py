@@ -9,7 +9,7 @@ import functools
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ _CALLED = re.compile(rf"(?:calls|to_apply|body|condition)={_NAME}")
 _PATH = re.compile(r'op_name="([^"]*)"')
 _SHAPE = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_SLICES = {"dynamic-slice", "dynamic-update-slice", "gather", "scatter", "slice"}
 _MOVES_NOTHING = {"while", "conditional", "call", "tuple", "get-tuple-element", "parameter", "constant", "bitcast"}
 
 
@@ -76,7 +77,11 @@ def operations(text: str) -> dict[str, Operation]:
         line = lines[name]
         return sum(_flops(each, lines) for each in inside(line)) if line.opcode == "fusion" else _flops(line, lines)
 
-    return {name: Operation(part(name), flops(name), _bytes(line, lines)) for name, line in lines.items()}
+    def moved(name: str) -> float:
+        line = lines[name]
+        return _bytes(line, lines, computations.get(line.called[0], ()) if line.opcode == "fusion" else ())
+
+    return {name: Operation(part(name), flops(name), moved(name)) for name in lines}
 
 
 class _Line(NamedTuple):
@@ -121,10 +126,36 @@ def _width(kind: str) -> int:
     return 1 if digits is None else max(1, int(digits[0]) // 8)
 
 
-def _bytes(line: _Line, lines: dict[str, _Line]) -> float:
+def _bytes(line: _Line, lines: dict[str, _Line], fused: Sequence[_Line]) -> float:
+    """What is read and written. Of an array of which slices alone are read or replaced it is these. `fused`: of a fusion."""
     if line.opcode in _MOVES_NOTHING:
         return 0.0
-    return float(_size(line.shape) + sum(_size(lines[name].shape) for name in line.operands if name in lines))
+    size = lambda name: _size(lines[name].shape) if name in lines else 0  # noqa: E731
+    if not fused:
+        return float(_moved(line, size) + (0 if line.opcode in _SLICES else sum(map(size, line.operands))))
+    read = 0
+    for parameter in (each for each in fused if each.opcode == "parameter"):
+        users = [each for each in fused if parameter.name in each.operands]
+        parts = [_moved(each, size) if each.operands[0] == parameter.name else size(parameter.name) for each in users]
+        is_sliced = all(each.opcode in _SLICES and each.operands[0] == parameter.name for each in users)
+        read += sum(parts) if is_sliced else size(parameter.name)
+    root = _root(fused)
+    return float(read + (_moved(root, size) if root.opcode in _SLICES else _size(line.shape)))
+
+
+def _moved(line: _Line, size: Callable[[str], int]) -> int:
+    """Bytes of the slice that an operation reads or replaces, or of its result."""
+    if line.opcode == "dynamic-update-slice":
+        return size(line.operands[1])
+    return size(line.operands[2]) if line.opcode == "scatter" and len(line.operands) > 2 else _size(line.shape)
+
+
+def _root(fused: Sequence[_Line]) -> _Line:
+    """The last operation of a fusion, but for those that change no number."""
+    known, last = {line.name: line for line in fused}, fused[-1]
+    while last.opcode in ("bitcast", "copy") and last.operands[0] in known:
+        last = known[last.operands[0]]
+    return last
 
 
 def _flops(line: _Line, lines: dict[str, _Line]) -> float:
@@ -143,7 +174,8 @@ def _flops(line: _Line, lines: dict[str, _Line]) -> float:
 def profile(run: Callable[[], Any], known: dict[str, Operation]) -> dict[str, Share]:
     """What one call of `run`, of a program with these operations, costs by part, in the order of an update.
 
-    Seconds are those of all threads together. Raises UsageError where the profiler told of no operation.
+    Seconds are those of all threads together. On a CPU they include what recording takes, so that the time of a very short
+    operation is taken off each. Raises UsageError where the profiler told of no operation.
     """
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -152,24 +184,28 @@ def profile(run: Callable[[], Any], known: dict[str, Operation]) -> dict[str, Sh
             jax.block_until_ready(run())
         (file,) = Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(file))
-    found = collections.defaultdict(lambda: [0.0, 0.0, 0.0, 0])
-    for name, seconds in _times(data):
-        if name in known:
-            operation, share = known[name], found[known[name].part]
-            for place, value in enumerate((seconds, operation.flops, operation.bytes, 1)):
-                share[place] += value
+    ran = [(known[name], seconds) for name, seconds in _times(data) if name in known]
+    found: dict[str, Share] = {}
+    recording = sorted(seconds for _, seconds in ran)[len(ran) // 50] if ran and not _devices(data) else 0.0
+    for (part, flops, size), seconds in ran:
+        so_far = found.get(part, Share(0.0, 0.0, 0.0, 0))
+        own = max(0.0, seconds - recording)
+        found[part] = Share(so_far.seconds + own, so_far.flops + flops, so_far.bytes + size, so_far.runs + 1)
     if not found:
         raise UsageError("the profiler of this platform tells of no operation of the program")
-    return {name: Share(*found[name]) for name in PARTS if name in found}
+    return {name: found[name] for name in PARTS if name in found}
 
 
 def _times(data: Any) -> Iterator[tuple[str, float]]:
     """Every operation that ran and its own seconds, without those of operations within it. On devices, where there are any."""
-    planes = list(data.planes)
-    devices = [plane for plane in planes if plane.name.startswith("/device:")]
-    for plane in devices or planes:
+    for plane in _devices(data) or data.planes:
         for line in plane.lines:
             yield from _own_times(_named(line.events))
+
+
+def _devices(data: Any) -> list[Any]:
+    """What accelerators recorded; nothing where the program ran on the processor."""
+    return [plane for plane in data.planes if plane.name.startswith("/device:")]
 
 
 def _named(events: Iterable[Any]) -> list[tuple[float, float, str]]:

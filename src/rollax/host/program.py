@@ -25,7 +25,7 @@ from rollax.host import compilation_cache, keys, sizes
 from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, fitted_to_host, naming_imports
 from rollax.host.simulated import Simulated, check_rollouts
-from rollax.host.training import Training
+from rollax.host.training import Training, in_phases
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
 from rollax.scale import sharding
@@ -184,8 +184,11 @@ class _Uncompiled(NamedTuple):
     abstract: Any  # shapes and types of the state
 
 
-def compile_program(spec: Spec, environment: Any = None, make_network: Any = None, *, begins: bool = True) -> Program:
-    """Traces and compiles what a run needs, the large programs side by side; `begins`: also that of its first state.
+def compile_program(
+    spec: Spec, environment: Any = None, make_network: Any = None, *, begins: bool = True, evaluates: bool = True
+) -> Program:
+    """Traces and compiles what a run needs, the large programs side by side; `begins`: also that of its first state;
+    `evaluates`: also that of evaluations.
 
     Where the compilation cache has those of the first evaluation, that of an update is left for later (`Training`).
     """
@@ -207,16 +210,16 @@ def compile_program(spec: Spec, environment: Any = None, make_network: Any = Non
     where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
     started, begin = time.monotonic(), jax.jit(parts.algorithm.init)
 
-    def compile_run() -> Any:
+    def compile_run() -> tuple[Any, dict[str, float]]:
         with in_mesh():
             jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, None))
-            return jitted.lower(placed, np.int32(0)).compile()
+            return in_phases(jitted, placed, np.int32(0))
 
     training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), placed, where))
-    lowered = [jax.jit(evaluate).lower(placed, parts.eval_key)]
-    lowered += [begin.lower(parts.run_key, parts.config)] if begins else []
-    compiled_evaluate, *others = _compiled(lowered, training)
-    compiled_init = others[0] if others else begin
+    wanted = {"begin": (begin, parts.run_key, parts.config)} if begins else {}
+    wanted |= {"evaluate": (jax.jit(evaluate), placed, parts.eval_key)} if evaluates else {}
+    made = _compiled({name: jitted.lower(*arguments) for name, (jitted, *arguments) in wanted.items()}, training)
+    compiled_init, compiled_evaluate = made.get("begin", begin), made.get("evaluate", jax.jit(evaluate))
     training.compile_seconds = time.monotonic() - started
 
     def init() -> Any:
@@ -248,7 +251,7 @@ def _on_host(
     many = spec.num_members > 1
     begin = jax.jit(parts.algorithm.init)
     evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None)
-    training = Training(lambda: acts.compile(capacity), lambda: evolving_members)
+    training = Training(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
 
     def evaluate(state: Any, updates: int) -> Episodes:
         key = _eval_key(spec, parts.eval_key, updates)
@@ -270,13 +273,13 @@ def _eval_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
     return (jax.vmap(jax.random.fold_in, (0, None)) if spec.num_members > 1 else jax.random.fold_in)(key, updates)
 
 
-def _compiled(lowered: list[jax.stages.Lowered], training: Training) -> list[jax.stages.Compiled]:
+def _compiled(lowered: dict[str, jax.stages.Lowered], training: Training) -> dict[str, jax.stages.Compiled]:
     """These programs, compiled side by side, and beside those of training if the compilation cache does not have them."""
-    with ThreadPoolExecutor(len(lowered)) as threads:
-        compiling = [threads.submit(program.compile) for program in lowered]
-        if wait(compiling, CACHE_SECONDS).not_done:
+    with ThreadPoolExecutor(max(1, len(lowered))) as threads:
+        compiling = {name: threads.submit(program.compile) for name, program in lowered.items()}
+        if wait(compiling.values(), CACHE_SECONDS).not_done:
             training.make()
-        return [program.result() for program in compiling]
+        return {name: program.result() for name, program in compiling.items()}
 
 
 def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable[[Any, jax.Array], Episodes]:

@@ -14,23 +14,34 @@ from rollax.host.progress import size
 ANEW = "; simulators are in no checkpoint, so that episodes begin anew"
 
 
-class Training:
-    """These programs, compiled at once or when they are asked for."""
+def in_phases(jitted: Any, *arguments: Any) -> tuple[Any, dict[str, float]]:
+    """A function compiled for arguments of these shapes, and the seconds of tracing, of lowering and of XLA."""
+    times = [time.monotonic()]
+    stage = jitted
+    for advance in (lambda stage: stage.trace(*arguments), lambda stage: stage.lower(), lambda stage: stage.compile()):
+        stage = advance(stage)
+        times.append(time.monotonic())
+    return stage, {name: times[i + 1] - times[i] for i, name in enumerate(("tracing", "lowering", "xla"))}
 
-    def __init__(self, compile_run: Callable[[], Any], compile_evolve: Callable[[], Any]) -> None:
+
+class Training:
+    """These programs, compiled at once or when they are asked for. `compile_run` gives one and what its phases took."""
+
+    def __init__(self, compile_run: Callable[[], tuple[Any, dict[str, float]]], compile_evolve: Callable[[], Any]) -> None:
         self._compile = compile_run, compile_evolve
         self.is_ready = False
         self.run: Any
         self.evolve: Any
         self.memory_bytes: int | None = None  # estimate of what one call of advance needs
         self.compile_seconds = 0.0  # of all programs
+        self.phases: dict[str, float] = {}  # of the program of updates, in seconds
 
     def make(self) -> None:
         """Traces and compiles them, unless that is done."""
         if self.is_ready:
             return
         started = time.monotonic()
-        self.run, self.evolve = (each() for each in self._compile)
+        (self.run, self.phases), self.evolve = (each() for each in self._compile)
         usage = self.run.memory_analysis()
         self.memory_bytes = None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
         self.compile_seconds += time.monotonic() - started

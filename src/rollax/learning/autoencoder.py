@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.dense import Dense
-from rollax.networks.layers import Linear
+from rollax.networks.layers import MLP, Linear
 
 LEAST_SCALE = 1e-3  # a feature that varies less than this counts as constant
 
@@ -16,16 +15,16 @@ LEAST_SCALE = 1e-3  # a feature that varies less than this counts as constant
 class Autoencoder(eqx.Module):
     """Rows `[D]` to codes `[K]` and back, through dense layers."""
 
-    encoder: Dense
+    encoder: MLP
     to_code: Linear
-    decoder: Dense
+    decoder: MLP
     to_row: Linear
 
     def __init__(self, features: int, code_size: int, hidden: tuple[int, ...], key: jax.Array) -> None:
         keys = jax.random.split(key, 4)
-        self.encoder = Dense(features, hidden, "tanh", False, key=keys[0])
+        self.encoder = MLP(features, hidden, "tanh", key=keys[0])
         self.to_code = Linear(hidden[-1] if hidden else features, code_size, keys[1], 1.0)
-        self.decoder = Dense(code_size, hidden[::-1], "tanh", False, key=keys[2])
+        self.decoder = MLP(code_size, hidden[::-1], "tanh", key=keys[2])
         self.to_row = Linear(hidden[0] if hidden else code_size, features, keys[3], 1.0)
 
     def encode(self, row: jax.Array) -> jax.Array:

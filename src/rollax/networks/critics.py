@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
-from rollax.networks.dense import Dense
-from rollax.networks.layers import Linear
+from rollax.networks.layers import MLP, Linear
 from rollax.spaces import Box, Dict, Space, check_bounded
 
 # Bounds of the logarithm of a policy's standard deviation, those of pytorch_sac (Yarats and Kostrikov 2020) and CleanRL; the
@@ -32,7 +31,7 @@ class ContinuousCritic(eqx.Module):
     """The value of an observation and an action within -1 ... 1, `[]`."""
 
     encoder: layers.Encoder
-    dense: Dense
+    dense: MLP
     head: Linear
 
     def __call__(self, obs: Any, action: jax.Array) -> jax.Array:
@@ -43,7 +42,7 @@ class Actor(eqx.Module):
     """A policy: the outputs of `head` for the features of an observation."""
 
     encoder: layers.Encoder
-    dense: Dense
+    dense: MLP
     head: Any
 
     def __call__(self, obs: Any) -> Any:
@@ -125,7 +124,7 @@ def _actor_critics(
     size = math.prod(space.shape)
     encoder_key, dense_key, head_key, critics_key = jax.random.split(key, 4)
     encoder, features = make_encoder(environment, config, encoder_key)
-    dense = Dense(features, config.hidden, config.activation, False, key=dense_key)
+    dense = MLP(features, config.hidden, config.activation, key=dense_key)
     features = config.hidden[-1] if config.hidden else features
     actor = Actor(encoder, dense, head(Linear(features, outputs * size, head_key, 0.01), space.shape))
 
@@ -138,7 +137,7 @@ def make_critics(environment: Environment, config: Any, size: int, key: jax.Arra
     def critic(key: jax.Array) -> ContinuousCritic:
         encoder_key, dense_key, head_key = jax.random.split(key, 3)
         encoder, features = make_encoder(environment, config, encoder_key)
-        dense = Dense(features + size, config.hidden, config.activation, config.layer_norm, key=dense_key)
+        dense = MLP(features + size, config.hidden, config.activation, config.layer_norm, key=dense_key)
         features = config.hidden[-1] if config.hidden else features + size
         return ContinuousCritic(encoder, dense, Linear(features, 1, head_key, 1.0))
 

@@ -54,20 +54,26 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Dense layers, each followed by the activation: `[inputs]` to `[sizes[-1]]`."""
+    """Dense layers `[inputs]` to `[sizes[-1]]`, each followed by a normalization of its outputs (if any) and the activation."""
 
     layers: tuple[Linear, ...]
+    norms: tuple[eqx.nn.LayerNorm, ...]
     activation: str = eqx.field(static=True)
 
-    def __init__(self, inputs: int, sizes: tuple[int, ...], activation: str, *, key: jax.Array) -> None:
+    def __init__(
+        self, inputs: int, sizes: tuple[int, ...], activation: str, layer_norm: bool = False, *, key: jax.Array
+    ) -> None:
         keys = jax.random.split(key, max(len(sizes), 1))
         pairs = zip((inputs, *sizes), sizes, keys, strict=False)
         self.layers = tuple(Linear(a, b, k, math.sqrt(2)) for a, b, k in pairs)
+        self.norms = tuple(eqx.nn.LayerNorm(size) for size in sizes) if layer_norm else ()
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.layers:
-            x = ACTIVATIONS[self.activation](layer(x.astype(layer.weight.dtype)))
+        for i, layer in enumerate(self.layers):
+            x = layer(x.astype(layer.weight.dtype))
+            x = self.norms[i](x) if self.norms else x
+            x = ACTIVATIONS[self.activation](x)
         return x
 
 

@@ -11,8 +11,7 @@ from rollax.environments.core import Environment
 from rollax.networks import cores, distributions, layers
 from rollax.networks.core import ActorCriticOutput
 from rollax.networks.critics import make_encoder
-from rollax.networks.dense import Dense
-from rollax.networks.layers import Linear
+from rollax.networks.layers import MLP, Linear
 from rollax.networks.tower import Tower
 from rollax.spaces import check_discrete
 
@@ -21,7 +20,7 @@ class Features(eqx.Module):
     """An observation as features `[n]`."""
 
     encoder: layers.Encoder
-    dense: Dense
+    dense: MLP
 
     def __call__(self, obs: Any) -> jax.Array:
         return self.dense(self.encoder(obs))
@@ -111,7 +110,7 @@ def recurrent_q_network(environment: Environment, config: RecurrentQNetworkConfi
 def _features(environment: Environment, config: QNetworkConfig, key: jax.Array) -> tuple[Features, int]:
     encoder_key, dense_key = jax.random.split(key)
     encoder, size = make_encoder(environment, config, encoder_key)
-    dense = Dense(size, config.hidden, config.activation, config.layer_norm, key=dense_key)
+    dense = MLP(size, config.hidden, config.activation, config.layer_norm, key=dense_key)
     return Features(encoder, dense), config.hidden[-1] if config.hidden else size
 
 

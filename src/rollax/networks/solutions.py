@@ -12,9 +12,8 @@ from rollax.environments.core import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.critics import Actor, TanhHead, make_encoder
-from rollax.networks.dense import Dense
 from rollax.networks.distributions import RadialSquash
-from rollax.networks.layers import Linear
+from rollax.networks.layers import MLP, Linear
 from rollax.networks.q_networks import mask_actions
 from rollax.spaces import Ball, Box, Discrete
 
@@ -92,6 +91,6 @@ def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> 
         )
     encoder_key, dense_key, head_key = jax.random.split(key, 3)
     encoder, features = make_encoder(environment, config, encoder_key)
-    dense = Dense(features, config.hidden, config.activation, False, key=dense_key)
+    dense = MLP(features, config.hidden, config.activation, key=dense_key)
     features = config.hidden[-1] if config.hidden else features
     return Actor(encoder, dense, head(Linear(features, outputs, head_key, scale)))

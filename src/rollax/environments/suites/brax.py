@@ -14,7 +14,6 @@ the suite's own contacts measure, but in the state as it is: those in a backend'
 
 import copy
 import functools
-import importlib.metadata
 import types
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from jax.core import Tracer
 
 from rollax.environments.convert import convert_all, leaf_types, signature_defaults, step_limit, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites import version
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
 from rollax.spaces import Box
@@ -221,9 +221,7 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    version = importlib.metadata.version("brax")
-    if tuple(map(int, version.split(".")[:2])) < (0, 14):
-        raise UsageError(f'rollax needs brax 0.14 or newer and found {version}: pip install --upgrade "brax>=0.14"')
+    version.require("brax", "0.14")
     found = {key: value for key, value in signature_defaults(suite._envs[name]).items() if key != "kwargs"}
     found["backend"] = "generalized" if name in _EXACT else "spring"
     own = {"descriptor": "contact"} if name in _FEET else {}

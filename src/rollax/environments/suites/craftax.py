@@ -13,7 +13,6 @@ papers report: the return in percent of the largest, 226 (of Craftax-Classic 22)
 
 import functools
 import importlib
-import importlib.metadata
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +23,7 @@ from jax.core import Tracer
 
 from rollax.environments.convert import as_leaf, convert_all, leaf_types, signature_defaults, step_limit, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites import version
 from rollax.environments.suites.later import later
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
@@ -136,9 +136,7 @@ def _module(name: str, module: str) -> Any:
 
 
 def _class(name: str) -> Any:
-    version = importlib.metadata.version("craftax")
-    if tuple(map(int, version.split(".")[:2])) < (1, 6):
-        raise UsageError(f'rollax needs craftax 1.6 or newer and found {version}: pip install --upgrade "craftax>=1.6"')
+    version.require("craftax", "1.6")
     kind = "pixels" if "Pixels" in name else "symbolic"
     module = _module(name, f"envs.craftax_{kind}_env")
     return getattr(module, f"{name.removesuffix('-v1').replace('-', '')}EnvNoAutoReset")

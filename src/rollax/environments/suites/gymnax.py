@@ -13,7 +13,6 @@ only terminated. Its own `done` and `discount` are not used. What is put right o
 
 import dataclasses
 import functools
-import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +32,7 @@ from rollax.environments.convert import (
     with_types,
 )
 from rollax.environments.core import Transition
+from rollax.environments.suites import version
 from rollax.environments.suites.later import later
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
@@ -95,7 +95,7 @@ def make(name: str, arguments: dict[str, Any]) -> Gymnax:
 
     Raises: UsageError when gymnax is too old or refuses the arguments; UnknownNameError for an unknown argument.
     """
-    _check_version()
+    version.require("gymnax", "1.0")
     id = f"gymnax/{name}"
     constructor_defaults, _ = _defaults(name)
     shaping = {key: value for key, value in arguments.items() if key in constructor_defaults}
@@ -118,7 +118,7 @@ def make(name: str, arguments: dict[str, Any]) -> Gymnax:
 
 def wrapped(id: str, dynamics: Any, params: Any) -> Gymnax:
     """The environment around an object of gymnax's and its parameters. Raises UsageError for what is none."""
-    _check_version()
+    version.require("gymnax", "1.0")
     if not isinstance(dynamics, gymnax_environment.Environment):
         raise UsageError(f"from_gymnax takes an environment of gymnax 1.0, not a {type(dynamics).__name__}.")
     params = dynamics.default_params if params is None else params
@@ -150,15 +150,9 @@ def _assembled(id: str, dynamics: Any, params: Any, leaves: dict[str, Any], limi
 
 def arguments(name: str) -> dict[str, Any]:
     """The arguments of the constructor and the fields of the parameters, with their defaults."""
-    _check_version()
+    version.require("gymnax", "1.0")
     constructor, parameters = _defaults(name)
     return constructor | parameters
-
-
-def _check_version() -> None:
-    version = importlib.metadata.version("gymnax")
-    if int(version.split(".")[0]) < 1:
-        raise UsageError(f'rollax needs gymnax 1.0 or newer and found {version}: pip install --upgrade "gymnax>=1.0"')
 
 
 def _defaults(name: str) -> tuple[dict[str, Any], dict[str, Any]]:

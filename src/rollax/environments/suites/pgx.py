@@ -15,7 +15,6 @@ moves ahead, in the games that have few moves and hide nothing.
 """
 
 import functools
-import importlib.metadata
 from typing import Any
 
 import equinox as eqx
@@ -25,6 +24,7 @@ import numpy as np
 
 from rollax.environments.convert import convert_all, leaf_types, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites import version
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete
@@ -136,7 +136,7 @@ def _without_observation(state: Any) -> Any:
 
 def make(name: str, arguments: dict[str, Any]) -> Pgx:
     """The game of that name. Raises UsageError and UnknownNameError for arguments that do not fit."""
-    _check_version()
+    version.require("pgx", "2.6")
     id, given = f"pgx/{name}", _ARGUMENTS | convert_all(f"pgx/{name}", arguments, _ARGUMENTS)
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
@@ -150,7 +150,7 @@ def arguments(name: str) -> dict[str, Any]:
 
 def wrapped(id: str, dynamics: Any, opponent: str) -> Pgx:
     """The environment around a game of Pgx. Raises UsageError for what is none, or a game of one player."""
-    _check_version()
+    version.require("pgx", "2.6")
     if not isinstance(dynamics, suite.Env) or dynamics.num_players < 2:
         raise UsageError(f"from_pgx takes a game of Pgx for two players or more, not a {type(dynamics).__name__}.")
     with jax.ensure_compile_time_eval():
@@ -179,12 +179,6 @@ def _assembled(id: str, dynamics: Any, opponent: str, most_moves: int | None) ->
         state_types=leaf_types(after),
         time_limit=most_moves,
     )
-
-
-def _check_version() -> None:
-    version = importlib.metadata.version("pgx")
-    if tuple(map(int, version.split(".")[:2])) < (2, 6):
-        raise UsageError(f'rollax needs pgx 2.6 or newer and found {version}: pip install --upgrade "pgx>=2.6"')
 
 
 @functools.cache

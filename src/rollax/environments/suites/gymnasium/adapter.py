@@ -8,7 +8,6 @@ for discrete actions, it becomes a part of the observation, as rollax has it. AL
 import copy
 import functools
 import importlib
-import importlib.metadata
 import math
 import warnings
 from collections.abc import Callable
@@ -18,12 +17,12 @@ import gymnasium
 
 from rollax.environments.convert import convert_all, signature_defaults
 from rollax.environments.hosted import Hosted
+from rollax.environments.suites import version
 from rollax.environments.suites.gymnasium import atari, display, pictures, simulator
 from rollax.errors import UsageError
 
 LIMIT = "max_episode_steps"
 _OURS = ("render_mode", "env", "screen_size")  # of constructors: what is asked for by other means
-_LEAST = (1, 1)
 
 
 def make(name: str, arguments: dict[str, Any]) -> Hosted:
@@ -118,15 +117,15 @@ def _quiet_mujoco() -> None:
 
 
 def _spec(name: str) -> Any:
-    version = importlib.metadata.version("gymnasium")
-    if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
-        raise UsageError(f'rollax needs gymnasium 1.1 or newer and found {version}: pip install --upgrade "gymnasium>=1.1"')
+    version.require("gymnasium", "1.1")
     if atari.is_atari(name):
         atari.register()
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise UsageError(f"gymnasium {version} has no {name} ({error}): rollax lists the ids of gymnasium 1.3") from error
+        raise UsageError(
+            f"gymnasium {gymnasium.__version__} has no {name} ({error}): rollax lists the ids of gymnasium 1.3"
+        ) from error
 
 
 def _limit(name: str) -> int | None:
@@ -146,6 +145,8 @@ def _constructor(name: str) -> dict[str, Any]:
         raise UsageError(
             f"gymnasium/{name} needs the package {error.name}, which is not installed: {remedy('/' + name)}"
         ) from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UsageError(f"gymnasium/{name} lacks what it needs: {remedy('/' + name)}") from error
     return signature_defaults(found)
 
 

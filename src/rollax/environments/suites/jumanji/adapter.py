@@ -12,7 +12,6 @@ episode reaches, so that what ends there has terminated, and rollax's clock trun
 
 import copy
 import functools
-import importlib.metadata
 import inspect
 import json
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from jax.core import Tracer
 
 from rollax.environments.convert import convert_all, leaf_types, step_limit, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites import version
 from rollax.environments.suites.jumanji.specs import Spaces, joint_action, observed, spaces_of
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
@@ -192,9 +192,7 @@ def _largest_symbol(dynamics: Any) -> int | None:
 @functools.cache
 def _defaults(name: str) -> dict[str, Any]:
     """Plain arguments of the constructor, and those of its generator, as the suite's own environment of that name has them."""
-    version = importlib.metadata.version("jumanji")
-    if tuple(map(int, version.split(".")[:2])) < (1, 1):
-        raise UsageError(f'rollax needs jumanji 1.1 or newer and found {version}: pip install --upgrade "jumanji>=1.1"')
+    version.require("jumanji", "1.1")
     with jax.ensure_compile_time_eval():
         dynamics = _dynamics(name, "{}")
     return _plain(_generator(dynamics)) | _plain(dynamics)

@@ -1,0 +1,103 @@
+"""What the time of an update goes into."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rollax.host.bench import scaled
+from rollax.host.profile import Share, operations, profile
+from rollax.scopes import PARTS, part_of, scope
+
+SMALL = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--hidden", "8", "--rounds", "1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("jit(run)/while/body/rollax.environment/jit(step)/add", "environment"),
+        ("jit(run)/rollax.environment/rollax.bookkeeping/add", "bookkeeping"),
+        ("jit(run)/rollax.credit/jvp()/dot_general", "forward"),
+        ("jit(run)/jvp(jit(loss))/rollax.credit/mul", "credit"),
+        ("jit(run)/rollax.credit/transpose(jvp(jit(loss)))/dot_general", "backward"),
+        ("jit(run)/rollax.policy/jit(_uniform)/threefry2x32", "random numbers"),
+        ("jit(run)/while/body/add", None),
+        ("", None),
+    ],
+)
+def test_part_of_an_operation(path: str, part: str | None) -> None:
+    assert part_of(path) == part
+    assert part is None or part in PARTS
+
+
+def test_products_and_bytes_are_counted_as_often_as_they_run() -> None:
+    """Ten products of [64, 32] by [32, 32] in a loop, and one row of a large buffer that is replaced in place."""
+
+    @scope("policy")
+    def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ weight)
+
+    def function(x: jax.Array, weight: jax.Array, buffer: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.lax.fori_loop(0, 10, lambda _, x: layer(x, weight), x)
+        with scope("replay"):
+            return x, buffer.at[3].set(x[0])
+
+    buffer = jnp.zeros((100_000, 32))
+    compiled = jax.jit(function, donate_argnums=2).lower(jnp.ones((64, 32)), jnp.ones((32, 32)), buffer).compile()
+    shares = profile(lambda: compiled(jnp.ones((64, 32)), jnp.ones((32, 32)), buffer), operations(compiled.as_text()))
+    assert shares["policy"].flops == 10 * 2 * 64 * 32 * 32
+    assert 10 * 4 * (64 * 32 * 2 + 32 * 32) <= shares["policy"].bytes <= 10 * 4 * (64 * 32 * 4 + 32 * 32)
+    assert 2 * 32 * 4 <= shares["replay"].bytes <= 10 * 32 * 4
+    assert list(shares) == [name for name in PARTS if name in shares]
+
+
+def test_shares_add_up_to_what_was_measured() -> None:
+    shares = scaled({"policy": Share(3.0, 1.0, 2.0, 4), "credit": Share(1.0, 0.0, 2.0, 5)}, 2.0)
+    assert [share.seconds for share in shares.values()] == [1.5, 0.5]
+    assert shares["policy"][1:] == (1.0, 2.0, 4)
+
+
+def bench(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "rollax", "bench", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("more", [[], ["--seeds", "2"]])
+def test_bench_of_ppo(more: list[str]) -> None:
+    done = bench("ppo", "gymnax/CartPole-v1", *SMALL, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["steps_per_second"]) == 1 and found["steps_per_second"][0] > 0
+    assert set(found["compile_seconds"]) == {"tracing", "lowering", "xla"} and min(found["compile_seconds"].values()) > 0
+    assert {"environment", "policy", "random numbers", "credit", "forward", "backward", "optimizer"} <= set(found["shares"])
+    steps = 4 * 8 * (2 if more else 1)
+    total = sum(share["seconds"] for share in found["shares"].values())
+    assert total == pytest.approx(found["processor_seconds"] * steps / 1e6)
+    assert "steps of the environments" in done.stderr and "| forward" in done.stderr
+
+
+def test_bench_waits_until_a_replay_is_learnt_from() -> None:
+    done = bench("dqn", "gymnax/CartPole-v1", "--warmup", "300", "--hidden", "8", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    shares = json.loads(done.stdout.splitlines()[-1])["shares"]
+    assert {"replay", "backward", "credit"} <= set(shares) and shares["backward"]["flops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "usage: rollax bench"),
+        (("ppo",), "takes an algorithm and an environment"),
+        (("ppo", "gymnax/CartPole-v1", "--rounds", "0"), "from 1 to 1000, not '0'"),
+        (("ppo", "gymnax/CartPole-v1", "--opponents.agent", "x"), "no --opponents"),
+        (("ppo", "gymnasium/CartPole-v1"), "simulator on the host"),
+        (("ppo", "gymnax/CartPole-v1", "--num-evns", "4"), "num-envs"),
+    ],
+)
+def test_what_bench_refuses(words: tuple[str, ...], told: str) -> None:
+    done = bench(*words)
+    assert done.returncode == (2 if words else 0)
+    assert told in done.stdout + done.stderr
