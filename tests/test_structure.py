@@ -40,7 +40,7 @@ EXCEPTIONS: dict[str, dict[str, int]] = {
 
 # No arrow points upwards: cli -> host -> algorithms -> acting -> networks -> environments -> tree.
 ROOMS = (
-    ("errors", "version", "startup", "tree", "typed", "config", "spaces"),
+    ("errors", "version", "startup", "scopes", "tree", "typed", "config", "spaces"),
     ("environments",),
     ("networks",),
     ("algorithm", "acting", "learning", "replay", "populations", "archives"),

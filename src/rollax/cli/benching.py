@@ -99,7 +99,8 @@ def _table(found: Any) -> Iterator[str]:
     from rollax.scopes import PARTS
 
     total = sum(share.seconds for share in found.shares.values())
-    rows = [("part of an update", "ms", "share", "GFLOP/s", "of limit", "GB/s", "of limit", "operations", "")]
+    heads = ("part of an update", "ms", "share", "GFLOP/s", "of limit", "GB/s", "of limit", "operations", "")
+    rows: list[tuple[str, ...]] = [heads]
     for name, share in found.shares.items():
         rows.append((name, *_figures(share, total, found.limits), PARTS[name]))
     whole = [sum(values) for values in zip(*found.shares.values(), strict=True)]

@@ -28,7 +28,8 @@ rollax: reinforcement learning trained end to end in JAX
 
 rollax COMMAND --help says more; `rollax train ALGORITHM ENVIRONMENT --help` shows every setting with its tuned value.
 Every command takes --import MODULE, also several times: the module registers environments of your own. Compiled programs are
-kept in the user's cache folder, at most 1 GB, so that a second start is fast; --no-compilation-cache does without.
+kept in the user's cache folder, at most 1 GB, so that a second start is fast; --no-compilation-cache does without. One run by
+several processes or hosts: --distributed, of train and resume, in every one of them (docs: scaling).
 """
 
 COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
@@ -67,22 +68,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if command not in COMMANDS:
             raise UnknownNameError("command", command, COMMANDS)
-        return COMMANDS[command](words[1:], shared)
+        code = COMMANDS[command](words[1:], shared)
+        return code if shared.place is None else _leave(code, alone=False)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _refused(error)
     except BrokenPipeError:
         # Whoever read our output has enough; Python would complain once more while closing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141 if words[:1] in (["train"], ["resume"]) else 0  # a run that was cut short is no success
     except KeyboardInterrupt:
         print("error: interrupted at once; a run goes on from its last checkpoint", file=sys.stderr)
-        return 130
+        return _leave(130, alone=True)
     except (OSError, RuntimeError) as error:
         if os.environ.get("ROLLAX_TRACEBACK"):
             raise
         print(f"error: {error}\n(ROLLAX_TRACEBACK=1 shows where)", file=sys.stderr)
-        return 1
+        return _leave(1, alone=True)
+
+
+def _refused(error: UsageError) -> int:
+    """Exit code 2; of several processes the others hear why this one does not begin."""
+    if "rollax.scale.processes" not in sys.modules:
+        return 2
+    sys.modules["rollax.scale.processes"].refuse(error)
+    return _leave(2, alone=True)
+
+
+def _leave(code: int, alone: bool) -> int:
+    """The exit code; one of several processes ends here, `alone` without the others."""
+    if "rollax.scale.processes" in sys.modules:
+        return sys.modules["rollax.scale.processes"].leave(code, alone)
+    return code
 
 
 if __name__ == "__main__":

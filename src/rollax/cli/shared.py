@@ -6,16 +6,27 @@ import os
 import sys
 from typing import NamedTuple
 
+from rollax.cli.words import take_value
 from rollax.errors import UsageError
 
 IMPORT = "--import"
 NO_CACHE = "--no-compilation-cache"
+DISTRIBUTED = "--distributed"
+
+
+class Place(NamedTuple):
+    """Which of several processes this is; None: as Slurm, Open MPI, Kubernetes or a TPU say."""
+
+    coordinator: str | None = None  # HOST:PORT of the first
+    num_processes: int | None = None
+    process_id: int | None = None
 
 
 class Shared(NamedTuple):
     """What was given besides a command's own options."""
 
     imports: tuple[str, ...] = ()  # modules, already imported, that registered what the command may name
+    place: Place | None = None  # which of several processes this is
 
 
 def take_shared(words: list[str]) -> tuple[list[str], Shared]:
@@ -24,6 +35,7 @@ def take_shared(words: list[str]) -> tuple[list[str], Shared]:
 
     Raises UsageError when there is no such module, or when importing it fails.
     """
+    words, place = _place(words)
     rest: list[str] = []
     modules: list[str] = []
     position = 0
@@ -43,7 +55,31 @@ def take_shared(words: list[str]) -> tuple[list[str], Shared]:
     modules = list(dict.fromkeys(modules))
     for module in modules:
         import_module(module)
-    return rest, Shared(tuple(modules))
+    return rest, Shared(tuple(modules), place)
+
+
+def _place(words: list[str]) -> tuple[list[str], Place | None]:
+    """Splits off which of several processes this is, and waits for the others: nothing else may ask JAX for devices before."""
+    rest, coordinator = take_value(words, "--coordinator")
+    rest, number = take_value(rest, "--num-processes")
+    rest, own = take_value(rest, "--process-id")
+    if DISTRIBUTED not in rest:
+        if (coordinator, number, own) != (None, None, None):
+            raise UsageError(f"--coordinator, --num-processes and --process-id are for several processes: add {DISTRIBUTED}")
+        return rest, None
+    if rest[:1] not in (["train"], ["resume"]):
+        raise UsageError(f"{DISTRIBUTED} is for train and resume")
+    from rollax.scale import processes
+
+    place = Place(coordinator, _number("--num-processes", number), _number("--process-id", own))
+    processes.connect(*place)
+    return [word for word in rest if word != DISTRIBUTED], place
+
+
+def _number(option: str, text: str | None) -> int | None:
+    if text is not None and not text.isdecimal():
+        raise UsageError(f"{option} takes a whole number, not {text!r}")
+    return None if text is None else int(text)
 
 
 def import_module(name: str) -> None:

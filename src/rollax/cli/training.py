@@ -31,7 +31,7 @@ def train(arguments: list[str], shared: Shared) -> int:
         raise UsageError("train takes an algorithm and an environment: rollax train ppo gymnax/CartPole-v1")
     words, wants_json = given(names, rest)
     result = api.train(*names, **words, imports=shared.imports, show=display(stderr=wants_json))
-    close(result.summary(), wants_json)
+    _close(result.summary(), wants_json)
     return result.exit_code
 
 
@@ -67,6 +67,13 @@ def given(names: list[str], words: list[str]) -> tuple[dict[str, Any], bool]:
         "options": parsed.run,
     }
     return words_of, parsed.json
+
+
+def _close(summary: dict[str, Any], wanted: bool) -> None:
+    from rollax.scale import processes
+
+    if processes.is_first():
+        close(summary, wanted)
 
 
 def _in_full(words: list[str], kinds: Any, environment: str) -> list[str]:
@@ -162,8 +169,8 @@ class Resume:
     """Hold this learning rate from here on, in place of its schedule."""
     on_nonfinite: Literal["stop", "rollback"] | None = None
     """What to do when numbers are not finite, if other than before."""
-    devices: int | None = None
-    """Devices to spread over, if other than before."""
+    devices: int | Literal["auto"] | None = None
+    """Devices to spread over, if other than before; "auto": all there are."""
     json: bool = False
     """End with one JSON object; all else goes to standard error."""
 
@@ -178,5 +185,5 @@ def resume(arguments: list[str], shared: Shared) -> int:
     rate = given.learning_rate
     show = display(stderr=given.json)
     result = api.resume(given.run, total_steps=given.total_steps, learning_rate=rate, show=show, **changes)
-    close(result.summary(), given.json)
+    _close(result.summary(), given.json)
     return result.exit_code

@@ -21,15 +21,17 @@ from rollax.host import opponents as opponents_of
 from rollax.host import program as programs
 from rollax.host.evaluation import Metric, default_metrics, measured
 from rollax.host.options import RunOptions
-from rollax.host.progress import Display, Enduring, display
+from rollax.host.progress import Display, Enduring, Unseen, display
 from rollax.host.result import Result, StopWhen
 from rollax.host.settings import Spec, evaluated_with, make_spec
 from rollax.host.signals import stop_on_signals
+from rollax.scale import processes
 from rollax.typed import names, typed
 
 _NOT_BY_ID = "arguments and eval_arguments are for environments made from their id, not for an environment that was passed"
 
 
+@processes.telling()
 def train(
     algorithm: str | AlgorithmEntry,
     environment: str | Environment,
@@ -91,8 +93,9 @@ def train(
     lost = spec.eval_arguments if own_environment is not None else {}
     spec = programs.fitted(_with_objects(spec, own_environment, own_network), own_environment)
     played, policies = _checked(spec, own_environment, own_network, metrics)
-    folder = run_folder.create(spec)
-    with run_folder.alone(folder):
+    processes.check_alike(run_folder.text_of(spec))
+    folder = Path(processes.of_first(lambda: str(run_folder.create(spec))))
+    with run_folder.held(folder):
         spec = opponents_of.copied(folder, spec, policies)
         told = [words.of_what_was_passed(name, lost)] if lost else []
         return _run(spec, folder, played, own_network, metrics, show or display(quiet), told, stop_when=stop_when, begins=True)
@@ -105,6 +108,7 @@ def _with_objects(spec: Spec, environment: Any, network: Any) -> Spec:
     return spec if network is None else dataclasses.replace(spec, network=run_folder.CUSTOM)
 
 
+@processes.telling()
 def resume(
     folder: str | Path,
     *,
@@ -134,7 +138,8 @@ def resume(
     environment = opponents_of.with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
-    with run_folder.alone(folder):
+    processes.check_alike(run_folder.text_of(spec))
+    with run_folder.held(folder):
         return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate, stop_when)
 
 
@@ -150,7 +155,7 @@ def _run(
     stop_when: StopWhen | None = None,
     begins: bool = False,
 ) -> Result:
-    show = Enduring(show)
+    show = Enduring(show if processes.is_first() else Unseen())
     with stop_on_signals() as request:
         try:
             for warning in warnings:

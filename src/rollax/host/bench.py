@@ -117,7 +117,7 @@ def _timed(advance: Callable[[int], None], number: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - processor
 
 
-def _run(program: programs.Program, state: list[Any], updates: int) -> Any:
+def _run(program: programs.Program, state: list[Any], updates: jax.Array) -> Any:
     state[0], metrics = program.training.run(state[0], updates)
     return state[0], metrics
 
@@ -133,7 +133,8 @@ def _shares(run: Callable[[jax.Array], Any], known: Any, program: programs.Progr
         return shares
     updates = jnp.int32(several)
     shares = profile(lambda: run(updates), known)
-    return {name: Share(*(x / several for x in share[:3]), round(share.runs / several)) for name, share in shares.items()}
+    mean = lambda share: Share(*(total / several for total in share[:3]), runs=round(share.runs / several))  # noqa: E731
+    return {name: mean(share) for name, share in shares.items()}
 
 
 def scaled(shares: dict[str, Share], seconds: float) -> dict[str, Share]:

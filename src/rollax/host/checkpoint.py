@@ -95,10 +95,10 @@ class Checkpoints:
 
         `settings`: plain values that JSON keeps, for who reads the summary.
         The state may be donated right after. False, and nothing is written, when there is a checkpoint of this step already.
-        With several processes all must call it, and it returns when all is written: orbax's barriers are collectives, which
-        must not run beside those of a training step.
+        With several processes all must call it, and it returns when all is written, as what follows is theirs together.
 
-        Raises: `SaveFailed` when the save before this one failed (this one is then not begun), `UsageError`.
+        Raises: `SaveFailed` when the save before this one failed (this one is then not begun), or, of several processes, this
+        one; `UsageError`.
         """
         self.wait()
         step = int(step)
@@ -111,6 +111,8 @@ class Checkpoints:
             self._pending = step, work(self._write, summary, arrays)
         except OSError as error:  # such as a full disk
             self._pending = step, _run_now(_fail, error)
+        if jax.process_count() > 1:
+            self.wait()
         return True
 
     def rate(self, step: int, metrics: dict[str, float], scores: MemberScores | None = None) -> None:
@@ -269,7 +271,12 @@ class Checkpoints:
         return unfinished
 
     def _write(self, summary: Summary, arrays: list[np.ndarray | None]) -> None:
-        """The rest of a checkpoint. `arrays`: None for those that are written already."""
+        """The rest of a checkpoint, by the first process, which has all arrays. `arrays`: None for those that are written."""
+        if jax.process_index() == 0:
+            self._write_files(summary, arrays)
+        self._synchronize()
+
+    def _write_files(self, summary: Summary, arrays: list[np.ndarray | None]) -> None:
         import orbax.checkpoint as ocp
 
         final, leaves = self._path(summary.step), summary.leaves
@@ -283,14 +290,12 @@ class Checkpoints:
         ]
         if stored:
             self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
-        if jax.process_index() == 0:
-            files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
-            write_summary(unfinished, summary._replace(leaves=leaves, files=files))
-            sync_tree(unfinished)
-            unfinished.rename(final)
-            sync(self._folder)  # before those that this one replaces are deleted
-            self._delete_old(summary.step)
-        self._synchronize()
+        files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
+        write_summary(unfinished, summary._replace(leaves=leaves, files=files))
+        sync_tree(unfinished)
+        unfinished.rename(final)
+        sync(self._folder)  # before those that this one replaces are deleted
+        self._delete_old(summary.step)
 
     def _synchronize(self) -> None:
         if jax.process_count() > 1:
@@ -339,7 +344,14 @@ def _open_orbax() -> Any:
 
     # In the log of absl, which others use too; what matters to us is raised as well.
     logging.getLogger("absl").addFilter(_not_chatter)
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    if jax.process_count() == 1:
+        return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    # Every process for itself: one that cannot write would leave the others waiting for it.
+    own = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+    )
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)
 
 
 def _not_chatter(record: logging.LogRecord) -> bool:

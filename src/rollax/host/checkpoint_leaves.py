@@ -39,6 +39,8 @@ def place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) -
             # Compiled, because keys over the devices of several processes cannot be put there in any other way.
             wrap = jax.jit(partial(jax.random.wrap_key_data, impl=generator), out_shardings=leaf.sharding)
             placed.append(wrap(array))
+        elif jax.process_count() > 1:
+            placed.append(jax.jit(jnp.copy, out_shardings=leaf.sharding)(array))
         else:
             placed.append(jax.device_put(array, leaf.sharding, may_alias=False))
     return jax.tree.unflatten(jax.tree.structure(like), placed)

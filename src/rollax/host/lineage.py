@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rollax.host.logging import read_metrics
-from rollax.host.record import Recorder
+from rollax.host.record import Recorder, Unwritten
 from rollax.host.run_folder import LINEAGE
 from rollax.host.settings import Spec
 from rollax.populations.evolution import Generation
@@ -14,7 +14,7 @@ from rollax.populations.evolution import Generation
 MOST_SHOWN = 20  # generations that a person is told of
 
 
-def begin(spec: Spec, updates: int, config: Any, recorder: Recorder) -> None:
+def begin(spec: Spec, updates: int, config: Any, recorder: Recorder | Unwritten) -> None:
     """Writes the first line, what every member drew, where a run that evolves is at its start."""
     if not spec.evolve or updates:
         return

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rollax.host.settings import Spec, entry
 from rollax.host.signals import StopRequest
 from rollax.host.simulators import SimulatorFailed
 from rollax.networks.solutions import has_closed_form
+from rollax.scale import processes
 
 # A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
 SEGMENT_SECONDS = 0.5
@@ -61,7 +63,9 @@ class Session:
         self.busy_seconds, self.busy_updates = 0.0, 0
         self.started = time.monotonic()
         self.last_checkpoint = time.monotonic()
-        self.recorder: record.Recorder
+        self.recorder: record.Recorder | record.Unwritten
+        self.checkpoint_is_late = False  # by the clock, as all processes have agreed
+        self.pace = 1.0  # updates in SEGMENT_SECONDS, likewise
 
     @property
     def frames(self) -> int:
@@ -78,13 +82,19 @@ class Session:
 
 
 def run(session: Session, request: StopRequest) -> Result:
-    """Trains from where the folder's newest checkpoint is, or from the start, to the end or to a signal."""
-    status = "done"
+    """Trains from where the folder's newest checkpoint is, or from the start, to the end or to a signal.
+
+    Several processes do the same at the same time, so that what depends on clocks and signals is agreed on.
+    """
+    status, asked = "done", request
+    request = asked if processes.count() == 1 else StopRequest()
     try:
         _begin(session)
         training.say(session)
-        run_folder.write_spec(session.folder, session.spec)  # not before all else is known to be good
+        if processes.is_first():
+            run_folder.write_spec(session.folder, session.spec)  # not before all else is known to be good
         while True:
+            _agree(session, asked, request)
             evaluated = not request.number and _evaluate_if_due(session)
             at_end = session.updates >= session.spec.total_updates
             if evaluated or at_end or request.number or _checkpoint_is_due(session):
@@ -116,11 +126,23 @@ def run(session: Session, request: StopRequest) -> Result:
     return Result(session.folder, status, code, *measured, session.checkpoints.best_value(), session.scores)
 
 
+def _agree(session: Session, asked: StopRequest, agreed: StopRequest) -> None:
+    """What follows from clocks and signals until this is called again: the first's clock, and anyone's signal."""
+    minutes = (time.monotonic() - session.last_checkpoint) / 60
+    late = 0 < session.spec.options.checkpoint_minutes <= minutes
+    pace = session.busy_updates / session.busy_seconds * SEGMENT_SECONDS if session.busy_seconds else 1.0
+    if processes.count() > 1:
+        told = processes.gathered(asked.number or 0, late, pace)
+        agreed.number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
+    session.checkpoint_is_late, session.pace = bool(late), float(pace)
+
+
 def _is_enough(session: Session) -> bool:
     """Whether who began the run wants no more of it after this evaluation."""
     if session.stop_when is None:
         return False
-    return bool(session.stop_when(Evaluated(session.frames, session.evaluation, session.scores)))
+    enough = session.stop_when(Evaluated(session.frames, session.evaluation, session.scores))
+    return bool(processes.gathered(bool(enough))[0, 0])
 
 
 def _begin(session: Session) -> None:
@@ -131,7 +153,7 @@ def _begin(session: Session) -> None:
         _record(session, -1 if record.is_begun(folder) else None)
         session.state = program.init()
         training.begin_episodes(session)
-        lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
+        _begin_lineage(session)
         return
     step, state, warnings = session.checkpoints.restore("last", program.abstract_state)
     for warning in warnings:
@@ -144,9 +166,10 @@ def _begin(session: Session) -> None:
     session.started -= max((time for time in times if isinstance(time, int | float)), default=0.0)
     evaluations = [line for line in earlier if line.get("event") == "evaluation"]
     session.evaluation = evaluations[-1] if evaluations else {}
-    _record(session, step)
+    processes.together(lambda: None)  # before the first writes to what the others have read
+    _record(session, step, [line["step"] for line in evaluations])
     session.state = _scheduled(session, state)
-    lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
+    _begin_lineage(session)
     training.begin_episodes(session)
     session.show.message(f"going on from step {step:,}{training.ANEW if program.simulated is not None else ''}")
 
@@ -158,8 +181,16 @@ def _scheduled(session: Session, state: Any) -> Any:
     return state if session.learning_rate is None else programs.with_learning_rate(algorithm, state, session.learning_rate)
 
 
-def _record(session: Session, resume_from: int | None) -> None:
-    """Opens the recorder, and says what it found damaged."""
+def _begin_lineage(session: Session) -> None:
+    config = processes.whole(session.program.algorithm.config(session.state)) if session.spec.evolve else None
+    lineage.begin(session.spec, session.updates, config, session.recorder)
+
+
+def _record(session: Session, resume_from: int | None, evaluated: Iterable[int] = ()) -> None:
+    """Opens the recorder, and says what it found damaged. `evaluated`: steps that have an evaluation."""
+    if not processes.is_first():
+        session.recorder = record.Unwritten(evaluated)
+        return
     session.recorder = record.Recorder(session.folder, session.spec, resume_from)
     for warning in session.recorder.warnings:
         session.show.message(f"warning: {warning}")
@@ -193,7 +224,8 @@ def _evaluate_if_due(session: Session) -> bool:
     is_closed, names = has_closed_form(session.program.environment), [*episodes.info, *entry(session.spec.algorithm).shown]
     told = in_words(values, kinds, names, session.program.num_members or 0, is_closed)
     session.show.message(f"{session.frames:>13,} steps  {told}")
-    session.show.picture(lambda: _map_of(session))
+    if processes.count() == 1:  # else a part of what is drawn is elsewhere
+        session.show.picture(lambda: _map_of(session))
     if values["unfinished"] > 0:
         limit = programs.eval_steps(session.program.environment, session.spec)
         session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
@@ -233,12 +265,8 @@ def _evolve_if_due(session: Session) -> None:
 
 
 def _checkpoint_is_due(session: Session) -> bool:
-    options, frames = session.spec.options, session.spec.config.steps_per_update
-    minutes = (time.monotonic() - session.last_checkpoint) / 60
-    by_time = 0 < options.checkpoint_minutes <= minutes
-    return bool(
-        by_time or (session.updates and session.updates % _checkpoint_updates(options.checkpoint_steps, frames, session) == 0)
-    )
+    every = _checkpoint_updates(session.spec.options.checkpoint_steps, session.spec.config.steps_per_update, session)
+    return session.checkpoint_is_late or bool(session.updates and session.updates % every == 0)
 
 
 def _checkpoint_updates(checkpoint_steps: int, steps_per_update: int, session: Session) -> int:
@@ -335,8 +363,7 @@ def _segment_length(session: Session) -> int:
     ):
         if every:
             due = min(due, (updates // every + 1) * every)
-    pace = session.busy_updates / session.busy_seconds * SEGMENT_SECONDS if session.busy_seconds else 1
-    wanted = min(max(int(pace), 1), session.program.capacity)
+    wanted = min(max(int(session.pace), 1), session.program.capacity)
     whole = max((updates + wanted) // line, updates // line + 1) * line
     return min(due, whole) - updates
 
@@ -360,12 +387,15 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
         return False
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
-    _record(session, step)
+    if isinstance(session.recorder, record.Unwritten):
+        session.recorder = session.recorder.after(step)
+    else:
+        _record(session, step)
     session.scores = session.checkpoints.summary(step).scores
     algorithm = session.program.algorithm
     state = _scheduled(session, state)
     session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
-    lineage.begin(session.spec, session.updates, session.program.algorithm.config(session.state), session.recorder)
+    _begin_lineage(session)
     training.begin_episodes(session)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")
     return True

@@ -68,8 +68,8 @@ class RunOptions:
     """Processes that run the simulators of an environment on the host, such as gymnasium's; 0: this one."""
     env_timeout: float = 60.0
     """Seconds in which simulators have to answer, before the run is stopped."""
-    devices: int = 1
-    """Devices to spread over: members of a population, or the environments of a single run."""
+    devices: int | Literal["auto"] = 1
+    """Devices to spread over: members of a population, or the environments of a single run; "auto": all there are."""
     evolve_every: int | None = None
     """Environment frames between generations of a population that evolves (--evolve.NAME); default: a 10th of the total steps;
     0: never, so that every member keeps the settings that it drew at the start."""
@@ -99,7 +99,7 @@ class RunOptions:
         """Raises UsageError when a number is out of its range, or a path none that there could be."""
         for name, (low, high) in _SPANS.items():
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
+            if value is not None and value != "auto" and not low <= value <= high:
                 raise UsageError(f"{name} ({shown(value)}) must be {span(value, low, high)}")
         if self.seed + self.seeds > 2**32:
             raise UsageError(f"seed ({self.seed}) must be less than 2^32: seeds beyond it repeat")

@@ -28,7 +28,7 @@ from rollax.host.simulated import Simulated, check_rollouts
 from rollax.host.training import Training, in_phases
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
-from rollax.scale import sharding
+from rollax.scale import processes, sharding
 
 LARGEST_CAPACITY = 256
 CACHE_SECONDS = 1.0  # within which programs that the compilation cache has are there
@@ -161,8 +161,10 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     with compilation_cache.used(), sizes.tracing(own, "the network and the first state"), in_mesh:
         algorithm, environment = assemble(spec, environment, make_network)
         shown = evaluation_environment(spec, environment)
+        if processes.count() > 1:
+            _check_processes(spec, is_on_host(environment))
         if is_on_host(environment):
-            check_rollouts(spec.algorithm, algorithm, environment, spec.options.devices)
+            check_rollouts(spec.algorithm, algorithm, environment, int(spec.options.devices))
         one = abstract(spec, algorithm)
     sizes.check_state(spec, one, algorithm)
     if is_on_host(environment):
@@ -171,6 +173,19 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
         _placed(algorithm, one, over, is_population)
     sizes.check_update(spec, algorithm, one, environment, own)
     sizes.check_evaluation(_evaluator(spec, algorithm, shown), one, shown, spec.options.eval_episodes, spec.num_members, own)
+
+
+def _check_processes(spec: Spec, is_on_host: bool) -> None:
+    """Raises UsageError for what several processes cannot do together."""
+    if is_on_host:
+        raise UsageError(f"{spec.environment} is a simulator on the host: --distributed is for environments that are compiled")
+    if spec.opponents:
+        raise UsageError("--opponents and --distributed do not go together: train against opponents in one process")
+    if spec.options.devices != jax.device_count():
+        raise UsageError(
+            f"devices ({spec.options.devices}) must be all that the {processes.count()} processes have ({jax.device_count()}): "
+            "leave --devices out"
+        )
 
 
 class _Uncompiled(NamedTuple):
@@ -208,23 +223,28 @@ def compile_program(
         evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
     in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
     where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
-    started, begin = time.monotonic(), jax.jit(parts.algorithm.init)
+    # Over several processes all of them get the numbers, and none holds another's part of the state even once.
+    many = over if processes.count() > 1 else None
+    all_have = None if many is None else jax.sharding.NamedSharding(many, jax.sharding.PartitionSpec())
+    shared = (lambda tree: tree) if many is None else functools.partial(processes.everywhere, over=many)
+    started, begin = time.monotonic(), jax.jit(parts.algorithm.init, out_shardings=None if many is None else where)
+    evaluate, run_key, config = jax.jit(evaluate, out_shardings=all_have), shared(parts.run_key), shared(parts.config)
 
     def compile_run() -> tuple[Any, dict[str, float]]:
         with in_mesh():
-            jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, None))
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, all_have))
             return in_phases(jitted, placed, np.int32(0))
 
-    training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), placed, where))
-    wanted = {"begin": (begin, parts.run_key, parts.config)} if begins else {}
-    wanted |= {"evaluate": (jax.jit(evaluate), placed, parts.eval_key)} if evaluates else {}
+    training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), placed, where, all_have))
+    wanted = {"begin": (begin, run_key, config)} if begins else {}
+    wanted |= {"evaluate": (evaluate, placed, shared(parts.eval_key))} if evaluates else {}
     made = _compiled({name: jitted.lower(*arguments) for name, (jitted, *arguments) in wanted.items()}, training)
-    compiled_init, compiled_evaluate = made.get("begin", begin), made.get("evaluate", jax.jit(evaluate))
+    compiled_init, compiled_evaluate = made.get("begin", begin), made.get("evaluate", evaluate)
     training.compile_seconds = time.monotonic() - started
 
     def init() -> Any:
-        state = compiled_init(parts.run_key, parts.config)
-        return state if where is None else jax.device_put(state, where)
+        state = compiled_init(run_key, config)
+        return state if where is None or many is not None else jax.device_put(state, where)
 
     def advance(state: Any, num_updates: int) -> tuple[Any, Metrics]:
         training.make()
@@ -232,7 +252,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate_at(state: Any, updates: int) -> Episodes:
-        return jax.device_get(compiled_evaluate(state, _eval_key(spec, parts.eval_key, updates)))
+        return jax.device_get(compiled_evaluate(state, shared(_eval_key(spec, parts.eval_key, updates))))
 
     def evolved(state: Any) -> tuple[Any, Generation]:
         training.make()
@@ -250,7 +270,7 @@ def _on_host(
     acts = Simulated(spec, algorithm, parts.algorithm, places, parts.abstract)
     many = spec.num_members > 1
     begin = jax.jit(parts.algorithm.init)
-    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None)
+    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None, None)
     training = Training(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
 
     def evaluate(state: Any, updates: int) -> Episodes:
@@ -314,11 +334,13 @@ def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda state, *arguments: function(state.members, *arguments)
 
 
-def _compile_evolve(spec: Spec, members: Algorithm, placed: Any, where: Any) -> Callable[[Any], tuple[Any, Generation]] | None:
+def _compile_evolve(
+    spec: Spec, members: Algorithm, placed: Any, where: Any, all_have: Any
+) -> Callable[[Any], tuple[Any, Generation]] | None:
     """One generation of a population that evolves. Across devices, members come from wherever their parents are."""
     if not spec.updates_per_generation:
         return None
-    places = None if where is None else (where, None)
+    places = None if where is None else (where, all_have)
     jitted = jax.jit(lambda state: evolve(members, state, spec.evolve, spec.method), donate_argnums=0, out_shardings=places)
     compiled = jitted.lower(placed).compile()
 
@@ -354,23 +376,26 @@ def _config_of(spec: Spec, member: dict[str, float]) -> Any:
 def with_total_updates(algorithm: Algorithm, state: Any, total_updates: int) -> Any:
     """The state with schedules that end at another number of updates. `algorithm`: of the state, also a population's."""
     config = algorithm.config(state)
-    old = config.total_updates
-    total = jax.device_put(jnp.full_like(old, total_updates), old.sharding)
+    total = _filled(config.total_updates, total_updates)
     return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
+
+
+def _filled(like: jax.Array, value: float) -> jax.Array:
+    """An array full of a value, where another is."""
+    return jax.jit(lambda: jnp.full(like.shape, value, like.dtype), out_shardings=like.sharding)()
 
 
 def with_learning_rate(algorithm: Algorithm, state: Any, learning_rate: float) -> Any:
     """The state with this learning rate from now on, without a schedule; rates of parts that have their own keep the ratio."""
     config = algorithm.config(state)
     ratio = learning_rate / config.learning_rate
-    new = {"learning_rate": jnp.full_like(config.learning_rate, learning_rate)}
+    new = {"learning_rate": _filled(config.learning_rate, learning_rate)}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name == "learning_rate_final_fraction":
-            new[field.name] = jnp.ones_like(value)
+            new[field.name] = _filled(value, 1.0)
         elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
-            new[field.name] = value * ratio
-    new = {name: jax.device_put(value, getattr(config, name).sharding) for name, value in new.items()}
+            new[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(value, ratio)
     return algorithm.with_config(state, dataclasses.replace(config, **new))
 
 
@@ -379,12 +404,14 @@ def with_other_keys(algorithm: Algorithm, spec: Spec, state: Any, updates: int, 
     each = [keys.rollback(int(member["seed"]), updates, number) for member in spec.members()]
     key = each[0] if len(each) == 1 else jnp.stack(each)
     where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    if processes.count() > 1:
+        key = processes.everywhere(key, jax.tree.leaves(where)[0].mesh)
     return jax.jit(algorithm.reseed, out_shardings=where)(state, key)
 
 
 def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
-    number = spec.options.devices
-    if number == 1:
+    number = int(spec.options.devices)
+    if number == 1 and processes.count() == 1:
         return None
     if is_population and spec.num_members % number:
         raise UsageError(f"the population has {spec.num_members} members, which devices ({number}) does not divide")

@@ -34,6 +34,16 @@ def display(quiet: bool = False, stderr: bool = False) -> Display:
     return Live(console) if console.is_terminal else Lines(stderr=stderr)
 
 
+class Unseen:
+    """Of a process that is not the one that speaks."""
+
+    def message(self, text: str) -> None: ...
+    def status(self, text: str) -> None: ...
+    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def picture(self, make: Callable[[], Text | None]) -> None: ...
+    def close(self) -> None: ...
+
+
 class Lines:
     """A plain line for each message, and one of progress every few seconds."""
 

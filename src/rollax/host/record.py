@@ -1,6 +1,7 @@
 """What a run writes while it goes: metrics by line, evaluations by episode."""
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,30 @@ class Recorder:
         self._lines.close()
         self._lineage.close()
         logging.every(list(self._others.values())).close()
+
+
+class Unwritten:
+    """What a process has in place of a `Recorder` that is not the one that writes. `known`: steps of evaluations so far."""
+
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, known: Iterable[int]) -> None:
+        self._known = set(known)
+
+    def has_evaluation(self, step: int) -> bool:
+        return step in self._known
+
+    def evaluation(self, step: int, values: dict[str, Any], episodes: dict[str, Any]) -> None:
+        self._known.add(step)
+
+    def after(self, step: int) -> "Unwritten":
+        """That of a run that goes back to `step`."""
+        return Unwritten(known for known in self._known if known <= step)
+
+    def metrics(self, step: int, values: dict[str, Any]) -> None: ...
+    def generation(self, step: int, values: dict[str, Any]) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
 
 
 MOST_MEMBERS = 16  # of a population that dashboards show as a run each; of more they have the means

@@ -11,8 +11,9 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.host import logging, record, run_folder
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.run_folder import CHECKPOINTS, CONFIG, CUSTOM, EVALUATIONS, LINEAGE, METRICS
-from rollax.host.settings import Spec
+from rollax.host.settings import Spec, options_on_devices
 from rollax.host.spec_file import LATER
+from rollax.scale import processes
 from rollax.typed import typed
 
 CHANGEABLE = (
@@ -38,7 +39,9 @@ def resumed(spec: Spec, total_steps: int | None, changes: dict[str, Any]) -> Spe
     for name in changes:
         if name not in CHANGEABLE:
             raise UnknownNameError("option to change at a resume", name, CHANGEABLE)
-    options = dataclasses.replace(spec.options, **changes)
+    if processes.count() > 1:
+        changes = {"devices": 1} | changes  # all of theirs, whatever number it was before
+    options = options_on_devices(dataclasses.replace(spec.options, **changes))
     if total_steps is not None:
         options = dataclasses.replace(options, total_steps=total_steps)
     options.check()

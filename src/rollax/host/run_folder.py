@@ -19,10 +19,12 @@ import numpy as np
 import yaml
 
 from rollax.errors import UsageError
+from rollax.host import compilation_cache
 from rollax.host.files import sync, write_atomically
 from rollax.host.options import RunOptions, check_path
 from rollax.host.settings import CUSTOM, Spec
 from rollax.host.spec_file import document_of, spec_of
+from rollax.scale import processes
 from rollax.typed import shown
 from rollax.version import __version__
 
@@ -99,6 +101,11 @@ def write_spec(folder: Path, spec: Spec) -> None:
     write_atomically(folder / CONFIG, yaml.safe_dump(document, sort_keys=False).encode())
 
 
+def text_of(spec: Spec) -> str:
+    """The whole specification in plain words, equal for equal ones."""
+    return yaml.safe_dump(_document(spec))
+
+
 def made_with(spec: Spec) -> dict[str, Any]:
     """What a run keeps as long as it lives, as it is in config.yaml; checkpoints have it too, to be compared."""
     document = _document(spec)
@@ -149,6 +156,15 @@ def alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UsageError(f"{folder} is being written by another process: wait for it, or stop it first") from error
+        yield
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """As `alone`, by the first of a run's processes, which watch each other from then on."""
+    with contextlib.ExitStack() as stack:
+        processes.together(lambda: stack.enter_context(alone(folder)) if processes.is_first() else None)
+        stack.enter_context(processes.watching(folder, compilation_cache.settled))
         yield
 
 

@@ -20,6 +20,7 @@ from rollax.host.options import EVOLVE_OPTIONS, RunOptions
 from rollax.host.presets import preset
 from rollax.populations.evolution import Method, Range, selected
 from rollax.replay.config import ReplayConfig, cycle
+from rollax.scale import processes
 from rollax.typed import hints, names, shown, typed
 
 CUSTOM = "custom"  # in place of the settings of a network of the user's own
@@ -136,6 +137,7 @@ def make_spec(
         options = dataclasses.replace(options, total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
     if options.best_metric == RunOptions.best_metric:
         options = dataclasses.replace(options, best_metric=registry.best_metric(environment))
+    options = options_on_devices(options)
     options.check()
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
     swept = swept_values(sweep, kinds.config, known)
@@ -156,6 +158,12 @@ def make_spec(
     check_sizes(spec)
     _check_learns(spec)
     return _with_rhythm(spec)
+
+
+def options_on_devices(options: RunOptions) -> RunOptions:
+    """The options with a number of devices: all there are for "auto", and for several processes that are told of none."""
+    is_auto = options.devices == "auto" or (processes.count() > 1 and options.devices == 1)
+    return dataclasses.replace(options, devices=jax.device_count()) if is_auto else options
 
 
 def fitted_to_host(spec: Spec) -> Spec:

@@ -26,7 +26,7 @@ def check_state(spec: Spec, one: Any, algorithm: Algorithm) -> None:
     what += f" (capacity {capacity})" if capacity else ""
     is_archive = entry(spec.algorithm).unit == "evaluations"
     remedy = "fewer cells or seeds, or smaller solutions" if is_archive else memory.REMEDY
-    memory.check_memory(needed / memory.devices(spec.options.devices), None if is_archive else capacity, what, remedy)
+    memory.check_memory(needed / memory.devices(int(spec.options.devices)), None if is_archive else capacity, what, remedy)
 
 
 def cells_beyond(algorithm: Algorithm, one: Any) -> int:
@@ -56,7 +56,7 @@ def check_update(spec: Spec, algorithm: Algorithm, one: Any, environment: Enviro
     with tracing(own, "an update"):
         needed = memory.largest_result(algorithm.step, one)
     memory.check_memory(
-        needed * spec.num_members / memory.devices(spec.options.devices),
+        needed * spec.num_members / memory.devices(int(spec.options.devices)),
         None,
         f"an update ({', '.join(f'{name} {getattr(config, name)}' for name in _SIZES if name in vars(config))})",
         "less of them, a smaller network or fewer seeds",

@@ -1,0 +1,228 @@
+"""One run by several processes of this machine: the same as by one, and none outlives another."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax.errors import UsageError
+from rollax.host.checkpoint import Checkpoints
+from rollax.host.run_folder import CHECKPOINTS, METRICS
+from rollax.scale import processes
+
+LITTLE = ["--no-tensorboard", "--eval-count", "1", "--eval-episodes", "4"]
+SMALL = ["--hidden", "8", *LITTLE]
+PPO = ["train", "ppo", "probe/memory", "--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", *SMALL]
+UPDATE = 32  # steps
+SECONDS = 60.0  # within which all processes have to end after one has
+
+# The program in a process that cannot write larger files, as on a full disk.
+LIMITED = """
+import resource, sys
+from rollax.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Group:
+    """Processes of one run. What they print is in files."""
+
+    def __init__(self, folder: Path, number: int, *words: str, devices: int = 1, **of_one: Any) -> None:
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+        place = ["--distributed", "--coordinator", f"localhost:{port}", "--num-processes", str(number), "--process-id"]
+        self.logs = [folder / f"process-{number}-{i}.log" for i in range(number)]
+        self.all = []
+        for i, log in enumerate(self.logs):
+            more, limit = of_one.get(f"words_of_{i}", []), of_one.get(f"largest_file_of_{i}")
+            program = ["-m", "rollax"] if limit is None else ["-c", LIMITED.format(limit=limit)]
+            command, environment = [sys.executable, *program, *words, *place, str(i), *more], os.environ | {"XLA_FLAGS": flags}
+            with log.open("w") as out:
+                self.all.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+
+    def wait(self, seconds: float = 150.0) -> list[int]:
+        """Exit codes."""
+        limit = time.monotonic() + seconds
+        return [each.wait(max(0.1, limit - time.monotonic())) for each in self.all]
+
+    def said(self, index: int) -> str:
+        return self.logs[index].read_text()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
+    made: list[Group] = []
+
+    def make(*arguments: Any, **more: Any) -> Group:
+        made.append(Group(tmp_path, *arguments, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for process in each.all:
+            process.kill()
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "what was waited for did not happen"
+        time.sleep(0.02)
+
+
+def alone(*words: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "rollax", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def leaves(run: Path) -> dict[str, np.ndarray]:
+    """The arrays of a run's last checkpoint by path."""
+    checkpoints = Checkpoints(run / CHECKPOINTS)
+    summary = checkpoints.newest_intact()
+    arrays = checkpoints._read_arrays(summary)
+    checkpoints.close()
+    return {leaf.path: array for leaf, array in zip(summary.leaves, arrays, strict=True) if array is not None}
+
+
+def differ_by(one: Path, other: Path) -> float:
+    ours, theirs = leaves(one), leaves(other)
+    assert list(ours) == list(theirs)
+    pairs = [(ours[path].astype(np.float64), theirs[path].astype(np.float64)) for path in ours]
+    pairs = [(np.where(x == y, 0.0, x), np.where(x == y, 0.0, y)) for x, y in pairs if x.size]
+    return max(float(np.max(np.abs(x - y) / np.maximum(1.0, np.abs(x)))) for x, y in pairs)
+
+
+ROWS = {
+    "ppo": PPO,
+    "members": [*PPO, "--seeds", "4"],
+    "td3": ["train", "td3", "gymnax/Pendulum-v1", "--num-envs", "4", "--warmup", "16", "--batch-size", "8", *SMALL],
+    "map_elites": ["train", "map_elites", "task/arm", "--batch-size", "64", "--grid", "8", "8", *LITTLE],
+}
+
+
+@pytest.mark.parametrize(("row", "number", "devices"), [("ppo", 2, 2), ("members", 4, 1)])
+def test_it_is_the_run_of_one_process(tmp_path: Path, group: Callable[..., Group], row: str, number: int, devices: int) -> None:
+    words = [*ROWS[row], "--total-steps", str(2 * UPDATE)]
+    ran = group(number, *words, "--run-dir", str(tmp_path / "many"), devices=devices)
+    alone(*words, "--run-dir", str(tmp_path / "one"))
+    assert ran.wait() == [0] * number, ran.said(0)
+    assert differ_by(tmp_path / "one", tmp_path / "many") < 1e-5
+    assert "done: 64 steps" in ran.said(0) and "done" not in ran.said(1), "the first alone speaks"
+    one, many = ((tmp_path / run / METRICS).read_text().splitlines() for run in ("one", "many"))
+    assert [json.loads(line)["step"] for line in one] == [json.loads(line)["step"] for line in many]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("row", ["td3", "map_elites"])
+def test_it_is_the_run_of_one_process_too(tmp_path: Path, group: Callable[..., Group], row: str, number: int) -> None:
+    words = [*ROWS[row], "--total-steps", "256"]
+    ran = group(number, *words, "--run-dir", str(tmp_path / "many"))
+    alone(*words, "--run-dir", str(tmp_path / "one"))
+    assert ran.wait() == [0] * number, ran.said(0)
+    assert differ_by(tmp_path / "one", tmp_path / "many") < 1e-5
+
+
+def in_an_update(run: Path, log: Path) -> bool:
+    return (run / METRICS).exists() and '"loss"' in (run / METRICS).read_text()
+
+
+def while_it_compiles(run: Path, log: Path) -> bool:
+    return "compiling" in log.read_text()
+
+
+def in_a_checkpoint(run: Path, log: Path) -> bool:
+    return in_an_update(run, log) and any((run / CHECKPOINTS).glob("*.writing"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "killed"),
+    [(in_an_update, 1), pytest.param(in_an_update, 0, marks=pytest.mark.slow), (while_it_compiles, 1), (in_a_checkpoint, 0)],
+)
+def test_one_is_killed(tmp_path: Path, group: Callable[..., Group], moment: Callable[[Path, Path], bool], killed: int) -> None:
+    """All end within a minute and say why; the run goes on from its last checkpoint, by fewer."""
+    run = tmp_path / "run"
+    often = ["--checkpoint-steps", str(UPDATE)] if moment is in_a_checkpoint else []
+    ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run), *often)
+    until(lambda: moment(run, ran.logs[0]))
+    ran.all[killed].send_signal(signal.SIGKILL)
+    codes = ran.wait(SECONDS)
+    assert codes[killed] == -signal.SIGKILL and codes[1 - killed] not in (0, None)
+    until(lambda: "was ended from outside" in ran.said(killed), 10)
+    until(lambda: f"rollax resume {run}" in ran.said(1 - killed), 10)
+    assert "has given no sign" in ran.said(1 - killed) or "as the first process has ended" in ran.said(1 - killed)
+    steps = Checkpoints(run / CHECKPOINTS).steps()
+    done = (steps or [0])[-1] + 2 * UPDATE
+    alone("resume", str(run), "--devices", "1", "--total-steps", str(done))
+    assert Checkpoints(run / CHECKPOINTS).steps()[-1] == done
+
+
+def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> None:
+    """All do at the same update, and go on as more or fewer."""
+    run = tmp_path / "run"
+    ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run))
+    until(lambda: in_an_update(run, ran.logs[0]))
+    ran.all[1].send_signal(signal.SIGTERM)
+    assert ran.wait(SECONDS) == [143, 143], ran.said(0)
+    assert "stopped, nothing is lost" in ran.said(0)
+    (before,) = Checkpoints(run / CHECKPOINTS).steps()[-1:]
+    more = group(1, "resume", str(run), "--total-steps", str(before + UPDATE), devices=4)
+    assert more.wait() == [0], more.said(0)
+    assert Checkpoints(run / CHECKPOINTS).steps()[-1] == before + UPDATE
+
+
+def test_a_full_disk_of_the_first_ends_all(tmp_path: Path, group: Callable[..., Group]) -> None:
+    large = [*PPO, "--head-hidden", "256", "256"]
+    ran = group(2, *large, "--total-steps", "1e8", "--run-dir", str(tmp_path / "run"), largest_file_of_0=100_000)
+    assert ran.wait() == [1, 1]
+    assert all("could not be written" in ran.said(index) for index in (0, 1)) and "process 0 of 2" in ran.said(1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--learning-rate", "0.1"], "other settings on some of them"),
+        (["--num-evns", "4"], "process 1 of 2 could not begin: "),
+    ],
+)
+def test_they_have_to_be_alike(tmp_path: Path, group: Callable[..., Group], words: list[str], told: str) -> None:
+    ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), words_of_1=words)
+    assert ran.wait(SECONDS) == [2, 2], ran.said(0) + ran.said(1)
+    assert told in ran.said(0) and not (tmp_path / "run").exists()
+
+
+def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "CONNECT_SECONDS", 1)
+    with pytest.raises(UsageError, match="process 1 reached no first process at localhost:9 within 1 s"):
+        processes.connect("localhost:9", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (("here", 2, 0), "HOST:PORT"),
+        (("localhost:1", 2, None), "go together"),
+        (("localhost:1", 2, 2), "from 0 to 1"),
+    ],
+)
+def test_what_connect_refuses(place: tuple[Any, ...], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        processes.connect(*place)
+
+
+def test_nothing_says_which_process_it_is() -> None:
+    command = [sys.executable, "-m", "rollax", *PPO, "--distributed"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "finds no Slurm, Open MPI, Kubernetes or TPU" in done.stderr
