@@ -214,11 +214,12 @@ def test_what_cannot_evolve_is_refused(
 def test_other_keys_and_ends_reach_every_member(whole: Path) -> None:
     """What a rollback and a resume with other total steps do to the state."""
     from rollax.host import program as programs
+    from rollax.host import schedules
 
     spec = run_folder.read_spec(whole)
     program = programs.compile_program(spec)
-    other = programs.with_other_keys(program.algorithm, spec, program.init(), 3, 1)
-    other = programs.with_total_updates(program.algorithm, other, 99)
+    other = schedules.with_other_keys(program.algorithm, spec, program.init(), 3, 1)
+    other = schedules.with_total_updates(program.algorithm, other, 99)
     assert other.members.config.total_updates.tolist() == [99.0] * MEMBERS
     before = program.init()
     for old, new in ((before.key, other.key), (before.members.key, other.members.key)):

@@ -173,8 +173,7 @@ def cycle_keys(key: jax.Array, index: jax.Array | int) -> jax.Array:
 
 
 def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent: Any, progress: jax.Array) -> Policy:
-    """Random actions for the first `warmup` frames, then those of `explore`. Its carry is `Exploring`, its extra the normalized
-    action."""
+    """Random actions in the first `warmup` frames, then those of `explore`. Carry: `Exploring`; extra: the normalized action."""
     space = environment.action_space
 
     def explore(agent: Any, carry: Exploring, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Exploring, Any, jax.Array]:
@@ -221,17 +220,14 @@ def learn_once(
     agent, replay = loop
     sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))
     is_active = is_warm & buffer.can_sample(replay, config)
-    with scope("replay"):
-        batch, places = buffer.sample(replay, config, sample_key, progress)
+    batch, places = scope("replay")(buffer.sample)(replay, config, sample_key, progress)
     shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
     kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
     update = lambda: fns.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
-    with scope("credit"):  # what is neither a loss nor an optimizer's: targets
-        agent, metrics = jax.lax.cond(is_active, update, lambda: (agent, nothing))
-    with scope("replay"):
-        replay = buffer.update_priorities(replay, config, places, metrics["td_error"], is_active)
+    agent, metrics = scope("credit")(jax.lax.cond)(is_active, update, lambda: (agent, nothing))
+    replay = scope("replay")(buffer.update_priorities)(replay, config, places, metrics["td_error"], is_active)
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics
 

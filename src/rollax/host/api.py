@@ -69,8 +69,7 @@ def train(
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
-    algorithm = registered(algorithm)
-    own_environment = given.own_environment(environment)
+    algorithm, own_environment = registered(algorithm), given.own_environment(environment)
     name = environment if isinstance(environment, str) else environment.name
     own_network = network if given.is_network(network) else None
     options = given.options(options, total_steps=total_steps, seed=seed, seeds=seeds)

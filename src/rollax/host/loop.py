@@ -12,7 +12,7 @@ from rollax.acting.evaluate import Episodes
 from rollax.acting.info import info_shapes
 from rollax.environments.core import agent_types
 from rollax.errors import UnknownNameError, UsageError
-from rollax.host import compilation_cache, lineage, members, record, run_folder, training
+from rollax.host import compilation_cache, lineage, members, record, run_folder, schedules, training
 from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
@@ -28,8 +28,6 @@ from rollax.host.simulators import SimulatorFailed
 from rollax.networks.solutions import has_closed_form
 from rollax.scale import processes
 
-# A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
-SEGMENT_SECONDS = 0.5
 MOST_ROLLBACKS = 10
 
 
@@ -65,7 +63,7 @@ class Session:
         self.last_checkpoint = time.monotonic()
         self.recorder: record.Recorder | record.Unwritten
         self.checkpoint_is_late = False  # by the clock, as all processes have agreed
-        self.pace = 1.0  # updates in SEGMENT_SECONDS, likewise
+        self.pace = 1.0  # updates in a segment, likewise
 
     @property
     def frames(self) -> int:
@@ -94,7 +92,7 @@ def run(session: Session, request: StopRequest) -> Result:
         if processes.is_first():
             run_folder.write_spec(session.folder, session.spec)  # not before all else is known to be good
         while True:
-            _agree(session, asked, request)
+            training.agree(session, asked, request)
             evaluated = not request.number and _evaluate_if_due(session)
             at_end = session.updates >= session.spec.total_updates
             if evaluated or at_end or request.number or _checkpoint_is_due(session):
@@ -124,17 +122,6 @@ def run(session: Session, request: StopRequest) -> Result:
     code = {"done": 0, "nonfinite": 3, "failed": 4, "stopped": 128 + request.number if request.number else 0}[status]
     measured = session.frames, session.evaluation, session.wall_time, session.steps_per_second
     return Result(session.folder, status, code, *measured, session.checkpoints.best_value(), session.scores)
-
-
-def _agree(session: Session, asked: StopRequest, agreed: StopRequest) -> None:
-    """What follows from clocks and signals until this is called again: the first's clock, and anyone's signal."""
-    minutes = (time.monotonic() - session.last_checkpoint) / 60
-    late = 0 < session.spec.options.checkpoint_minutes <= minutes
-    pace = session.busy_updates / session.busy_seconds * SEGMENT_SECONDS if session.busy_seconds else 1.0
-    if processes.count() > 1:
-        told = processes.gathered(asked.number or 0, late, pace)
-        agreed.number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
-    session.checkpoint_is_late, session.pace = bool(late), float(pace)
 
 
 def _is_enough(session: Session) -> bool:
@@ -177,8 +164,8 @@ def _begin(session: Session) -> None:
 def _scheduled(session: Session, state: Any) -> Any:
     """A restored state with the schedules of this session."""
     algorithm = session.program.algorithm
-    state = programs.with_total_updates(algorithm, state, session.spec.total_updates)
-    return state if session.learning_rate is None else programs.with_learning_rate(algorithm, state, session.learning_rate)
+    state = schedules.with_total_updates(algorithm, state, session.spec.total_updates)
+    return state if session.learning_rate is None else schedules.with_learning_rate(algorithm, state, session.learning_rate)
 
 
 def _begin_lineage(session: Session) -> None:
@@ -352,7 +339,7 @@ def _lines(updates: int, number: int, per_line: int) -> range:
 
 
 def _segment_length(session: Session) -> int:
-    """Updates until something is due, at most what takes SEGMENT_SECONDS, in whole lines."""
+    """Updates until something is due, at most what a segment takes, in whole lines."""
     spec, updates = session.spec, session.updates
     line = spec.updates_per_line
     due = spec.total_updates
@@ -394,7 +381,7 @@ def _go_back(session: Session, offset: int, culprit: str) -> bool:
     session.scores = session.checkpoints.summary(step).scores
     algorithm = session.program.algorithm
     state = _scheduled(session, state)
-    session.state = programs.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
+    session.state = schedules.with_other_keys(algorithm, session.spec, state, session.updates, session.rollbacks)
     _begin_lineage(session)
     training.begin_episodes(session)
     session.show.message(f"going on from there with other random numbers (rollback {session.rollbacks})")

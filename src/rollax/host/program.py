@@ -22,13 +22,14 @@ from rollax.environments.registry import is_of_suite
 from rollax.environments.views import AgentId
 from rollax.errors import UsageError
 from rollax.host import compilation_cache, keys, sizes
+from rollax.host.placing import Uncompiled, jitted, mesh, placed
 from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, fitted_to_host, naming_imports
 from rollax.host.simulated import Simulated, check_rollouts
 from rollax.host.training import Training, in_phases
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
-from rollax.scale import processes, sharding
+from rollax.scale import processes
 
 LARGEST_CAPACITY = 256
 CACHE_SECONDS = 1.0  # within which programs that the compilation cache has are there
@@ -156,7 +157,7 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     check_sizes(spec)
     own = environment is not None or make_network is not None
     is_population = spec.num_members > 1
-    over = _mesh(spec, is_population)
+    over = mesh(spec, is_population)
     in_mesh = jax.set_mesh(over) if over is not None and not is_population else contextlib.nullcontext()
     with compilation_cache.used(), sizes.tracing(own, "the network and the first state"), in_mesh:
         algorithm, environment = assemble(spec, environment, make_network)
@@ -170,7 +171,7 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     if is_on_host(environment):
         return
     if not is_population:
-        _placed(algorithm, one, over, is_population)
+        placed(algorithm, one, over, is_population)
     sizes.check_update(spec, algorithm, one, environment, own)
     sizes.check_evaluation(_evaluator(spec, algorithm, shown), one, shown, spec.options.eval_episodes, spec.num_members, own)
 
@@ -186,17 +187,6 @@ def _check_processes(spec: Spec, is_on_host: bool) -> None:
             f"devices ({spec.options.devices}) must be all that the {processes.count()} processes have ({jax.device_count()}): "
             "leave --devices out"
         )
-
-
-class _Uncompiled(NamedTuple):
-    """The functions of a run, one member's or a population's, and what they begin with."""
-
-    algorithm: Algorithm
-    evaluate: Callable[[Any, jax.Array], Episodes]
-    config: Any
-    run_key: Any
-    eval_key: jax.Array
-    abstract: Any  # shapes and types of the state
 
 
 def compile_program(
@@ -216,35 +206,25 @@ def compile_program(
     capacity = min(longest, max(1, spec.total_updates))
     if is_on_host(environment):
         return _on_host(spec, algorithm, parts, (environment, shown), capacity)
-    run, evaluate, over = segment(parts.algorithm, capacity), parts.evaluate, _mesh(spec, is_population)
-    placed = _placed(parts.algorithm, parts.abstract, over, is_population)
-    if over is not None and is_population:
-        run = sharding.over_members(run, over, (0, None), (0, 1))
-        evaluate = sharding.over_members(evaluate, over, (0, 0), 0)
-    in_mesh = (lambda: jax.set_mesh(over)) if over is not None and not is_population else contextlib.nullcontext
-    where = jax.tree.map(lambda leaf: leaf.sharding, placed) if over is not None else None
-    # Over several processes all of them get the numbers, and none holds another's part of the state even once.
-    many = over if processes.count() > 1 else None
-    all_have = None if many is None else jax.sharding.NamedSharding(many, jax.sharding.PartitionSpec())
-    shared = (lambda tree: tree) if many is None else functools.partial(processes.everywhere, over=many)
-    started, begin = time.monotonic(), jax.jit(parts.algorithm.init, out_shardings=None if many is None else where)
-    evaluate, run_key, config = jax.jit(evaluate, out_shardings=all_have), shared(parts.run_key), shared(parts.config)
+    compiled = jitted(spec, parts, segment(parts.algorithm, capacity))
+    state, where, all_have, shared = compiled.placed, compiled.where, compiled.all_have, compiled.shared
+    started, run_key, config = time.monotonic(), shared(parts.run_key), shared(parts.config)
 
     def compile_run() -> tuple[Any, dict[str, float]]:
-        with in_mesh():
-            jitted = jax.jit(run, donate_argnums=0, out_shardings=None if where is None else (where, all_have))
-            return in_phases(jitted, placed, np.int32(0))
+        with compiled.in_mesh():
+            return in_phases(compiled.run, state, np.int32(0))
 
-    training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), placed, where, all_have))
-    wanted = {"begin": (begin, run_key, config)} if begins else {}
-    wanted |= {"evaluate": (evaluate, placed, shared(parts.eval_key))} if evaluates else {}
-    made = _compiled({name: jitted.lower(*arguments) for name, (jitted, *arguments) in wanted.items()}, training)
-    compiled_init, compiled_evaluate = made.get("begin", begin), made.get("evaluate", evaluate)
+    training = Training(compile_run, lambda: _compile_evolve(spec, population(algorithm), state, where, all_have))
+    wanted = {"begin": (compiled.begin, run_key, config)} if begins else {}
+    wanted |= {"evaluate": (compiled.evaluate, state, shared(parts.eval_key))} if evaluates else {}
+    lowered = {name: function.lower(*arguments) for name, (function, *arguments) in wanted.items()}
+    made: dict[str, Any] = _compiled(lowered, training)
+    begin, evaluate = made.get("begin", compiled.begin), made.get("evaluate", compiled.evaluate)
     training.compile_seconds = time.monotonic() - started
 
     def init() -> Any:
-        state = compiled_init(run_key, config)
-        return state if where is None or many is not None else jax.device_put(state, where)
+        state = begin(run_key, config)
+        return state if where is None or all_have is not None else jax.device_put(state, where)
 
     def advance(state: Any, num_updates: int) -> tuple[Any, Metrics]:
         training.make()
@@ -252,7 +232,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate_at(state: Any, updates: int) -> Episodes:
-        return jax.device_get(compiled_evaluate(state, shared(_eval_key(spec, parts.eval_key, updates))))
+        return jax.device_get(evaluate(state, shared(_eval_key(spec, parts.eval_key, updates))))
 
     def evolved(state: Any) -> tuple[Any, Generation]:
         training.make()
@@ -260,11 +240,11 @@ def compile_program(
 
     num_members = spec.num_members if is_population else None
     functions = init, advance, evaluate_at, evolved if spec.updates_per_generation else None
-    return Program(parts.algorithm, shown, num_members, placed, *functions, capacity, training, over)
+    return Program(parts.algorithm, shown, num_members, compiled.placed, *functions, capacity, training, compiled.over)
 
 
 def _on_host(
-    spec: Spec, algorithm: Algorithm, parts: "_Uncompiled", places: tuple[Environment, Environment], capacity: int
+    spec: Spec, algorithm: Algorithm, parts: "Uncompiled", places: tuple[Environment, Environment], capacity: int
 ) -> Program:
     """What a run needs whose environments are simulators on the host."""
     acts = Simulated(spec, algorithm, parts.algorithm, places, parts.abstract)
@@ -308,14 +288,14 @@ def _evaluator(spec: Spec, algorithm: Algorithm, shown: Environment) -> Callable
     return evaluator(shown, algorithm, options.eval_episodes, steps, greedy, info=options.info)
 
 
-def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+def _of_one(spec: Spec, algorithm: Algorithm, shown: Environment) -> Uncompiled:
     (member,) = spec.members()
     seed, evaluate = int(member["seed"]), _evaluator(spec, algorithm, shown)
     run_key, eval_key = keys.training(seed), keys.evaluations(seed)
-    return _Uncompiled(algorithm, evaluate, _config_of(spec, member), run_key, eval_key, abstract(spec, algorithm))
+    return Uncompiled(algorithm, evaluate, _config_of(spec, member), run_key, eval_key, abstract(spec, algorithm))
 
 
-def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Uncompiled:
+def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> Uncompiled:
     abstract(spec, algorithm)  # says which sizes do not divide
     members = spec.members()
     seeds = [int(member["seed"]) for member in members]
@@ -326,7 +306,7 @@ def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> _Unc
         running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
         run_key = run_key, jnp.stack([keys.children(seed) for seed in seeds])
     shapes = jax.tree.map(lambda key: jax.ShapeDtypeStruct(key.shape, key.dtype), run_key)
-    return _Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
+    return Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
 
 
 def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -371,59 +351,3 @@ def eval_steps(environment: Environment, spec: Spec) -> int:
 def _config_of(spec: Spec, member: dict[str, float]) -> Any:
     swept = {name: value for name, value in member.items() if name != "seed"}
     return dataclasses.replace(spec.config, total_updates=float(spec.total_updates), **swept)
-
-
-def with_total_updates(algorithm: Algorithm, state: Any, total_updates: int) -> Any:
-    """The state with schedules that end at another number of updates. `algorithm`: of the state, also a population's."""
-    config = algorithm.config(state)
-    total = _filled(config.total_updates, total_updates)
-    return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
-
-
-def _filled(like: jax.Array, value: float) -> jax.Array:
-    """An array full of a value, where another is."""
-    return jax.jit(lambda: jnp.full(like.shape, value, like.dtype), out_shardings=like.sharding)()
-
-
-def with_learning_rate(algorithm: Algorithm, state: Any, learning_rate: float) -> Any:
-    """The state with this learning rate from now on, without a schedule; rates of parts that have their own keep the ratio."""
-    config = algorithm.config(state)
-    ratio = learning_rate / config.learning_rate
-    new = {"learning_rate": _filled(config.learning_rate, learning_rate)}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name == "learning_rate_final_fraction":
-            new[field.name] = _filled(value, 1.0)
-        elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
-            new[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(value, ratio)
-    return algorithm.with_config(state, dataclasses.replace(config, **new))
-
-
-def with_other_keys(algorithm: Algorithm, spec: Spec, state: Any, updates: int, number: int) -> Any:
-    """The state with other random numbers ahead, so that going back does not repeat what went wrong."""
-    each = [keys.rollback(int(member["seed"]), updates, number) for member in spec.members()]
-    key = each[0] if len(each) == 1 else jnp.stack(each)
-    where = jax.tree.map(lambda leaf: leaf.sharding, state)
-    if processes.count() > 1:
-        key = processes.everywhere(key, jax.tree.leaves(where)[0].mesh)
-    return jax.jit(algorithm.reseed, out_shardings=where)(state, key)
-
-
-def _mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
-    number = int(spec.options.devices)
-    if number == 1 and processes.count() == 1:
-        return None
-    if is_population and spec.num_members % number:
-        raise UsageError(f"the population has {spec.num_members} members, which devices ({number}) does not divide")
-    return sharding.mesh(number, "members" if is_population else "environments")
-
-
-def _placed(algorithm: Algorithm, state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
-    if over is None:
-        return state
-    if is_population:
-        where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
-        places = jax.tree.map(lambda _: where, state)
-    else:
-        places = sharding.environment_shardings(state, algorithm.by_environment(state), over)
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

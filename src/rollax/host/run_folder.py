@@ -163,6 +163,8 @@ def alone(folder: Path) -> Iterator[None]:
 def held(folder: Path) -> Iterator[None]:
     """As `alone`, by the first of a run's processes, which watch each other from then on."""
     with contextlib.ExitStack() as stack:
+        if processes.count() > 1:
+            compilation_cache.settled()  # one that is ended by the end of another did not crash by a program of the cache
         processes.together(lambda: stack.enter_context(alone(folder)) if processes.is_first() else None)
         stack.enter_context(processes.watching(folder, compilation_cache.settled))
         yield

@@ -10,7 +10,11 @@ import numpy as np
 from rollax.algorithm import Metrics
 from rollax.host import record
 from rollax.host.progress import size
+from rollax.host.signals import StopRequest
+from rollax.scale import processes
 
+# A segment of about this long keeps the display lively and a stop prompt, and costs nothing measurable.
+SEGMENT_SECONDS = 0.5
 ANEW = "; simulators are in no checkpoint, so that episodes begin anew"
 
 
@@ -52,6 +56,17 @@ class Training:
         memory = f", about {size(self.memory_bytes)} of memory" if self.memory_bytes else ""
         members = f", {num_members} members in one program" if num_members else ""
         return f"compiled in {self.compile_seconds:.1f} s for {jax.devices()[0].platform}{memory}{members}"
+
+
+def agree(session: Any, asked: StopRequest, agreed: StopRequest) -> None:
+    """What follows from clocks and signals until this is called again: the first's clock, and anyone's signal."""
+    minutes = (time.monotonic() - session.last_checkpoint) / 60
+    late = 0 < session.spec.options.checkpoint_minutes <= minutes
+    pace = session.busy_updates / session.busy_seconds * SEGMENT_SECONDS if session.busy_seconds else 1.0
+    if processes.count() > 1:
+        told = processes.gathered(asked.number or 0, late, pace)
+        agreed.number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
+    session.checkpoint_is_late, session.pace = bool(late), float(pace)
 
 
 def complete(session: Any) -> None:

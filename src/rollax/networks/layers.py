@@ -72,8 +72,7 @@ class MLP(eqx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         for i, layer in enumerate(self.layers):
             x = layer(x.astype(layer.weight.dtype))
-            x = self.norms[i](x) if self.norms else x
-            x = ACTIVATIONS[self.activation](x)
+            x = ACTIVATIONS[self.activation](self.norms[i](x) if self.norms else x)
         return x
 
 
