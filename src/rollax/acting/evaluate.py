@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from rollax import tree
 from rollax.acting import descriptors
 from rollax.acting.info import reducing
-from rollax.acting.streams import Actor, Experience, Policy, begin, episode_ended, step
+from rollax.acting.streams import Actor, Experience, Policy, begin, episode_ended, split, step
 from rollax.algorithm import Algorithm
 from rollax.environments.core import Environment, Transition
 from rollax.environments.once import once
@@ -67,7 +67,7 @@ def play(
     environment: Environment, policy: Policy, playing: Playing, keys: jax.Array
 ) -> tuple[Playing, tuple[Experience, Transition]]:
     """One step of every episode that still goes on, by a key each, `[N]`; those that are over stay as they are."""
-    actor, experience, after = step(environment, policy, playing.actor, keys)
+    actor, experience, after = step(environment, policy, playing.actor, split(keys))
     ended, all_terminated = episode_ended(environment, after), after.terminated
     if environment.num_agents is not None:
         all_terminated = jnp.all(all_terminated, axis=-1)

@@ -72,12 +72,19 @@ def begin_streams(environment: Environment, key: jax.Array, num_envs: int, carry
     return begin(environment, env_state, obs, carry)._replace(starts=starts)
 
 
-def step(environment: Environment, policy: Policy, actor: Actor, keys: jax.Array) -> tuple[Actor, Experience, Transition]:
+def split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Keys `[E]` as those of the policies and those of the environments."""
+    return jax.vmap(lambda key: tuple(jax.random.split(key)))(keys)
+
+
+def step(
+    environment: Environment, policy: Policy, actor: Actor, keys: tuple[jax.Array, jax.Array]
+) -> tuple[Actor, Experience, Transition]:
     """One step of every environment, without restarts: the actor after it, what it experienced `[E, ...]`, the transition.
 
-    `keys`: `[E]`, each split into that of the policy and that of the environment.
+    `keys`: those of the policies and those of the environments, each `[E]` (`split`).
     """
-    act_keys, env_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(keys)
+    act_keys, env_keys = keys
     with scope("policy"):
         carry, action, extras = jax.vmap(policy)(actor.carry, actor.obs, actor.reset, act_keys)
     with scope("environment"):
@@ -126,16 +133,18 @@ def unroll(
     if isinstance(actor.env_state, Recording):
         return _recorded(actor.env_state, actor)
 
-    def body(keys: jax.Array, actor: Actor, time: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
-        # Keys are per environment, so that a device's share does not depend on the others.
-        actor, experience, after = step(environment, policy, actor, _keys_at(keys, time))
+    def body(actor: Actor, keys: tuple[jax.Array, jax.Array]) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
+        actor, experience, after = step(environment, policy, actor, keys)
         ended = episode_ended(environment, after)
         sums = _sums(actor.episode_return, actor.episode_length, _spread(ended, actor.episode_return))
         experience = experience._replace(carry=windows.newest(experience.carry))
         return restart(environment, actor, ended), (by_stream(environment, experience), sums)
 
     def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
-        return jax.lax.scan(lambda actor, time: body(keys, actor, time), actor, jnp.arange(num_steps))
+        # Keys are per environment, so that a device's share does not depend on the others. All are drawn here, as threefry is a
+        # loop of many small operations on a CPU, whatever the number of keys.
+        of_steps = jax.vmap(lambda time: split(_keys_at(keys, time)))(jnp.arange(num_steps))
+        return jax.lax.scan(body, actor, of_steps)
 
     keys, first = jax.random.split(key, actor.reset.shape[0]), by_stream(environment, actor.carry)
     actor, (experience, sums) = tree.over_devices(run, in_axes=(0, 0), out_axes=(0, (1, 1)))(actor, keys)

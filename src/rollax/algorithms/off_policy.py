@@ -173,7 +173,7 @@ def cycle_keys(key: jax.Array, index: jax.Array | int) -> jax.Array:
 
 
 def exploring_policy(environment: Environment, fns: AgentFns, config: Any, agent: Any, progress: jax.Array) -> Policy:
-    """Random actions in the first `warmup` frames, then those of `explore`. Carry: `Exploring`; extra: the normalized action."""
+    """Random actions in the first `warmup` frames, then those of `explore`. Carry: `Exploring`; extra: the normalized one."""
     space = environment.action_space
 
     def explore(agent: Any, carry: Exploring, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Exploring, Any, jax.Array]:

@@ -53,7 +53,7 @@ def rollout(env: Environment, key: jax.Array, steps: int) -> Visit:
     def act(loop: tuple[Actor, jax.Array], time: jax.Array) -> tuple[tuple[Actor, jax.Array], Visit]:
         before, copy_keys = loop
         keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(copy_keys)
-        actor, experience, after = streams.step(env, random_policy(env), before, keys)
+        actor, experience, after = streams.step(env, random_policy(env), before, streams.split(keys))
         ended = streams.episode_ended(env, after)
         env_keys = jax.vmap(lambda key: jax.random.split(key)[1])(keys)  # as the step splits them
         visit = Visit(env_keys, before.env_state, before.obs, experience.action, after, ended)
