@@ -1,71 +1,172 @@
-"""rollax beside its peers on the same work: `python benchmarks/peers.py`.
+"""PPO by rollax beside its peers on the same work: `python benchmarks/peers.py [WORK ...] --purejaxrl FOLDER`.
 
-Each peer has a virtual environment of its own, made on the first call in benchmarks/.venv-<peer>. The programs take turns,
-round by round, so that a machine whose speed drifts treats them alike; the ratio is the median over the rounds of pairs.
+Everyone trains the same environments, steps (128), epochs (4), minibatches and updates, with an actor and a critic of 64 x 64,
+in a virtual environment of its own (benchmarks/.venv-<peer>), made on the first call with the newest Python that is found and
+the newest JAX that installs for it. The programs take turns, round by round, so that a machine whose speed drifts treats them
+alike: a ratio is that to the best peer of the same round, the median over the rounds, with the least and the greatest.
+PureJaxRL is no package: its `ppo.py` is that of a copy of luchris429/purejaxrl that FOLDER names; without it is left out.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import NamedTuple
+
+from timing import medians
 
 FOLDER = Path(__file__).resolve().parent
 REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
+PUREJAXRL = ["jax", "flax", "distrax", "optax", "gymnax==0.0.9"]
 TORCH = "torch==2.13.0"
 SBX = ["sbx-rl==0.28.0", "gymnasium[mujoco]", TORCH]  # it stands on Stable-Baselines3, and that on PyTorch
-# environments, minibatches, updates per measurement
-SIZES = {64: (4, 60), 2048: (32, 4)}
+PYTHONS = ("python3.13", "python3.12", "python3.11")  # the newest that all peers take, first
+
+
+PPO_OF_PUREJAXRL = {"LR": 2.5e-4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5}
+PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
+
+
+class Work(NamedTuple):
+    """What everyone does. An update is 128 steps of `num_envs` environments and 4 epochs, of each of the seeds."""
+
+    environment: str
+    num_envs: int
+    minibatches: int
+    seeds: int
+    updates: int  # of a measurement
+    activation: str = "tanh"
+
+
+WORKS = {
+    "2048": Work("CartPole-v1", 2048, 32, 1, 4),
+    "64": Work("CartPole-v1", 64, 4, 1, 60),
+    "4": Work("CartPole-v1", 4, 4, 1, 400),
+    "4x8": Work("CartPole-v1", 4, 4, 8, 80),
+    "4x64": Work("CartPole-v1", 4, 4, 64, 12),
+    "breakout": Work("Breakout-MinAtar", 64, 8, 1, 20, "relu"),
+    "spaceinvaders": Work("SpaceInvaders-MinAtar", 64, 8, 1, 15, "relu"),
+}
+
+
+class Found(NamedTuple):
+    """What one program measured in one round."""
+
+    rate: float  # steps a second
+    processor: float  # seconds of processors for a million steps
+    compiling: float  # seconds
+    jax: str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each peer per size")
-    parser.add_argument("--repeats", type=int, default=5, help="measurements per process")
-    parser.add_argument(
-        "--environments", type=int, nargs="+", default=list(SIZES), choices=list(SIZES), help="sizes to measure"
-    )
-    arguments = parser.parse_args()
-    pythons = {"rollax": sys.executable, "rejax": peer_python("rejax", REJAX)}
-    print(f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}")
-    print("PPO, CartPole-v1, 128 steps, 4 epochs, actor and critic 64 x 64 tanh, float32; medians")
-    print(f"{'environments':>12} {'peer':<8} {'steps/s':>12} {'compile s':>10} {'ratio':>7} {'jax':>8}")
-    for environments in arguments.environments:
-        minibatches, updates = SIZES[environments]
+    arguments = parsed()
+    copy = arguments.purejaxrl and arguments.purejaxrl.resolve()
+    pythons = {
+        "rollax": peer_python("rollax", ["--editable", str(FOLDER.parent)], True),
+        "rejax": peer_python("rejax", REJAX, True),
+    }
+    if copy:
+        pythons["purejaxrl"] = peer_python("purejaxrl", PUREJAXRL, True)
+    print(f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds\n")
+    print("| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it |\n|---|---|---|---|---|---|---|")
+    ratios = {}
+    for name in arguments.works or WORKS:
         rounds = []
         for _ in range(arguments.rounds):
-            work = [str(n) for n in (environments, minibatches, updates, arguments.repeats)]
-            rounds.append({name: measure(name, python, work) for name, python in pythons.items()})
-        ratio = statistics.median(rate(one["rollax"]) / rate(one["rejax"]) for one in rounds)
-        for name in pythons:
-            speed = statistics.median(rate(one[name]) for one in rounds)
-            compiling = statistics.median(one[name]["compile_seconds"] for one in rounds)
-            shown = f"{ratio:.2f}" if name == "rollax" else "1"
-            print(f"{environments:>12} {name:<8} {speed:>12,.0f} {compiling:>10.1f} {shown:>7} {rounds[0][name]['jax']:>8}")
+            measured = {peer: measure(peer, python, WORKS[name], arguments, copy) for peer, python in pythons.items()}
+            rounds.append(measured)
+        best = sorted(one["rollax"].rate / max(one[peer].rate for peer in pythons if peer != "rollax") for one in rounds)
+        ratios[name] = statistics.median(best), best[0], best[-1]
+        for peer in pythons:
+            print(row(name, peer, rounds), flush=True)
+    for name, (middle, low, high) in ratios.items():
+        print(f"{name}: {middle:.2f} times the best peer ({low:.2f} to {high:.2f})")
+    if arguments.out:
+        draw(ratios, arguments.out)
 
 
-def measure(name: str, python: str, work: list[str]) -> dict:
-    command = [python, str(FOLDER / f"ppo_{name}.py"), *work]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
+    parser.add_argument("--rounds", type=int, default=5, help="processes of each program per work")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements per process, of which the median counts")
+    parser.add_argument("--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl")
+    parser.add_argument("--out", type=Path, help="a picture of the ratios")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.works) - set(WORKS):
+        parser.error(f"unknown work {', '.join(sorted(unknown))}: it is one of {', '.join(WORKS)}")
+    if arguments.purejaxrl and not (arguments.purejaxrl / "purejaxrl" / "ppo.py").exists():
+        parser.error(f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py")
+    return arguments
+
+
+def row(name: str, peer: str, rounds: list[dict[str, Found]]) -> str:
+    median = lambda field: statistics.median(getattr(one[peer], field) for one in rounds)  # noqa: E731
+    ratio = statistics.median(one["rollax"].rate / one[peer].rate for one in rounds)
+    shown = "" if peer == "rollax" else f"{ratio:.2f}"
+    figures = f"{median('rate'):,.0f} | {median('processor'):.2f} | {median('compiling'):.1f} | {rounds[0][peer].jax}"
+    return f"| {name} | {peer} | {figures} | {shown} |"
+
+
+def measure(peer: str, python: str, work: Work, arguments: argparse.Namespace, copy: Path | None) -> Found:
+    first = [json.dumps(work._asdict())]
+    if peer == "purejaxrl":
+        first = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.seeds)] if copy else []
+    command = [python, str(FOLDER / f"ppo_{peer}.py"), *first, str(arguments.repeats)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        sys.exit(f"{name} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+        sys.exit(f"{peer} failed:\n{done.stderr}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    rate, of_processor = medians(found)
+    return Found(rate, 1e6 / of_processor, found["compile_seconds"], found["jax"])
 
 
-def rate(measured: dict) -> float:
-    return statistics.median(measured["steps_per_second"])
+def of_purejaxrl(work: Work) -> dict:
+    """The work as its settings."""
+    return {
+        "ENV_NAME": work.environment,
+        "NUM_ENVS": work.num_envs,
+        "NUM_STEPS": 128,
+        "TOTAL_TIMESTEPS": work.num_envs * 128 * work.updates,
+        "UPDATE_EPOCHS": 4,
+        "NUM_MINIBATCHES": work.minibatches,
+        "ACTIVATION": work.activation,
+    } | PPO_OF_PUREJAXRL
 
 
-def peer_python(name: str, packages: list[str]) -> str:
+def draw(ratios: dict[str, tuple[float, float, float]], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 0.5 * len(ratios) + 1.2), layout="constrained")
+    for place, (middle, low, high) in enumerate(ratios.values()):
+        axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", capsize=3, color="C0")
+    axes.axvline(1, color="gray", linewidth=0.8)
+    axes.set_yticks(range(len(ratios)), list(ratios))
+    axes.invert_yaxis()
+    axes.set_xlabel("steps/s of rollax, as a multiple of the best peer's (median, least, greatest round)")
+    figure.savefig(out, dpi=150)
+
+
+def peer_python(name: str, packages: list[str], newest: bool = False) -> str:
+    """Python of a virtual environment with these packages: of the newest Python that is found, or of this one."""
     folder = FOLDER / f".venv-{name}"
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, with_pip=True)
+        found = next((path for each in PYTHONS if (path := shutil.which(each))), None) if newest else None
+        if found is None:
+            venv.create(folder, with_pip=True)
+        else:
+            subprocess.run([found, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
     return str(python)
 

@@ -1,7 +1,8 @@
 """PPO of PureJaxRL (luchris429/purejaxrl), run from the path of a copy, in a virtual environment of its own.
 
 Arguments: the path of its folder purejaxrl, its settings as a JSON object, seeds. Prints one JSON object: of each seed the mean
-return of the episodes that ended in the last twentieth of training, and steps a second, compiling included.
+return of the episodes that ended in the last twentieth of training, and steps a second, compiling included. With a number of
+repeats as a fourth argument it is how fast training is, as `peers.py` compares it.
 """
 
 import json
@@ -20,11 +21,28 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from ppo import make_train  # noqa: E402
 
-started = time.perf_counter()
-train = jax.jit(jax.vmap(make_train(settings)))
-metrics = jax.device_get(train(jax.random.split(jax.random.key(0), seeds))["metrics"])
-seconds = time.perf_counter() - started
-ended, returns = metrics["returned_episode"], metrics["returned_episode_returns"]  # [seeds, updates, steps, environments]
-late = ended.shape[1] - ended.shape[1] // 20
-means = [float(np.mean(returns[seed, late:][ended[seed, late:]])) for seed in range(seeds)]
-print(json.dumps({"returns": means, "steps_per_second": ended.size / seconds, "jax": jax.__version__}))
+train, keys = jax.jit(jax.vmap(make_train(settings))), jax.random.split(jax.random.key(0), seeds)
+
+
+def speed(repeats: int) -> dict:
+    from timing import by_calls
+
+    started = time.perf_counter()
+    program = train.lower(keys).compile()
+    compile_seconds = time.perf_counter() - started
+    found = by_calls(lambda _: jax.block_until_ready(program(keys)), 0, settings["TOTAL_TIMESTEPS"] * seeds, repeats)
+    return {**found, "compile_seconds": compile_seconds}
+
+
+def scores() -> dict:
+    started = time.perf_counter()
+    metrics = jax.device_get(train(keys)["metrics"])
+    seconds = time.perf_counter() - started
+    ended, returns = metrics["returned_episode"], metrics["returned_episode_returns"]  # [seeds, updates, steps, environments]
+    late = ended.shape[1] - ended.shape[1] // 20
+    means = [float(np.mean(returns[seed, late:][ended[seed, late:]])) for seed in range(seeds)]
+    return {"returns": means, "steps_per_second": ended.size / seconds}
+
+
+found = speed(int(sys.argv[4])) if len(sys.argv) > 4 else scores()
+print(json.dumps({**found, "jax": jax.__version__}))

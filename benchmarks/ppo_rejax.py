@@ -1,4 +1,4 @@
-"""PPO on CartPole by rejax, the same work as `ppo_rollax.py`. Runs in a virtual environment of its own."""
+"""PPO by rejax, the same work as `ppo_rollax.py`. Runs in a virtual environment of its own."""
 
 import json
 import sys
@@ -6,30 +6,28 @@ import time
 
 import jax
 from rejax import PPO
+from timing import by_calls
 
-environments, minibatches, updates, repeats = map(int, sys.argv[1:])
-frames = environments * 128 * updates
+work, repeats = json.loads(sys.argv[1]), int(sys.argv[2])
+frames = work["num_envs"] * 128 * work["updates"]
 algorithm = PPO.create(
-    env="CartPole-v1",
-    num_envs=environments,
+    env=work["environment"],
+    num_envs=work["num_envs"],
     num_steps=128,
     num_epochs=4,
-    num_minibatches=minibatches,
+    num_minibatches=work["minibatches"],
     total_timesteps=frames,
     eval_freq=frames,
     skip_initial_evaluation=True,
-    agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
+    agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": work["activation"]},
 )
 # Its evaluation is no part of the work that is compared.
 algorithm = algorithm.replace(eval_callback=lambda algorithm, state, key: ())
+keys = jax.random.split(jax.random.PRNGKey(0), work["seeds"])
 
 started = time.perf_counter()
-program = jax.jit(lambda algorithm, key: PPO.train(algorithm, rng=key)).lower(algorithm, jax.random.PRNGKey(0)).compile()
+train = jax.jit(jax.vmap(lambda key: PPO.train(algorithm, rng=key)))
+program = train.lower(keys).compile()
 compile_seconds = time.perf_counter() - started
-jax.block_until_ready(program(algorithm, jax.random.PRNGKey(0)))
-rates = []
-for i in range(repeats):
-    started = time.perf_counter()
-    jax.block_until_ready(program(algorithm, jax.random.PRNGKey(i)))
-    rates.append(frames / (time.perf_counter() - started))
-print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "jax": jax.__version__}))
+found = by_calls(lambda _: jax.block_until_ready(program(keys)), 0, frames * work["seeds"], repeats)
+print(json.dumps({**found, "compile_seconds": compile_seconds, "jax": jax.__version__}))

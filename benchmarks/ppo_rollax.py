@@ -1,4 +1,4 @@
-"""PPO on CartPole by rollax: prints one JSON object. Arguments: environments, minibatches, updates, repeats."""
+"""PPO by rollax: prints one JSON object. Arguments: the work, as peers.py has it, and how often to measure."""
 
 import functools
 import json
@@ -7,27 +7,35 @@ import time
 
 import jax
 import jax.numpy as jnp
+from timing import by_calls
 
 import rollax
 
-environments, minibatches, updates, repeats = map(int, sys.argv[1:])
-environment = rollax.make("gymnax/CartPole-v1")
-config = rollax.PPOConfig(num_envs=environments, num_steps=128, num_epochs=4, num_minibatches=minibatches)
-network = functools.partial(rollax.actor_critic, environment, rollax.NetworkConfig(hidden=(64, 64), activation="tanh"))
-algorithm = rollax.ppo(environment, network)
+work, repeats = json.loads(sys.argv[1]), int(sys.argv[2])
+environment = rollax.make(f"gymnax/{work['environment']}")
+config = rollax.PPOConfig(num_envs=work["num_envs"], num_steps=128, num_epochs=4, num_minibatches=work["minibatches"])
+settings = rollax.NetworkConfig(hidden=(64, 64), activation=work["activation"], filters=())
+algorithm = rollax.ppo(environment, functools.partial(rollax.actor_critic, environment, settings))
+key = jax.random.key(0)
+if work["seeds"] > 1:
+    algorithm = rollax.population(algorithm)
+    key = jax.random.split(key, work["seeds"])
+    config = jax.tree.map(lambda value: jnp.full(work["seeds"], value, jnp.float32), config)
 
 started = time.perf_counter()
+updates = work["updates"]
 program = (
     jax.jit(rollax.segment(algorithm, updates), donate_argnums=0)
-    .lower(jax.eval_shape(algorithm.init, jax.random.key(0), config), jnp.int32(updates))
+    .lower(jax.eval_shape(algorithm.init, key, config), jnp.int32(updates))
     .compile()
 )
 compile_seconds = time.perf_counter() - started
-state = jax.jit(algorithm.init)(jax.random.key(0), config)
-state, _ = jax.block_until_ready(program(state, jnp.int32(updates)))
-rates = []
-for _ in range(repeats):
-    started = time.perf_counter()
-    state, _ = jax.block_until_ready(program(state, jnp.int32(updates)))
-    rates.append(updates * environments * 128 / (time.perf_counter() - started))
-print(json.dumps({"compile_seconds": compile_seconds, "steps_per_second": rates, "jax": jax.__version__}))
+state = [jax.jit(algorithm.init)(key, config)]
+
+
+def learn(frames: int) -> None:
+    state[0], _ = jax.block_until_ready(program(state[0], jnp.int32(updates)))
+
+
+found = by_calls(learn, 0, updates * work["num_envs"] * 128 * work["seeds"], repeats)
+print(json.dumps({**found, "compile_seconds": compile_seconds, "jax": jax.__version__}))

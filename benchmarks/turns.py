@@ -31,7 +31,7 @@ def ours(env: Any, size: int, num_steps: int, draw: Callable[[jax.Array, Any], A
         actor, key = carry
         act_key, env_key = jax.random.split(jax.random.fold_in(key, step))
         actor = actor._replace(carry=draw(act_key, actor.obs))
-        actor, experience, after = streams.step(env, given, actor, jax.random.split(env_key, size))
+        actor, experience, after = streams.step(env, given, actor, streams.split(jax.random.split(env_key, size)))
         return (streams.restart(env, actor, streams.episode_ended(env, after)), key), experience.reward.sum()
 
     begin = jax.jit(lambda key: streams.begin_streams(env, key, size, one))

@@ -131,7 +131,6 @@ def exchanged(words: str) -> list[str]:
 
 class _State:
     has_exchanged = False
-    watch: "Watch | None" = None
 
 
 def together(do: Callable[[], T]) -> T:
@@ -249,7 +248,6 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._give_sign()
         self._thread.start()
-        _State.watch = self
 
     def close(self, words: str = "done") -> None:
         """This process ends as it should, or by what `words` says."""
@@ -365,6 +363,8 @@ def leave(code: int, alone: bool) -> int:
         return code
     if not alone:
         exchanged("")
+    if is_first():
+        time.sleep(2 * _SIGN_SECONDS)  # JAX aborts the others when this one is gone, and they are about to end as well
     _exit(code)
 
 
