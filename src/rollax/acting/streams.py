@@ -133,7 +133,8 @@ def unroll(
     if isinstance(actor.env_state, Recording):
         return _recorded(actor.env_state, actor)
 
-    def body(actor: Actor, keys: tuple[jax.Array, jax.Array]) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
+    def body(actor: Actor, numbers: tuple[jax.Array, jax.Array]) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
+        keys = tuple(jax.random.wrap_key_data(each, impl=jax.random.key_impl(key)) for each in numbers)
         actor, experience, after = step(environment, policy, actor, keys)
         ended = episode_ended(environment, after)
         sums = _sums(actor.episode_return, actor.episode_length, _spread(ended, actor.episode_return))
@@ -142,9 +143,10 @@ def unroll(
 
     def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
         # Keys are per environment, so that a device's share does not depend on the others. All are drawn here, as threefry is a
-        # loop of many small operations on a CPU, whatever the number of keys.
+        # loop of many small operations on a CPU, whatever the number of keys. As numbers: the check against
+        # reuse of keys does not follow them into a scan.
         of_steps = jax.vmap(lambda time: split(_keys_at(keys, time)))(jnp.arange(num_steps))
-        return jax.lax.scan(body, actor, of_steps)
+        return jax.lax.scan(body, actor, jax.tree.map(jax.random.key_data, of_steps))
 
     keys, first = jax.random.split(key, actor.reset.shape[0]), by_stream(environment, actor.carry)
     actor, (experience, sums) = tree.over_devices(run, in_axes=(0, 0), out_axes=(0, (1, 1)))(actor, keys)
