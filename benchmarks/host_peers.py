@@ -7,15 +7,13 @@ vwxyzjn/cleanrl that FOLDER names. The programs take turns, round by round; a fi
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
-from peers import FOLDER, SBX, TORCH, peer_python, processor
+from peers import FOLDER, SBX, TORCH, peer_python, printed, processor
 from timing import medians
 
 CLEANRL = [TORCH, "gymnasium[mujoco]==0.29.1", "tensorboard", "tyro"]
@@ -35,12 +33,7 @@ def programs(cleanrl: Path | None) -> dict[str, list[str]]:
 
 def measure(peer: str, program: list[str], work: str, frames: int, repeats: int) -> tuple[float, float]:
     python, file, *first = program
-    command = [python, str(FOLDER / file), *first, work, str(frames), str(repeats)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        sys.exit(f"{peer} {work} failed:\n{done.stderr}")
-    return medians(json.loads(done.stdout.splitlines()[-1]))
+    return medians(printed(f"{peer} {work}", [python, str(FOLDER / file), *first, work, str(frames), str(repeats)]))
 
 
 def main() -> None:

@@ -118,14 +118,19 @@ def measure(peer: str, python: str, work: Work, arguments: argparse.Namespace, c
     first = [json.dumps(work._asdict())]
     if peer == "purejaxrl":
         first = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.seeds)] if copy else []
-    command = [python, str(FOLDER / f"ppo_{peer}.py"), *first, str(arguments.repeats)]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        sys.exit(f"{peer} failed:\n{done.stderr}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = printed(peer, [python, str(FOLDER / f"ppo_{peer}.py"), *first, str(arguments.repeats)])
     rate, of_processor = medians(found)
     return Found(rate, 1e6 / of_processor, found["compile_seconds"], found["jax"])
+
+
+def printed(what: str, command: list[str]) -> dict:
+    """The JSON object that a program ends with. PYTHONPATH is for this program's Python alone."""
+    is_own = command[0] == sys.executable
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or is_own}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        sys.exit(f"{what} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def of_purejaxrl(work: Work) -> dict:

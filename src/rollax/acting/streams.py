@@ -143,8 +143,8 @@ def unroll(
 
     def run(actor: Actor, keys: jax.Array) -> tuple[Actor, tuple[Experience, EpisodeSums]]:
         # Keys are per environment, so that a device's share does not depend on the others. All are drawn here, as threefry is a
-        # loop of many small operations on a CPU, whatever the number of keys. As numbers: the check against
-        # reuse of keys does not follow them into a scan.
+        # loop of many small operations on a CPU, whatever the number of keys. As numbers, since the check against reuse of keys
+        # takes those that a scan is given for used.
         of_steps = jax.vmap(lambda time: split(_keys_at(keys, time)))(jnp.arange(num_steps))
         return jax.lax.scan(body, actor, jax.tree.map(jax.random.key_data, of_steps))
 
