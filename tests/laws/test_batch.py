@@ -64,6 +64,15 @@ def test_every_step_reaches_every_minibatch() -> None:
     assert np.all(np.abs(counts - 100) < 5 * 9), counts
 
 
+@pytest.mark.parametrize("rows", [1, 3, 8, 128])
+def test_ranks_are_a_permutation(rows: int) -> None:
+    """Also of numbers that are equal, of which the earlier comes first, as in a stable sort; the least and the largest too."""
+    some = jax.random.randint(jax.random.key(rows), (rows, 64), 0, 9)
+    for numbers in (some, jnp.where(some > 4, jnp.iinfo(jnp.int32).max, 0)):
+        order = np.argsort(np.asarray(numbers), axis=0, kind="stable")
+        np.testing.assert_array_equal(minibatches.ranks(numbers), np.argsort(order, axis=0))
+
+
 def test_parts_of_a_sample_stay_together() -> None:
     """Leaves of every shape and type are permuted alike."""
     cut = minibatches.layout(6, 8, 3, 4)

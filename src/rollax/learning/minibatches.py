@@ -85,22 +85,26 @@ def to_rows(data: Any, cut: Layout) -> Any:
     return jax.tree.map(convert, data)
 
 
-def ranks(bits: jax.Array) -> jax.Array:
+def ranks(numbers: jax.Array) -> jax.Array:
     """How many of each column's numbers `[n, groups]` come before each, int32: a permutation, as equals keep their order.
 
-    n^2 comparisons, which for few rows take a third of the time of sorting on a CPU.
+    `numbers`: int32, none negative. n^2 comparisons, one row with all at a time: on a CPU, for few rows, a tenth of the time of
+    sorting.
     """
-    index = jnp.arange(bits.shape[0])
-    is_earlier = index[None, :, None] < index[:, None, None]
-    before = (bits[None] < bits[:, None]) | ((bits[None] == bits[:, None]) & is_earlier)
-    return jnp.sum(before, axis=1, dtype=jnp.int32)
+    index = jnp.arange(numbers.shape[0])[:, None]
+
+    def count(row: jax.Array, before: jax.Array) -> jax.Array:
+        # One less, so that of equals the earlier is the smaller: a single comparison, which is vectorized.
+        return before + (numbers[row][None] - (row < index) < numbers)
+
+    return jax.lax.fori_loop(0, numbers.shape[0], count, jnp.zeros(numbers.shape, jnp.int32), unroll=8)
 
 
 @scope("shuffling")
 def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
     """A fresh order for one epoch: which rows each minibatch takes from each group, `[num_minibatches, rows / M, groups]`."""
     bits = jax.random.bits(key, (cut.rows, cut.groups))
-    order = ranks(bits) if cut.rows <= MOST_RANKED else jnp.argsort(bits, axis=0)
+    order = ranks((bits >> 1).astype(jnp.int32)) if cut.rows <= MOST_RANKED else jnp.argsort(bits, axis=0)
     return order.reshape(cut.num_minibatches, -1, cut.groups)
 
 
