@@ -2,9 +2,10 @@
 
 Everyone trains the same environments, steps (128), epochs (4), minibatches and updates, with an actor and a critic of 64 x 64,
 in a virtual environment of its own (benchmarks/.venv-<peer>), made on the first call with the newest Python that is found and
-the newest JAX that installs for it. The programs take turns, round by round, so that a machine whose speed drifts treats them
-alike: a ratio is that to the best peer of the same round, the median over the rounds, with the least and the greatest.
-PureJaxRL is no package: its `ppo.py` is that of a copy of luchris429/purejaxrl that FOLDER names; without it is left out.
+the newest JAX that installs for it. All programs are begun, and then take turns of about a second, so that a machine whose
+speed drifts treats them alike: a ratio is that of two turns of one round, the median over the rounds, with their quartiles. The
+best peer is that of the greatest median. PureJaxRL is no package: its `ppo.py` is that of a copy of luchris429/purejaxrl that
+FOLDER names; without it is left out.
 """
 
 import argparse
@@ -16,10 +17,9 @@ import statistics
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-
-from timing import medians
 
 FOLDER = Path(__file__).resolve().parent
 REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
@@ -40,28 +40,42 @@ class Work(NamedTuple):
     num_envs: int
     minibatches: int
     seeds: int
-    updates: int  # of a measurement
+    updates: int  # of a turn, about a second
     activation: str = "tanh"
 
 
 WORKS = {
-    "2048": Work("CartPole-v1", 2048, 32, 1, 4),
-    "64": Work("CartPole-v1", 64, 4, 1, 60),
-    "4": Work("CartPole-v1", 4, 4, 1, 400),
-    "4x8": Work("CartPole-v1", 4, 4, 8, 80),
-    "4x64": Work("CartPole-v1", 4, 4, 64, 12),
-    "breakout": Work("Breakout-MinAtar", 64, 8, 1, 20, "relu"),
-    "spaceinvaders": Work("SpaceInvaders-MinAtar", 64, 8, 1, 15, "relu"),
+    "2048": Work("CartPole-v1", 2048, 32, 1, 2),
+    "64": Work("CartPole-v1", 64, 4, 1, 40),
+    "4": Work("CartPole-v1", 4, 4, 1, 300),
+    "4x8": Work("CartPole-v1", 4, 4, 8, 50),
+    "4x64": Work("CartPole-v1", 4, 4, 64, 8),
+    "breakout": Work("Breakout-MinAtar", 64, 8, 1, 10, "relu"),
+    "spaceinvaders": Work("SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
 }
 
 
-class Found(NamedTuple):
-    """What one program measured in one round."""
+class Turn(NamedTuple):
+    """What a program measured when it was its turn."""
 
     rate: float  # steps a second
     processor: float  # seconds of processors for a million steps
-    compiling: float  # seconds
+
+
+class Program(NamedTuple):
+    """A program that waits for its turns."""
+
+    process: subprocess.Popen[str]
+    compile_seconds: float
     jax: str
+
+
+class Ratio(NamedTuple):
+    """Of rollax to a peer: the median over the rounds, and their quartiles."""
+
+    middle: float
+    low: float
+    high: float
 
 
 def main() -> None:
@@ -73,29 +87,79 @@ def main() -> None:
     }
     if copy:
         pythons["purejaxrl"] = peer_python("purejaxrl", PUREJAXRL, True)
-    print(f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds\n")
-    print("| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it |\n|---|---|---|---|---|---|---|")
+    print(
+        f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds (quartiles)\n"
+    )
+    print("| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it | by processor time |")
+    print("|---|---|---|---|---|---|---|---|")
     ratios = {}
     for name in arguments.works or WORKS:
-        rounds = []
-        for _ in range(arguments.rounds):
-            measured = {peer: measure(peer, python, WORKS[name], arguments, copy) for peer, python in pythons.items()}
-            rounds.append(measured)
-        best = sorted(one["rollax"].rate / max(one[peer].rate for peer in pythons if peer != "rollax") for one in rounds)
-        ratios[name] = statistics.median(best), best[0], best[-1]
-        for peer in pythons:
-            print(row(name, peer, rounds), flush=True)
-    for name, (middle, low, high) in ratios.items():
-        print(f"{name}: {middle:.2f} times the best peer ({low:.2f} to {high:.2f})")
+        programs = {peer: begin(peer, python, WORKS[name], copy) for peer, python in pythons.items()}
+        rounds = [{peer: turn(peer, program) for peer, program in programs.items()} for _ in range(arguments.rounds)]
+        for program in programs.values():
+            end(program)
+        for peer, program in programs.items():
+            print(row(name, peer, program, rounds), flush=True)
+        best = max((peer for peer in pythons if peer != "rollax"), key=lambda peer: median(rounds, peer, "rate"))
+        ratios[name] = best, ratio(rounds, lambda one: one["rollax"].rate / one[best].rate)  # noqa: B023 - called here
+    for name, (best, found) in ratios.items():
+        print(f"{name}: {shown(found)} times {best}")
     if arguments.out:
-        draw(ratios, arguments.out)
+        draw({name: found for name, (_, found) in ratios.items()}, arguments.out)
+
+
+def begin(peer: str, python: str, work: Work, copy: Path | None) -> Program:
+    """The program, compiled."""
+    words = [json.dumps(work._asdict())]
+    if peer == "purejaxrl":
+        words = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.seeds), "turns"] if copy else []
+    command = [python, str(FOLDER / f"ppo_{peer}.py"), *words]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(command[0])
+    )
+    ready = answer(peer, process)
+    return Program(process, ready["compile_seconds"], ready["jax"])
+
+
+def turn(peer: str, program: Program) -> Turn:
+    assert program.process.stdin is not None
+    program.process.stdin.write("\n")
+    program.process.stdin.flush()
+    return Turn(**answer(peer, program.process))
+
+
+def answer(peer: str, process: "subprocess.Popen[str]") -> dict:
+    """The next line that a program prints. Ends all where there is none: what it said is on standard error."""
+    assert process.stdout is not None
+    if not (line := process.stdout.readline()):
+        sys.exit(f"{peer} failed")
+    return json.loads(line)
+
+
+def end(program: Program) -> None:
+    assert program.process.stdin is not None
+    program.process.stdin.close()
+    program.process.wait()
+
+
+def median(rounds: list[dict[str, Turn]], peer: str, field: str) -> float:
+    return statistics.median(getattr(one[peer], field) for one in rounds)
+
+
+def ratio(rounds: list[dict[str, Turn]], of: Callable[[dict[str, Turn]], float]) -> Ratio:
+    found = [of(one) for one in rounds]
+    low, middle, high = statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    return Ratio(middle, low, high)
+
+
+def shown(found: Ratio) -> str:
+    return f"{found.middle:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
-    parser.add_argument("--rounds", type=int, default=5, help="processes of each program per work")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements per process, of which the median counts")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each program per work")
     parser.add_argument("--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl")
     parser.add_argument("--out", type=Path, help="a picture of the ratios")
     arguments = parser.parse_args()
@@ -106,31 +170,26 @@ def parsed() -> argparse.Namespace:
     return arguments
 
 
-def row(name: str, peer: str, rounds: list[dict[str, Found]]) -> str:
-    median = lambda field: statistics.median(getattr(one[peer], field) for one in rounds)  # noqa: E731
-    ratio = statistics.median(one["rollax"].rate / one[peer].rate for one in rounds)
-    shown = "" if peer == "rollax" else f"{ratio:.2f}"
-    figures = f"{median('rate'):,.0f} | {median('processor'):.2f} | {median('compiling'):.1f} | {rounds[0][peer].jax}"
-    return f"| {name} | {peer} | {figures} | {shown} |"
-
-
-def measure(peer: str, python: str, work: Work, arguments: argparse.Namespace, copy: Path | None) -> Found:
-    first = [json.dumps(work._asdict())]
-    if peer == "purejaxrl":
-        first = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.seeds)] if copy else []
-    found = printed(peer, [python, str(FOLDER / f"ppo_{peer}.py"), *first, str(arguments.repeats)])
-    rate, of_processor = medians(found)
-    return Found(rate, 1e6 / of_processor, found["compile_seconds"], found["jax"])
+def row(name: str, peer: str, program: Program, rounds: list[dict[str, Turn]]) -> str:
+    ratios = ["", ""]
+    if peer != "rollax":
+        by_time = ratio(rounds, lambda one: one["rollax"].rate / one[peer].rate)
+        ratios = [shown(by_time), shown(ratio(rounds, lambda one: one[peer].processor / one["rollax"].processor))]
+    measured = f"{median(rounds, peer, 'rate'):,.0f} | {median(rounds, peer, 'processor'):.2f}"
+    return f"| {name} | {peer} | {measured} | {program.compile_seconds:.1f} | {program.jax} | {' | '.join(ratios)} |"
 
 
 def printed(what: str, command: list[str]) -> dict:
-    """The JSON object that a program ends with. PYTHONPATH is for this program's Python alone."""
-    is_own = command[0] == sys.executable
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or is_own}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    """The JSON object that a program ends with."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_of(command[0]))
     if done.returncode:
         sys.exit(f"{what} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def environment_of(python: str) -> dict[str, str]:
+    """What a program of that Python gets: PYTHONPATH is for this program's Python alone."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
 
 
 def of_purejaxrl(work: Work) -> dict:
@@ -146,7 +205,7 @@ def of_purejaxrl(work: Work) -> dict:
     } | PPO_OF_PUREJAXRL
 
 
-def draw(ratios: dict[str, tuple[float, float, float]], out: Path) -> None:
+def draw(ratios: dict[str, Ratio], out: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -158,7 +217,7 @@ def draw(ratios: dict[str, tuple[float, float, float]], out: Path) -> None:
     axes.axvline(1, color="gray", linewidth=0.8)
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
-    axes.set_xlabel("steps/s of rollax, as a multiple of the best peer's (median, least, greatest round)")
+    axes.set_xlabel("steps/s, as a multiple of the best peer's")
     figure.savefig(out, dpi=150)
 
 

@@ -1,8 +1,8 @@
 """PPO of PureJaxRL (luchris429/purejaxrl), run from the path of a copy, in a virtual environment of its own.
 
 Arguments: the path of its folder purejaxrl, its settings as a JSON object, seeds. Prints one JSON object: of each seed the mean
-return of the episodes that ended in the last twentieth of training, and steps a second, compiling included. With a number of
-repeats as a fourth argument it is how fast training is, as `peers.py` compares it.
+return of the episodes that ended in the last twentieth of training, and steps a second, compiling included. With a fourth
+argument, "turns", it is measured as `peers.py` compares it.
 """
 
 import json
@@ -24,16 +24,6 @@ from ppo import make_train  # noqa: E402
 train, keys = jax.jit(jax.vmap(make_train(settings))), jax.random.split(jax.random.key(0), seeds)
 
 
-def speed(repeats: int) -> dict:
-    from timing import by_calls
-
-    started = time.perf_counter()
-    program = train.lower(keys).compile()
-    compile_seconds = time.perf_counter() - started
-    found = by_calls(lambda _: jax.block_until_ready(program(keys)), 0, settings["TOTAL_TIMESTEPS"] * seeds, repeats)
-    return {**found, "compile_seconds": compile_seconds}
-
-
 def scores() -> dict:
     started = time.perf_counter()
     metrics = jax.device_get(train(keys)["metrics"])
@@ -44,5 +34,14 @@ def scores() -> dict:
     return {"returns": means, "steps_per_second": ended.size / seconds}
 
 
-found = speed(int(sys.argv[4])) if len(sys.argv) > 4 else scores()
-print(json.dumps({**found, "jax": jax.__version__}))
+if "turns" in sys.argv[4:]:
+    from timing import by_turns
+
+    started = time.perf_counter()
+    program = train.lower(keys).compile()
+    compile_seconds = time.perf_counter() - started
+    by_turns(
+        lambda: jax.block_until_ready(program(keys)), settings["TOTAL_TIMESTEPS"] * seeds, compile_seconds, jax.__version__
+    )
+else:
+    print(json.dumps({**scores(), "jax": jax.__version__}))

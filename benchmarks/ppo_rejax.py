@@ -1,4 +1,4 @@
-"""PPO by rejax, the same work as `ppo_rollax.py`. Runs in a virtual environment of its own."""
+"""PPO by rejax, the same work as `ppo_rollax.py`, measured alike. Runs in a virtual environment of its own."""
 
 import json
 import sys
@@ -6,9 +6,9 @@ import time
 
 import jax
 from rejax import PPO
-from timing import by_calls
+from timing import by_turns
 
-work, repeats = json.loads(sys.argv[1]), int(sys.argv[2])
+work = json.loads(sys.argv[1])
 frames = work["num_envs"] * 128 * work["updates"]
 algorithm = PPO.create(
     env=work["environment"],
@@ -29,5 +29,4 @@ started = time.perf_counter()
 train = jax.jit(jax.vmap(lambda key: PPO.train(algorithm, rng=key)))
 program = train.lower(keys).compile()
 compile_seconds = time.perf_counter() - started
-found = by_calls(lambda _: jax.block_until_ready(program(keys)), 0, frames * work["seeds"], repeats)
-print(json.dumps({**found, "compile_seconds": compile_seconds, "jax": jax.__version__}))
+by_turns(lambda: jax.block_until_ready(program(keys)), frames * work["seeds"], compile_seconds, jax.__version__)

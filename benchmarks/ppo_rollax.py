@@ -1,4 +1,4 @@
-"""PPO by rollax: prints one JSON object. Arguments: the work, as peers.py has it, and how often to measure."""
+"""PPO by rollax, measured by turns (`timing.by_turns`). Argument: the work, as peers.py has it."""
 
 import functools
 import json
@@ -7,11 +7,11 @@ import time
 
 import jax
 import jax.numpy as jnp
-from timing import by_calls
+from timing import by_turns
 
 import rollax
 
-work, repeats = json.loads(sys.argv[1]), int(sys.argv[2])
+work = json.loads(sys.argv[1])
 environment = rollax.make(f"gymnax/{work['environment']}")
 config = rollax.PPOConfig(num_envs=work["num_envs"], num_steps=128, num_epochs=4, num_minibatches=work["minibatches"])
 settings = rollax.NetworkConfig(hidden=(64, 64), activation=work["activation"], filters=())
@@ -33,9 +33,8 @@ compile_seconds = time.perf_counter() - started
 state = [jax.jit(algorithm.init)(key, config)]
 
 
-def learn(frames: int) -> None:
+def learn() -> None:
     state[0], _ = jax.block_until_ready(program(state[0], jnp.int32(updates)))
 
 
-found = by_calls(learn, 0, updates * work["num_envs"] * 128 * work["seeds"], repeats)
-print(json.dumps({**found, "compile_seconds": compile_seconds, "jax": jax.__version__}))
+by_turns(learn, updates * work["num_envs"] * 128 * work["seeds"], compile_seconds, jax.__version__)

@@ -1,6 +1,8 @@
 """Speeds of programs that train, in any virtual environment: this file imports nothing but the standard library."""
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -16,6 +18,18 @@ def by_calls(learn: Callable[[int], object], before: int, frames: int, repeats: 
         learn(frames)
         taken.append((time.perf_counter() - started, time.process_time() - processor))
     return _found(compile_seconds, taken, frames)
+
+
+def by_turns(learn: Callable[[], object], frames: int, compile_seconds: float, jax: str) -> None:
+    """Measures a program, of `frames` frames a call, whenever a line comes from standard input, so that several that are begun
+    take turns of a second. Prints a line of JSON when it is ready, and one for each measurement."""
+    learn()
+    print(json.dumps({"compile_seconds": compile_seconds, "jax": jax}), flush=True)
+    for _ in sys.stdin:
+        started, processor = time.perf_counter(), time.process_time()
+        learn()
+        wall, processor = time.perf_counter() - started, time.process_time() - processor
+        print(json.dumps({"rate": frames / wall, "processor": processor / frames * 1e6}), flush=True)
 
 
 def by_difference(run: Callable[[int], tuple[float, float]], before: int, frames: int, repeats: int) -> dict:

@@ -1,0 +1,153 @@
+"""How speed changes as work grows: `python benchmarks/growth.py [AXIS ...] [--out PICTURE]`.
+
+Each point is a `rollax bench` in a process of its own. Its prediction is what the program could reach at most: its matrix
+products at the rate of a large product, or its bytes at that of a copy, whichever takes longer, both measured beside it.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from peers import printed, processor
+
+CARTPOLE = ["ppo", "gymnax/CartPole-v1", "--num-steps", "32", "--num-minibatches", "4"]
+FEW = ["--num-envs", "8", "--num-steps", "32", "--num-minibatches", "4"]
+MEMORY = ["ppo", "memory/repeat-previous", "--network.core", "gru", "--num-minibatches", "4"]
+
+
+class Axis(NamedTuple):
+    """What grows, to which values, and the words of the run at one of them."""
+
+    title: str
+    values: list[int]
+    words: Callable[[int], list[str]]
+
+
+def powers(first: int, last: int, factor: int = 2) -> list[int]:
+    """From `first` to `last`, each `factor` times the one before."""
+    values = [first]
+    while values[-1] < last:
+        values.append(values[-1] * factor)
+    return values
+
+
+AXES = {
+    "environments": Axis("environments", powers(4, 65536, 4), lambda n: [*CARTPOLE, "--num-envs", f"{n}"]),
+    "members": Axis(
+        "members of 4 environments", powers(1, 1024, 4), lambda n: [*CARTPOLE, "--num-envs", "4", "--seeds", f"{n}"]
+    ),
+    "hidden": Axis("units of each of two layers", powers(32, 2048), lambda n: [*CARTPOLE, "--network.hidden", f"{n}", f"{n}"]),
+    "sequence": Axis(
+        "steps in a row of a GRU",
+        powers(8, 512, 4),
+        lambda n: [*MEMORY, "--num-envs", "16", "--num-steps", "512", "--sequence-length", f"{n}"],
+    ),
+    "replay": Axis(
+        "transitions in the buffer",
+        powers(10_000, 10_000_000, 10),
+        lambda n: ["td3", "gymnax/Pendulum-v1", "--network.hidden", "64", "64", "--capacity", f"{n}"],
+    ),
+    "cells": Axis(
+        "cells of the archive",
+        powers(1_024, 1_048_576, 4),
+        lambda n: ["map_elites", "task/arm", "--batch-size", "512", "--grid", f"{round(n**0.5)}", f"{round(n**0.5)}"],
+    ),
+    "agents": Axis(
+        "agents",
+        powers(2, 256),
+        lambda n: ["ppo", "granular/many-navigators", "--env.num-agents", f"{n}", *FEW],
+    ),
+}
+
+
+class Point(NamedTuple):
+    """Of one size."""
+
+    value: int
+    rate: float  # steps a second, of environments or, with agents or evaluations, as `rollax bench` counts them
+    low: float
+    high: float
+    predicted: float
+    products: float  # share of a large product's rate
+    memory: float  # bytes that the compiler predicts
+
+
+def main() -> None:
+    arguments = parsed()
+    print(f"{processor()}, {arguments.rounds} rounds each")
+    found = {}
+    for name in arguments.axes or AXES:
+        axis = AXES[name]
+        print(f"\n| {axis.title} | steps/s | least, greatest | predicted at most | reached | products | memory, MB |")
+        print("|---|---|---|---|---|---|---|")
+        found[name] = []
+        for value in axis.values:
+            point = measure(axis, value, arguments.rounds)
+            found[name].append(point)
+            between = f"{point.low:,.0f} to {point.high:,.0f} | {point.predicted:,.0f} | {point.rate / point.predicted:.0%}"
+            print(
+                f"| {value:,} | {point.rate:,.0f} | {between} | {point.products:.0%} | {point.memory / 1e6:,.1f} |", flush=True
+            )
+    if arguments.out:
+        draw(found, arguments.out)
+
+
+def row(point: Point) -> str:
+    reached = f"{point.predicted:,.0f} | {point.rate / point.predicted:.0%} | {point.products:.0%}"
+    between = f"{point.low:,.0f} to {point.high:,.0f}"
+    return f"| {point.value:,} | {point.rate:,.0f} | {between} | {reached} | {point.memory / 1e6:,.1f} |"
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("axes", nargs="*", help=f"of {', '.join(AXES)}; all if none is named")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of about a second at each point")
+    parser.add_argument("--out", type=Path, help="a picture of the curves")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.axes) - set(AXES):
+        parser.error(f"unknown axis {', '.join(sorted(unknown))}: it is one of {', '.join(AXES)}")
+    return arguments
+
+
+def measure(axis: Axis, value: int, rounds: int) -> Point:
+    command = [sys.executable, "-m", "rollax", "bench", *axis.words(value), "--rounds", f"{rounds}", "--json"]
+    found = printed(f"{axis.title} {value}", command)
+    rates = found["steps_per_second"]
+    rate = statistics.median(rates)
+    flops, size = (sum(share[name] for share in found["shares"].values()) for name in ("flops", "bytes"))
+    limits = found["limits"]
+    least = max(flops / limits["product_flops"], size / limits["copy_bytes"])  # seconds of an update
+    seconds = found["update_seconds"]
+    reached = flops / seconds / limits["product_flops"]
+    return Point(value, rate, min(rates), max(rates), rate * seconds / least, reached, found["memory_predicted"] or 0)
+
+
+def draw(found: dict[str, list[Point]], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    figure, panels = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.8 * rows), layout="constrained", squeeze=False)
+    for name, axes in zip(found, panels.flat, strict=False):
+        points = found[name]
+        values = [point.value for point in points]
+        spread = [[point.rate - point.low for point in points], [point.high - point.rate for point in points]]
+        axes.errorbar(
+            values, [point.rate for point in points], yerr=spread, marker="o", markersize=3, capsize=2, label="measured"
+        )
+        axes.plot(values, [point.predicted for point in points], "--", color="gray", label="predicted at most")
+        axes.set(xscale="log", yscale="log", xlabel=AXES[name].title, ylabel="steps/s")
+    for axes in panels.flat[len(found) :]:
+        axes.set_visible(False)
+    panels.flat[0].legend(fontsize="small")
+    figure.savefig(out, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
