@@ -1,7 +1,8 @@
 """How speed changes as work grows: `python benchmarks/growth.py [AXIS ...] [--out PICTURE]`.
 
-Each point is a `rollax bench` in a process of its own. Its prediction is what the program could reach at most: its matrix
-products at the rate of a large product, or its bytes at that of a copy, whichever takes longer, both measured beside it.
+Each point is a `rollax bench` in a process of its own. Its prediction is what the program would reach with its matrix products
+at the rate of a large product, or its bytes at that of a copy, whichever takes longer, both measured beside it. What fits into
+caches can be faster.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def main() -> None:
     found = {}
     for name in arguments.axes or AXES:
         axis = AXES[name]
-        print(f"\n| {axis.title} | steps/s | least, greatest | predicted at most | reached | products | memory, MB |")
+        print(f"\n| {axis.title} | steps/s | least, greatest | predicted | reached | products | memory, MB |")
         print("|---|---|---|---|---|---|---|")
         found[name] = []
         for value in axis.values:
@@ -141,7 +142,7 @@ def draw(found: dict[str, list[Point]], out: Path) -> None:
         axes.errorbar(
             values, [point.rate for point in points], yerr=spread, marker="o", markersize=3, capsize=2, label="measured"
         )
-        axes.plot(values, [point.predicted for point in points], "--", color="gray", label="predicted at most")
+        axes.plot(values, [point.predicted for point in points], "--", color="gray", label="predicted")
         axes.set(xscale="log", yscale="log", xlabel=AXES[name].title, ylabel="steps/s")
     for axes in panels.flat[len(found) :]:
         axes.set_visible(False)
