@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from peers import printed, processor
+from peers import check_names, printed, processor
 
 CARTPOLE = ["ppo", "gymnax/CartPole-v1", "--num-steps", "32", "--num-minibatches", "4"]
 FEW = ["--num-envs", "8", "--num-steps", "32", "--num-minibatches", "4"]
@@ -108,8 +108,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of about a second at each point")
     parser.add_argument("--out", type=Path, help="a picture of the curves")
     arguments = parser.parse_args()
-    if unknown := set(arguments.axes) - set(AXES):
-        parser.error(f"unknown axis {', '.join(sorted(unknown))}: it is one of {', '.join(AXES)}")
+    check_names(parser, "axis", arguments.axes, AXES)
     return arguments
 
 

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,11 +163,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl")
     parser.add_argument("--out", type=Path, help="a picture of the ratios")
     arguments = parser.parse_args()
-    if unknown := set(arguments.works) - set(WORKS):
-        parser.error(f"unknown work {', '.join(sorted(unknown))}: it is one of {', '.join(WORKS)}")
+    check_names(parser, "work", arguments.works, WORKS)
     if arguments.purejaxrl and not (arguments.purejaxrl / "purejaxrl" / "ppo.py").exists():
         parser.error(f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py")
     return arguments
+
+
+def check_names(parser: argparse.ArgumentParser, what: str, given: list[str], known: Iterable[str]) -> None:
+    """Ends with what is known where a name is not."""
+    if unknown := set(given) - set(known):
+        parser.error(f"unknown {what} {', '.join(sorted(unknown))}: it is one of {', '.join(known)}")
 
 
 def row(name: str, peer: str, program: Program, rounds: list[dict[str, Turn]]) -> str:
