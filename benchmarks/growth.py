@@ -88,10 +88,7 @@ def main() -> None:
         for value in axis.values:
             point = measure(axis, value, arguments.rounds)
             found[name].append(point)
-            between = f"{point.low:,.0f} to {point.high:,.0f} | {point.predicted:,.0f} | {point.rate / point.predicted:.0%}"
-            print(
-                f"| {value:,} | {point.rate:,.0f} | {between} | {point.products:.0%} | {point.memory / 1e6:,.1f} |", flush=True
-            )
+            print(row(point), flush=True)
     if arguments.out:
         draw(found, arguments.out)
 

@@ -88,8 +88,8 @@ def to_rows(data: Any, cut: Layout) -> Any:
 def ranks(numbers: jax.Array) -> jax.Array:
     """How many of each column's numbers `[n, groups]` come before each, int32: a permutation, as equals keep their order.
 
-    `numbers`: int32, none negative. n^2 comparisons, one row with all at a time: on a CPU, for few rows, a tenth of the time of
-    sorting.
+    `numbers`: int32, none negative. n^2 comparisons, one row with all at a time: on a CPU, for few rows, a quarter of the time
+    of sorting or less.
     """
     index = jnp.arange(numbers.shape[0])[:, None]
 
