@@ -19,7 +19,7 @@ import pytest
 
 from rollax.config import settings, static
 from rollax.errors import UsageError
-from rollax.host import checkpoint
+from rollax.host import checkpoint_parts
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import DamagedCheckpoint, checksum_of_json
 
@@ -75,10 +75,10 @@ def small_state(value: float) -> dict[str, jax.Array]:
     return {"weights": jnp.full((3, 2), float(value)), "key": jax.random.key(int(value))}
 
 
-@pytest.fixture(params=[checkpoint.LARGE, 0], ids=["small", "large"])
+@pytest.fixture(params=[checkpoint_parts.LARGE, 0], ids=["small", "large"])
 def checkpoints(tmp_path, request, monkeypatch):
     """With the leaves in orbax's hands, and as files of their own, as if they were large."""
-    monkeypatch.setattr(checkpoint, "LARGE", request.param)
+    monkeypatch.setattr(checkpoint_parts, "LARGE", request.param)
     opened = Checkpoints(tmp_path / "checkpoints", keep_last=2, keep_best=1)
     yield opened
     opened.close()

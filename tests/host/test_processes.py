@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.checkpoint import Checkpoints
+from rollax.host.checkpoint_parts import LARGE
 from rollax.host.run_folder import CHECKPOINTS, METRICS
 from rollax.scale import processes
 
@@ -25,10 +27,15 @@ PPO = ["train", "ppo", "probe/memory", "--num-envs", "4", "--num-steps", "8", "-
 UPDATE = 32  # steps
 SECONDS = 60.0  # within which all processes have to end after one has
 
-# The program in a process that cannot write larger files, as on a full disk.
-LIMITED = """
+# The program in a process that soon misses others, where also small leaves may count as large, and that may be unable to write
+# larger files, as on a full disk.
+PROGRAM = """
 import resource, sys
 from rollax.cli.main import main
+from rollax.host import checkpoint_parts
+from rollax.scale import processes
+processes.SILENT_SECONDS = 8.0
+checkpoint_parts.LARGE = {large}
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main(sys.argv[1:]))
 """
@@ -37,7 +44,7 @@ sys.exit(main(sys.argv[1:]))
 class Group:
     """Processes of one run. What they print is in files."""
 
-    def __init__(self, folder: Path, number: int, *words: str, devices: int = 1, **of_one: Any) -> None:
+    def __init__(self, folder: Path, number: int, *words: str, devices: int = 1, large: int = LARGE, **of_one: Any) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
@@ -46,8 +53,8 @@ class Group:
         self.logs = [folder / f"process-{number}-{i}.log" for i in range(number)]
         self.all = []
         for i, log in enumerate(self.logs):
-            more, limit = of_one.get(f"words_of_{i}", []), of_one.get(f"largest_file_of_{i}")
-            program = ["-m", "rollax"] if limit is None else ["-c", LIMITED.format(limit=limit)]
+            more, limit = of_one.get(f"words_of_{i}", []), of_one.get(f"largest_file_of_{i}", -1)
+            program = ["-c", PROGRAM.format(large=large, limit=limit)]
             command, environment = [sys.executable, *program, *words, *place, str(i), *more], os.environ | {"XLA_FLAGS": flags}
             with log.open("w") as out:
                 self.all.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
@@ -83,8 +90,7 @@ def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def alone(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "rollax", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert main(list(words)) == 0
 
 
 def leaves(run: Path) -> dict[str, np.ndarray]:
@@ -93,7 +99,7 @@ def leaves(run: Path) -> dict[str, np.ndarray]:
     summary = checkpoints.newest_intact()
     arrays = checkpoints._read_arrays(summary)
     checkpoints.close()
-    return {leaf.path: array for leaf, array in zip(summary.leaves, arrays, strict=True) if array is not None}
+    return {leaf.path: np.asarray(array) for leaf, array in zip(summary.leaves, arrays, strict=True) if array is not None}
 
 
 def differ_by(one: Path, other: Path) -> float:
@@ -112,10 +118,13 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("row", "number", "devices"), [("ppo", 2, 2), ("members", 4, 1)])
-def test_it_is_the_run_of_one_process(tmp_path: Path, group: Callable[..., Group], row: str, number: int, devices: int) -> None:
+@pytest.mark.parametrize(("row", "number", "devices", "large"), [("ppo", 2, 2, 0), ("members", 4, 1, LARGE)])
+def test_it_is_the_run_of_one_process(
+    tmp_path: Path, group: Callable[..., Group], row: str, number: int, devices: int, large: int
+) -> None:
+    """Also of what a checkpoint holds, which each wrote its part of or the first all."""
     words = [*ROWS[row], "--total-steps", str(2 * UPDATE)]
-    ran = group(number, *words, "--run-dir", str(tmp_path / "many"), devices=devices)
+    ran = group(number, *words, "--run-dir", str(tmp_path / "many"), devices=devices, large=large)
     alone(*words, "--run-dir", str(tmp_path / "one"))
     assert ran.wait() == [0] * number, ran.said(0)
     assert differ_by(tmp_path / "one", tmp_path / "many") < 1e-5
@@ -170,9 +179,9 @@ def test_one_is_killed(tmp_path: Path, group: Callable[..., Group], moment: Call
 
 
 def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> None:
-    """All do at the same update, and go on with more devices."""
+    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written."""
     run = tmp_path / "run"
-    ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run))
+    ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run), large=0)
     until(lambda: in_an_update(run, ran.logs[0]))
     ran.all[1].send_signal(signal.SIGTERM)
     assert ran.wait(SECONDS) == [143, 143], ran.said(0)
@@ -183,11 +192,14 @@ def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> No
     assert Checkpoints(run / CHECKPOINTS).steps()[-1] == before + UPDATE
 
 
-def test_a_full_disk_of_the_first_ends_all(tmp_path: Path, group: Callable[..., Group]) -> None:
-    large = [*PPO, "--head-hidden", "256", "256"]
-    ran = group(2, *large, "--total-steps", "1e8", "--run-dir", str(tmp_path / "run"), largest_file_of_0=100_000)
+@pytest.mark.parametrize(("full", "words"), [(0, []), (1, ["--seeds", "2"])])
+def test_a_full_disk_of_one_ends_all(tmp_path: Path, group: Callable[..., Group], full: int, words: list[str]) -> None:
+    """Of the first, or of one that writes the part of a checkpoint that it holds."""
+    words = [*PPO, *words, "--head-hidden", "256", "256", "--total-steps", "1e8", "--run-dir", str(tmp_path / "run")]
+    ran = group(2, *words, large=100_000, **{f"largest_file_of_{full}": 100_000})
     assert ran.wait() == [1, 1]
-    assert all("could not be written" in ran.said(index) for index in (0, 1)) and "process 0 of 2" in ran.said(1)
+    assert all("could not be written" in ran.said(index) for index in (0, 1))
+    assert f"process {full} of 2" in ran.said(1 - full)
 
 
 @pytest.mark.parametrize(

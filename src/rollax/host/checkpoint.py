@@ -3,7 +3,7 @@
 A checkpoint is one folder `step_<environment frames>`:
 
     state/          the leaves that hold anything, by orbax; typed keys as their raw data
-    large/          the bytes of leaves that are large, such as a replay's, as they lie in memory: nothing holds a copy of them
+    large/          leaves that are large, such as a replay's, in the parts that processes hold: nothing holds a copy of them
     summary.json    the metrics; the run's settings; the scores of a population's members; every leaf's path, shape, type and
                     CRC-32; every file's CRC-32; and the CRC-32 of all that
 
@@ -24,10 +24,12 @@ from typing import Any, Literal, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.multihost_utils import process_allgather, sync_global_devices
+from jax.experimental.multihost_utils import sync_global_devices
 
 from rollax.errors import UsageError
+from rollax.host import checkpoint_parts
 from rollax.host.checkpoint_leaves import check_same_leaves, named_leaves, place, store_name
+from rollax.host.checkpoint_parts import Parts
 from rollax.host.checkpoint_summary import (
     DamagedCheckpoint,
     LeafRecord,
@@ -42,14 +44,13 @@ from rollax.host.checkpoint_summary import (
     write_summary,
 )
 from rollax.host.files import set_aside, sync, sync_tree
+from rollax.scale import processes
 
 T = TypeVar("T")
 
 STEP_FOLDER = re.compile(r"step_(\d{12,})")
 # What a killed save and a killed deletion leave behind.
 UNFINISHED_FOLDER = re.compile(r"step_\d{12,}\.(writing|deleted)")
-# Bytes of a leaf beyond which it is written from where it is: orbax holds two copies of all that it writes.
-LARGE = 1 << 26
 
 
 class SaveFailed(RuntimeError):
@@ -271,7 +272,8 @@ class Checkpoints:
         return unfinished
 
     def _write(self, summary: Summary, arrays: list[np.ndarray | None]) -> None:
-        """The rest of a checkpoint, by the first process, which has all arrays. `arrays`: None for those that are written."""
+        """The rest of a checkpoint, by the first process. `arrays`: None for those that all have written in parts."""
+        self._synchronize()
         if jax.process_index() == 0:
             self._write_files(summary, arrays)
         self._synchronize()
@@ -288,6 +290,10 @@ class Checkpoints:
             leaf if array is None else leaf._replace(checksum=checksum_of(array))
             for leaf, array in zip(leaves, arrays, strict=True)
         ]
+        for index, leaf in enumerate(leaves):
+            folder = unfinished / "large" / store_name(index, leaf)
+            if arrays[index] is None and not checkpoint_parts.are_whole(folder, leaf.shape):
+                raise OSError(f"parts of {leaf.path} are missing in {folder}: can all processes write there, and see it alike?")
         if stored:
             self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
         files = {path.relative_to(unfinished).as_posix(): checksum_of_file(path) for path in files_of(unfinished)}
@@ -315,25 +321,26 @@ class Checkpoints:
             self._path(step).rename(doomed)
             shutil.rmtree(doomed)
 
-    def _read_arrays(self, summary: Summary) -> list[np.ndarray | None]:
-        """The saved arrays in order, None for a leaf without elements, each equal to its checksum or its file to that."""
+    def _read_arrays(self, summary: Summary) -> list[np.ndarray | Parts | None]:
+        """The saved arrays in order, None for a leaf without elements, each equal to its checksum or its files to theirs."""
         import orbax.checkpoint as ocp
 
         path = self._path(summary.step)
         check_files(path, summary.files)
         names = [store_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
-        large = {name for name in names if f"large/{name}" in summary.files}
+        large = {"/".join(Path(file).parts[1:2]) for file in summary.files if file.startswith("large/")}
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None and name not in large}
         request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
         # The files are what was written, so an error from here on is no damage and no reason to take an older checkpoint.
         stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
-        arrays: list[np.ndarray | None] = []
+        arrays: list[np.ndarray | Parts | None] = []
         for name, leaf in zip(names, summary.leaves, strict=True):
             if name is not None and name in large:
-                arrays.append(np.memmap(path / "large" / name, jnp.dtype(leaf.dtype), "r", shape=leaf.shape))
+                arrays.append(Parts(path / "large" / name, leaf.shape, leaf.dtype))
                 continue
-            arrays.append(None if name is None else np.asarray(stored[name]))
-            if arrays[-1] is not None and checksum_of(arrays[-1]) != leaf.checksum:
+            array = None if name is None else np.asarray(stored[name])
+            arrays.append(array)
+            if array is not None and checksum_of(array) != leaf.checksum:
                 raise DamagedCheckpoint(f"{path} is damaged: the checksum of {leaf.path} is wrong")
         return arrays
 
@@ -381,19 +388,13 @@ def _snapshot(state: Any, folder: Path) -> tuple[list[LeafRecord], list[np.ndarr
         generator = str(jax.random.key_impl(leaf)) if is_key else None
         records.append(LeafRecord(path, leaf.shape, str(leaf.dtype), generator))
         data = jax.random.key_data(leaf) if is_key else leaf
-        # What other processes hold is gathered: a collective, which is why it happens here and not in the background.
-        data = data if data.is_fully_addressable else process_allgather(data, tiled=True)
-        if data.nbytes > LARGE and not is_key:
-            _write_large(folder / "large" / store_name(index, records[-1]), data)
+        if data.nbytes > checkpoint_parts.LARGE and not is_key:
+            checkpoint_parts.write(folder / "large" / store_name(index, records[-1]), data)
             data = None
         leaves.append(data)
     if all(0 in record.shape for record in records):
         raise UsageError("the state holds no data: there is nothing to save")
-    # `device_get` starts all transfers together; on a CPU it gives views of buffers that the caller may donate, hence a copy.
-    return records, [None if array is None else np.array(array) for array in jax.device_get(leaves)]
-
-
-def _write_large(path: Path, data: Any) -> None:
-    if jax.process_index() == 0:
-        path.parent.mkdir(exist_ok=True)
-        np.ascontiguousarray(data).reshape(-1).view(np.uint8).tofile(path)
+    # What other processes hold is gathered: a collective, which is why it happens here and not in the background. `device_get`
+    # starts all transfers together; on a CPU it gives views of buffers that the caller may donate, hence a copy.
+    leaves = jax.device_get(processes.whole(leaves))
+    return records, [None if array is None else np.array(array) for array in leaves]

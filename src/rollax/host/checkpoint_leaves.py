@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.errors import UsageError
+from rollax.host.checkpoint_parts import Parts
 from rollax.host.checkpoint_summary import LeafRecord, Summary
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ def named_leaves(tree: Any) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]
     return named
 
 
-def place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) -> T:
+def place(arrays: list[np.ndarray | Parts | None], records: list[LeafRecord], like: T) -> T:
     """The state in the structure of `like`, in buffers that jax owns, so that they can be donated."""
     by_path = {record.path: (array, record.random) for array, record in zip(arrays, records, strict=True)}
     placed = []
@@ -38,12 +39,17 @@ def place(arrays: list[np.ndarray | None], records: list[LeafRecord], like: T) -
         if generator:
             # Compiled, because keys over the devices of several processes cannot be put there in any other way.
             wrap = jax.jit(partial(jax.random.wrap_key_data, impl=generator), out_shardings=leaf.sharding)
-            placed.append(wrap(array))
+            placed.append(wrap(np.asarray(array)))
         elif jax.process_count() > 1:
-            placed.append(jax.jit(jnp.copy, out_shardings=leaf.sharding)(array))
+            placed.append(jax.make_array_from_callback(leaf.shape, leaf.sharding, partial(_copied, array)))
         else:
-            placed.append(jax.device_put(array, leaf.sharding, may_alias=False))
+            placed.append(jax.device_put(np.asarray(array), leaf.sharding, may_alias=False))
     return jax.tree.unflatten(jax.tree.structure(like), placed)
+
+
+def _copied(array: Any, index: tuple[slice, ...]) -> np.ndarray:
+    """What a device of this process needs, and no more."""
+    return np.array(array[index])
 
 
 def check_same_leaves(summary: Summary, like: Any) -> None:
