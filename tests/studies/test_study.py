@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 import yaml
 
@@ -21,6 +22,7 @@ from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
+from rollax.studies.launchers import shares
 from rollax.studies.study import Search, Study, StudySpec, create
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
@@ -185,10 +187,28 @@ def test_mistakes(tmp_path: Path, changed: dict[str, Any], words: str, monkeypat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else find(name, *more))
     with pytest.raises(UsageError, match=words):
         rollax.sweep(*MEMORY, **{"sweep": {"gamma": (0.1, 0.9)}, "folder": tmp_path / "study", **GIVEN, **changed})
+    assert not (tmp_path / "study").exists()
+
+
+def test_processes_divide_the_gpus() -> None:
+    """Or, where there are fewer, the memory of each."""
+    seen = [share["CUDA_VISIBLE_DEVICES"] for share in shares(["0", "1", "4", "5", "6"], 2)]
+    assert seen == ["0,4,6", "1,5"]
+    three = shares(["0", "GPU-7a"], 3)
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in three] == ["0", "GPU-7a", "0"]
+    assert {share["XLA_PYTHON_CLIENT_MEM_FRACTION"] for share in three} == {"0.375"}
+    assert shares([], 2) == [{}, {}]
+
+
+def test_what_a_launcher_needs_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", *MEMORY, "--sweep.gamma", "0.5", "0.9", "--study-dir", str(tmp_path / "study")]
+    assert main([*words, "--workers", "0"]) == 2
+    assert "workers (0) must be at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
-    """Two processes on one study, one of them killed while it trains: every trial has a result, and every run is whole."""
+    """Two processes on a study in a database, one of them killed in training: every trial has a result, every run is whole."""
     folder = create(
         StudySpec(
             *MEMORY,
@@ -196,7 +216,7 @@ def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
             config={name: value for name, value in CONFIG.items() if name != "num_epochs"},
             network={"hidden": (8,)},
             options=OPTIONS | {"total_steps": 32 * 2000},
-            search=Search(batch=2),
+            search=Search(batch=2, storage=f"sqlite:///{tmp_path}/trials.db"),
         ),
         tmp_path / "study",
     )
@@ -214,6 +234,16 @@ def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
     assert states(folder) == ["COMPLETE"] * 8
     found = results.rows(Study(folder))
     assert {row.steps for row in found} == {32 * 2000}
+
+
+def test_a_storage_that_answers_no_more(tmp_path: Path) -> None:
+    """Clear words, and no password in them."""
+    with pytest.raises(UsageError, match=f"answers no more .gone.*rollax sweep {tmp_path}"), drawing.answering(tmp_path):
+        raise optuna.exceptions.StorageInternalError("gone")
+    with pytest.raises(ZeroDivisionError), drawing.answering(tmp_path):
+        raise ZeroDivisionError
+    with pytest.raises(UsageError, match=r"storage nosuch://me:\*\*\*@host/db cannot be used"):
+        drawing.opened("nosuch://me:secret@host/db", "rollax", "none", "max")
 
 
 def test_it_stops_when_its_hours_are_over_and_goes_on(tmp_path: Path) -> None:
@@ -240,7 +270,10 @@ def holder(lock: Path) -> int | None:
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux")
-@pytest.mark.parametrize(("launcher", "resources"), [("slurm", {"cluster": "local", "timeout_min": 10}), ("ray", {})])
+@pytest.mark.parametrize(
+    ("launcher", "resources"),
+    [("slurm", {"cluster": "local", "timeout_min": 10}), pytest.param("ray", {}, marks=pytest.mark.slow)],
+)
 def test_workers_of_a_cluster(tmp_path: Path, launcher: str, resources: dict[str, Any]) -> None:
     """Two of submitit's local jobs, or of a Ray cluster of this machine; one of them is killed while it trains."""
     pytest.importorskip("submitit" if launcher == "slurm" else "ray")

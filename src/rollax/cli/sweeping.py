@@ -83,12 +83,14 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
+    from rollax.studies import launchers
+
+    launch, needs = given.launch, {name: _value(value) for name, value in single(resources).items()}
+    launchers.check(launch.launcher, launch.workers, launch.hours, needs)
     folder = _folder(names, rest, given, shared)
     if is_worker:
-        from rollax.studies.launchers import worker
-
-        return 0 if worker(str(folder), given.launch.hours) is None else 143
-    return _run(folder, given.launch, {name: _value(value) for name, value in single(resources).items()})
+        return 0 if launchers.worker(str(folder), launch.hours) is None else 143
+    return _run(folder, launch, needs)
 
 
 def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Path:

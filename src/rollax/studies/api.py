@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rollax.host.progress import Display, display
 from rollax.studies import results
-from rollax.studies.launchers import Launcher, launch
+from rollax.studies.launchers import Launcher, check, launch
 from rollax.studies.results import Row
 from rollax.studies.study import Study, create, of_dictionary
 from rollax.typed import typed
@@ -62,6 +62,7 @@ def sweep(
 
     Raises UsageError when something does not fit, before anything is trained, and for a package that is missing.
     """
+    check(typed("launcher", launcher, Launcher), workers, hours, resources)
     if environment is None:
         where = Study(Path(algorithm)).folder
     else:
@@ -70,6 +71,6 @@ def sweep(
         given = {name: dict(value) for name, value in (what | more).items() if value is not None}
         spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
         where = create(spec, None if folder is None else Path(folder))
-    launch(where, typed("launcher", launcher, Launcher), workers, show or display(quiet), hours, resources)
+    launch(where, launcher, workers, show or display(quiet), hours, resources)
     study = Study(where)
     return Swept(where, results.rows(study), results.importance(study))

@@ -5,6 +5,7 @@ its batch to the others; what nobody finishes goes on with `rollax sweep FOLDER`
 """
 
 import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from rollax.errors import UsageError
 from rollax.host.progress import Display, Lines
 from rollax.host.signals import stop_on_signals
+from rollax.studies import optuna_study as drawing
 from rollax.studies import results
 from rollax.studies.study import Study
 from rollax.studies.worker import work
@@ -40,26 +42,36 @@ def launch(
     `resources`: of a job of Slurm as submitit names them (`slurm_partition`, `timeout_min`, ...), of a worker of Ray as Ray
     does (`num_cpus`, `num_gpus`). Raises UsageError where the launcher is not there, and for numbers that cannot be.
     """
+    check(launcher, workers, hours, resources)
+    with drawing.answering(folder):
+        if launcher == "slurm":
+            return _slurm(folder, workers, show, hours, dict(resources or {}))
+        if launcher == "ray":
+            return _ray(folder, workers, show, hours, dict(resources or {}))
+        return work(folder, show, hours) if workers == 1 else _processes(folder, workers, show, hours)
+
+
+def check(launcher: Launcher, workers: int, hours: float | None, resources: Mapping[str, Any] | None) -> None:
+    """Before a study's folder is made. Raises UsageError where a package is missing, and for numbers that cannot be."""
     if workers < 1:
         raise UsageError(f"workers ({workers}) must be at least 1")
     if hours is not None and not hours > 0:
         raise UsageError(f"hours ({hours}) must be more than 0")
-    if launcher == "slurm":
-        return _slurm(folder, workers, show, hours, dict(resources or {}))
-    if launcher == "ray":
-        return _ray(folder, workers, show, hours, dict(resources or {}))
-    if resources:
+    if launcher == "local" and resources:
         raise UsageError(f"resources ({', '.join(resources)}) are for the launchers slurm and ray: leave them out")
-    return work(folder, show, hours) if workers == 1 else _processes(folder, workers, show, hours)
+    package = {"local": None, "slurm": "submitit", "ray": "ray"}[launcher]
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise UsageError(f'--launcher {launcher} needs {package}: pip install "rollax[{launcher}]"')
 
 
 def worker(folder: str, hours: float | None) -> int | None:
     """Works on a study as one of several, its output in lines."""
-    return work(Path(folder), Lines(seconds=30.0), hours)
+    with drawing.answering(Path(folder)):
+        return work(Path(folder), Lines(seconds=30.0), hours)
 
 
 def _processes(folder: Path, number: int, show: Display, hours: float | None) -> int | None:
-    """Several processes of this machine, their output in files of the study's folder."""
+    """Several processes of this machine, which share its GPUs, their output in files of the study's folder."""
     (folder / "workers").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "rollax", "sweep", str(folder), "--worker"]
     command += [word for module in Study(folder).spec.imports for word in ("--import", module)]
@@ -67,7 +79,10 @@ def _processes(folder: Path, number: int, show: Display, hours: float | None) ->
     with contextlib.ExitStack() as files, stop_on_signals() as request:
         logs = [files.enter_context((folder / "workers" / f"{index}.log").open("ab")) for index in range(number)]
         # Of their own session: a signal of the terminal reaches this process alone, which passes it on once.
-        running = [subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True) for log in logs]
+        running = [
+            subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | share)
+            for log, share in zip(logs, shares(_gpus(), number), strict=True)
+        ]
         files.callback(_end, running)
         _follow(folder, show, lambda: request.number is not None or all(each.poll() is not None for each in running))
         _end(running)
@@ -75,6 +90,27 @@ def _processes(folder: Path, number: int, show: Display, hours: float | None) ->
         for index in failed:
             show.message(f"warning: worker {index} ended with {running[index].returncode}: see {folder}/workers/{index}.log")
         return request.number
+
+
+def shares(gpus: list[str], number: int) -> list[dict[str, str]]:
+    """The environment of each of so many processes, so that they divide these GPUs, or their memory where there are fewer."""
+    if not gpus:
+        return [{}] * number
+    parts = [gpus[index::number] or [gpus[index % len(gpus)]] for index in range(number)]
+    on_one = -(-number // len(gpus))
+    fraction = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.75 / on_one:.3f}"} if on_one > 1 else {}  # JAX takes .75 of it else
+    return [fraction | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in parts]
+
+
+def _gpus() -> list[str]:
+    """The GPUs of NVIDIA that this process may use, without asking JAX, which would take their memory."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
 
 
 def _end(running: list[Any]) -> None:
@@ -100,10 +136,8 @@ def _follow(folder: Path, show: Display, is_over: Any) -> None:
 
 def _slurm(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
     """An array of jobs by submitit, which this process follows. A signal to it cancels them; killed, it leaves them running."""
-    try:
-        import submitit
-    except ImportError as error:
-        raise UsageError('--launcher slurm needs submitit: pip install "rollax[slurm]"') from error
+    import submitit
+
     cluster = resources.pop("cluster", "slurm")  # submitit's "local" runs the same in processes, to try it out
     try:
         executor = submitit.AutoExecutor(folder=str(folder / "slurm"), cluster=cluster)
@@ -122,10 +156,8 @@ def _slurm(folder: Path, number: int, show: Display, hours: float | None, resour
 
 def _ray(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one of this machine alone. Ray begins one anew whose worker dies."""
-    try:
-        import ray
-    except ImportError as error:
-        raise UsageError('--launcher ray needs Ray: pip install "rollax[ray]"') from error
+    import ray
+
     with contextlib.ExitStack() as cluster, stop_on_signals() as request:
         if not ray.is_initialized():
             _begin_ray(ray)

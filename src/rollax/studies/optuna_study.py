@@ -2,8 +2,10 @@
 
 import contextlib
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from rollax.errors import UsageError
@@ -44,7 +46,29 @@ def opened(storage: str, name: str, pruner: str, mode: str) -> Any:
                 load_if_exists=True,
             )
         except Exception as error:  # a database may fail in ways of its own
-            raise UsageError(f"the storage {storage} cannot be used ({type(error).__name__}: {error})") from error
+            raise UsageError(f"the storage {_shown(storage)} cannot be used ({type(error).__name__}: {error})") from error
+
+
+@contextlib.contextmanager
+def answering(folder: Path) -> Iterator[None]:
+    """Around work on a study. Raises UsageError where its storage, such as a database elsewhere, answers no more."""
+    with _optuna() as optuna:
+        try:
+            yield
+        except Exception as error:
+            of_database = type(error).__module__.partition(".")[0] == "sqlalchemy"
+            if not of_database and not isinstance(error, optuna.exceptions.OptunaError):
+                raise
+            cause = str(error.__cause__ or error).strip().splitlines()[0]
+            raise UsageError(
+                f"the study's storage answers no more ({cause}): what is trained is kept; when it does again, go on with: "
+                f"rollax sweep {folder}"
+            ) from error
+
+
+def _shown(storage: str) -> str:
+    """Without the password of a database."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", storage)
 
 
 def check_method(method: str) -> None:

@@ -256,7 +256,13 @@ def create(spec: StudySpec, folder: Path | None) -> Path:
         write_atomically(folder / STUDY, text.encode())
     except OSError as error:
         raise UsageError(f"the study's folder {folder} cannot be written ({error}): choose another --study-dir") from error
-    study = Study(folder)
+    try:
+        study = Study(folder)
+    except UsageError:  # a storage that cannot be used: its folder would be in the way of the next try
+        (folder / STUDY).unlink()
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
     if spec.method == "grid":
         drawing.enqueue(study.drawn, study.space.grid()[: spec.num_trials])
     return folder
