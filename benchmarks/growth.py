@@ -1,4 +1,4 @@
-"""How speed changes as work grows: `python benchmarks/growth.py [AXIS ...] [--out PICTURE]`.
+"""How speed changes as work grows: `python benchmarks/growth.py [AXIS ...] [--points FILE] [--out PICTURE]`.
 
 Each point is a `rollax bench` in a process of its own. Its prediction is what the program would reach with its matrix products
 at the rate of a large product, or its bytes at that of a copy, whichever takes longer, both measured beside it. What fits into
@@ -6,6 +6,7 @@ caches can be faster.
 """
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -79,18 +80,25 @@ class Point(NamedTuple):
 def main() -> None:
     arguments = parsed()
     print(f"{processor()}, {arguments.rounds} rounds each")
-    found = {}
+    found = read(arguments.points)
     for name in arguments.axes or AXES:
-        axis = AXES[name]
+        axis, points = AXES[name], found.setdefault(name, {})
         print(f"\n| {axis.title} | steps/s | least, greatest | predicted | reached | products | memory, MB |")
         print("|---|---|---|---|---|---|---|")
-        found[name] = []
         for value in axis.values:
-            point = measure(axis, value, arguments.rounds)
-            found[name].append(point)
-            print(row(point), flush=True)
+            if value not in points:
+                points[value] = measure(axis, value, arguments.rounds)
+                if arguments.points:
+                    arguments.points.write_text(json.dumps({name: [*each.values()] for name, each in found.items()}))
+            print(row(points[value]), flush=True)
     if arguments.out:
-        draw(found, arguments.out)
+        draw({name: [*found[name].values()] for name in arguments.axes or AXES}, arguments.out)
+
+
+def read(path: Path | None) -> dict[str, dict[int, Point]]:
+    """What a file has, by axis and value."""
+    kept = json.loads(path.read_text()) if path and path.exists() else {}
+    return {name: {point[0]: Point(*point) for point in points} for name, points in kept.items()}
 
 
 def row(point: Point) -> str:
@@ -103,6 +111,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("axes", nargs="*", help=f"of {', '.join(AXES)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of about a second at each point")
+    parser.add_argument("--points", type=Path, help="a file of what was measured, to go on with after a stop")
     parser.add_argument("--out", type=Path, help="a picture of the curves")
     arguments = parser.parse_args()
     check_names(parser, "axis", arguments.axes, AXES)
