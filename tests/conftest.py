@@ -8,6 +8,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("ROLLAX_COMPILATION_CACHE", "off")  # nothing of a test goes to the user's folder
+# Most programs here run for milliseconds, so that optimizing them would cost more than it saves; `laws.programs` and
+# `host.runs` have some compiled as a run is. Processes that tests start do as this one.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Without the emitters of fusions a program compiles in a third of the time and holds half of the memory maps. From jaxlib 0.11
 # on there is no such flag, and a process ends at one that it does not know.
 if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")) and "XLA_FLAGS" not in os.environ:

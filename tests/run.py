@@ -1,7 +1,7 @@
 """Runs the tests in processes that end: `python tests/run.py [PYTEST ARGUMENTS]`, also `... tests/laws`, `-m slow`, `-k name`.
 
 A process that compiles hundreds of programs ends in a crash: Linux grants it 65,530 memory maps, and a program holds hundreds.
-So files are put together in groups of about a minute, and each group has a process of its own, two to four of them at a time.
+So files are put together in groups of a few minutes, and each group has a process of its own, two to four of them at a time.
 One that crashes or does not end is killed and counts as failed. To debug one file, `python -m pytest FILE` is enough.
 
 `--record` writes how long each file took to seconds.json, from which groups are made; a file that it lacks counts as UNKNOWN.
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "tests" / "seconds.json"
-TOGETHER, UNKNOWN = 60, 30  # seconds: of a group, and of a file whose time is not known
+TOGETHER, UNKNOWN = 150, 30  # seconds: of a group, and of a file whose time is not known
 LIMIT, LIMIT_SLOW = 30 * 60, 5 * 60 * 60  # seconds that a process may take, without `-m` and with it
 AT_A_TIME = max(1, min(4, os.cpu_count() or 1))
 
@@ -69,7 +69,7 @@ def files(paths: list[str]) -> Iterator[str]:
 
 
 def groups(paths: list[str], known: dict[str, float]) -> list[list[str]]:
-    """Files of one folder, of up to a minute in all, those that take longest first."""
+    """Files of one folder, of up to `TOGETHER` seconds in all, those that take longest first."""
     cost = {file: known.get(file.split("::")[0], UNKNOWN) for file in files(paths)}
     made: list[list[str]] = []
     for file in sorted(cost, key=lambda file: (Path(file).parent, -cost[file])):

@@ -40,7 +40,7 @@ def printed(output: str) -> list[str]:
     return list(dict.fromkeys(re.split(r"\s{3,}", line)[0] for line in lines if re.match(r"rollax [a-z]+ ", line)))
 
 
-@pytest.mark.parametrize("day", ["engineer", pytest.param("contributor", marks=pytest.mark.slow), "sb3"])
+@pytest.mark.parametrize("day", ["engineer", *(pytest.param(day, marks=pytest.mark.slow) for day in ("contributor", "sb3"))])
 def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
     commands = printed(lived(day, tmp_path))
     assert {line.split()[1] for line in commands} >= {"eval", "plot", "render", "export", "resume"}
@@ -49,7 +49,8 @@ def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
     assert [name for name in LEAVES[day] if not (tmp_path / name).exists()] == []
 
 
-@pytest.mark.parametrize("day", ["jaxmarl", pytest.param("xland", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("day", ["jaxmarl", "xland"])
 def test_day(day: str, tmp_path: Path) -> None:
     lived(day, tmp_path)
     assert [name for name in LEAVES[day] if not (tmp_path / name).exists()] == []

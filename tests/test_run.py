@@ -93,7 +93,7 @@ def test_which_words_are_files() -> None:
 
 
 def test_groups() -> None:
-    """Every file once, a minute together at most, none beside files of another folder, and the heaviest first."""
+    """Every file once, so many seconds together at most, none beside files of another folder, and the heaviest first."""
     every = sorted(run.files(["tests"]))
     known = {file: float(5 + 17 * number % 90) for number, file in enumerate(every[1:])}
     made, cost = run.groups(["tests"], known), lambda group: sum(known.get(file, run.UNKNOWN) for file in group)

@@ -31,7 +31,6 @@ EXCEPTIONS: dict[str, dict[str, int]] = {
         "tests/environments/test_rulesets.py": 734,
         "tests/host/test_checkpoint.py": 447,
         "tests/host/test_stopping.py": 450,
-        "tests/networks/test_layers.py": 401,
     },
     "function": {},
     "nesting": {},

@@ -49,7 +49,8 @@ def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
     ended = np.asarray(experience.terminated | experience.truncated)
     assert np.array_equal(experience.reset[1:], ended[:-1]), "an observation begins an episode after an end, and only then"
     going_on = ~ended[:-1]
-    assert np.array_equal(experience.obs[1:][going_on], experience.next_obs[:-1][going_on])
+    # To the last bit but one: a program may compute what it uses twice in two ways.
+    np.testing.assert_allclose(experience.obs[1:][going_on], experience.next_obs[:-1][going_on], rtol=1e-6, atol=1e-7)
     assert not np.any(np.all(experience.obs[1:][ended[:-1]] == experience.next_obs[:-1][ended[:-1]], axis=-1))
     assert np.array_equal(first.obs, experience.obs[0]), "a rollout begins where the last one ended"
     for stored, before in zip(jax.tree.leaves(memories(experience)), jax.tree.leaves(first.carry), strict=True):

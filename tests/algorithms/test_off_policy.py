@@ -12,7 +12,7 @@ import pytest
 
 import rollax
 from algorithms.reference import batch_of
-from host.fixtures import compile_once, quick_compilation  # noqa: F401
+from host.fixtures import compile_once, keys_used_again  # noqa: F401
 from host.runs import Script, check_same, whole_state
 from laws.programs import assert_close, begun, compilation, fresh
 from laws.table import BY_NAME

@@ -88,7 +88,11 @@ def test_where_it_is_cut_changes_no_bit(name: str) -> None:
     assert np.all(np.diff(metrics.values["fitness_best"]) >= 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Of each kind of emitter one.
+MEMBERS = ("map_elites", "cma_mae", "pga_me", "me_es", "mome")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in MEMBERS else pytest.mark.slow) for n in NAMES])
 def test_a_member_is_the_run_alone(name: str) -> None:
     """Two seeds at once are each of them by itself, to rounding; after one update, before rounding decides who wins a cell."""
     many = population(algorithm(name))

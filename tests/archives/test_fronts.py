@@ -91,7 +91,7 @@ ARCHIVE = fronts(grid_cells(SHAPE, LOW, HIGH), FRONT, (0.0, 0.0))
 ADD = jax.jit(ARCHIVE.add)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(BATCHES)
 def test_it_is_a_brute_force_archive(batches: list[Any]) -> None:
     state, slots = ARCHIVE.init(jax.random.key(0), EXAMPLE), {}

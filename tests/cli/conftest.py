@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from host.fixtures import compile_once, quick_compilation
+from host.fixtures import compile_once, keys_used_again
 from host.runs import FRAMES, SMALL_WORDS
 from rollax.cli.main import main
 
-__all__ = ["compile_once", "quick_compilation"]
+__all__ = ["compile_once", "keys_used_again"]
 
 
 class Outcome(NamedTuple):

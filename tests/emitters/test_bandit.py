@@ -91,10 +91,12 @@ def test_a_window_forgets() -> None:
     def turned(window: int) -> int:
         made = bandit(emitters, 2, window, 0.01)
         state = made.init(jax.random.key(0), jnp.zeros(20))
+        ask = jax.jit(lambda state, key: made.ask(state, None, key, 20))
+        tell = jax.jit(lambda state, solutions, good, key: made.tell(state, None, told(solutions, good), key))
         for i in range(80):
-            state, solutions = made.ask(state, None, jax.random.key(i), 20)
+            state, solutions = ask(state, jax.random.key(i))
             good = jnp.where(solutions == 1.0, i < 40, jnp.arange(20) % 3 == 0)
-            state = made.tell(state, None, told(solutions, good), jax.random.key(i))
+            state = tell(state, solutions, good, jax.random.key(i))
             if i >= 40 and np.all(state.active == 1):
                 return i - 40
         return 80

@@ -1,16 +1,10 @@
-"""These programs run once, so that optimizing them would cost more than it saves."""
+"""What other suites may, and our own programs may not."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from configuration import configured
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _quick_compilation() -> Iterator[None]:
-    with configured(jax_disable_most_optimizations=True):
-        yield
 
 
 @pytest.fixture(scope="module")

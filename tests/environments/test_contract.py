@@ -13,12 +13,19 @@ from rollax.checks.environment import check_environment
 from rollax.environments import arguments, list_environments, make
 from rollax.environments.suites.table import SUITES
 
-# Ten seconds each, nearly all of it compilation. Of the many ids of other suites some that differ in kind.
-SLOW = ("gymnax/Asterix-MinAtar", "gymnax/Freeway-MinAtar", "gymnax/Seaquest-MinAtar")
+# Seconds each, nearly all of it compilation. Of the many ids of a suite some that differ in kind.
 CHOSEN = (
+    "gymnax/Acrobot-v1",
+    "gymnax/Breakout-MinAtar",
+    "gymnax/CartPole-v1",
+    "gymnax/Catch-bsuite",
+    "gymnax/MemoryChain-bsuite",
+    "gymnax/MetaMaze-misc",
+    "gymnax/MountainCarContinuous-v0",
+    "gymnax/Pendulum-v1",
+    "gymnax/SpaceInvaders-MinAtar",
     "xminigrid/MiniGrid-DoorKey-5x5",
     "xminigrid/MiniGrid-MemoryS8",
-    "xminigrid/XLand-MiniGrid-R2-9x9",
     "rl2/XLand-MiniGrid-R1-9x9",
     "jaxmarl/MPE_simple_spread_v3",
     "jaxmarl/MPE_simple_speaker_listener_v4",
@@ -31,7 +38,7 @@ CHOSEN = (
     "pgx/connect_four",
     "pgx/leduc_holdem",
 )
-OTHERS = ("xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "navix/", "pgx/", "playground/")
+OTHERS = ("gymnax/", "xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "navix/", "pgx/", "playground/")
 # Games that are longer than 30 random steps and have no time limit to shorten.
 STEPS = {
     "jumanji/Game2048-v1": 300,
@@ -55,7 +62,7 @@ BRAX = tuple(f"jaxmarl/{name}" for name in ("ant_4x2", "halfcheetah_6x1", "hoppe
 
 
 def is_slow(id: str) -> bool:
-    return id in SLOW or (id.startswith(OTHERS) and id not in CHOSEN)
+    return id.startswith(OTHERS) and id not in CHOSEN
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 import pytest
 
-from laws.programs import compilation
 from laws.table import BY_NAME
 from rollax import Metrics, environments
 
@@ -34,12 +33,11 @@ def measured() -> dict[str, list[float]]:
     """The metrics of five updates of PPO on probe/action-observation, seed 0."""
     row = BY_NAME["ppo"]
     algorithm = row.make(environments.make("probe/action-observation"))
-    with compilation(optimized=False):
-        state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
-        step, rows = jax.jit(algorithm.step), []
-        for _ in range(UPDATES):
-            state, metrics = step(state)
-            rows.append({name: float(value) for name, value in named(metrics).items()})
+    state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
+    step, rows = jax.jit(algorithm.step), []
+    for _ in range(UPDATES):
+        state, metrics = step(state)
+        rows.append({name: float(value) for name, value in named(metrics).items()})
     return {name: [row[name] for row in rows] for name in sorted(rows[0])}
 
 

@@ -1,5 +1,5 @@
 """The fixtures of tests that train, also for pytest to find them here."""
 
-from host.fixtures import compile_once, quick_compilation, train, undisturbed
+from host.fixtures import compile_once, keys_used_again, train, undisturbed
 
-__all__ = ["compile_once", "quick_compilation", "train", "undisturbed"]
+__all__ = ["compile_once", "keys_used_again", "train", "undisturbed"]

@@ -1,4 +1,4 @@
-"""Quick compilation, and each program compiled once for all tests that run it in this process."""
+"""Each program is compiled once for all tests that run it in this process."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ import jax
 import pytest
 
 import rollax
-from configuration import configured
 from host.runs import NETWORK, SMALL, Script, options
 from rollax.host import program as programs
 from rollax.host.settings import Spec
@@ -18,14 +17,14 @@ _compiled: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True, scope="package")
-def quick_compilation() -> Iterator[None]:
+def keys_used_again() -> Iterator[None]:
     """What is saved is used again here, which the check against reuse of keys forbids."""
-    with configured(jax_disable_most_optimizations=True), jax.debug_key_reuse(False):
+    with jax.debug_key_reuse(False):
         yield
 
 
 @pytest.fixture(autouse=True, scope="package")
-def compile_once(quick_compilation: None) -> Iterator[None]:
+def compile_once(keys_used_again: None) -> Iterator[None]:
     """A program depends on the specification alone, so runs of the same one may share it; real processes share nothing."""
     compile_program = programs.compile_program
 

@@ -161,7 +161,7 @@ def check_same(run: Path, other: Path, **objects: Any) -> None:
 class Command:
     """A real `rollax` process whose output lines can be waited for.
 
-    `cache`: a folder of compiled programs to share; `quick`: compiled as, and shared with, this process.
+    `cache`: a folder of compiled programs to share; `quick`: compiled as, and shared with, this process; else as a run is.
     """
 
     def __init__(
@@ -170,9 +170,8 @@ class Command:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
         source = str(Path(__file__).parents[2] / "src")
         environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-        if quick:
-            environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-        else:
+        if not quick:
+            environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
             environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         if cache is not None:
             environment |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

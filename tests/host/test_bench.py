@@ -65,7 +65,7 @@ def bench(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("more", [[], ["--seeds", "2"]])
+@pytest.mark.parametrize("more", [pytest.param([], marks=pytest.mark.slow), ["--seeds", "2"]])
 def test_bench_of_ppo(more: list[str]) -> None:
     done = bench("ppo", "gymnax/CartPole-v1", *SMALL, *more, "--json")
     assert done.returncode == 0, done.stderr

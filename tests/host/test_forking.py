@@ -26,7 +26,7 @@ def parameters(run: Path, member: int | None = None) -> list[np.ndarray]:
     return jax.tree.leaves(jax.device_get(rollax.load(run, member=member).state.train.network))
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_they_learn_as_if_the_others_had_gone_on(tmp_path: Path, seeds: int) -> None:
     given = {"sweep": SWEEP, "seeds": seeds, "options": {"sweep_paired": True}}
     whole = train(tmp_path / "whole", **given)

@@ -45,9 +45,9 @@ def start(folder: Path, cache: Path) -> list[str]:
 
 
 def test_a_second_start_compiles_nothing_before_its_first_evaluation(tmp_path: Path) -> None:
-    """Few programs, all of them read, and not that of updates: only that of the first state and that of the evaluation."""
+    """Few programs, all of them read: that of the first state and that of the evaluation, and meanwhile that of updates."""
     number, missed, *_ = start(tmp_path / "first", tmp_path / "cache")
     assert int(missed) >= 2
     number, missed, *large = start(tmp_path / "second", tmp_path / "cache")
     assert int(number) <= MOST_PROGRAMS and int(missed) == 0
-    assert large == ["jit(begin)", "jit(evaluate)"]
+    assert set(large) - {"jit(run)"} == {"jit(begin)", "jit(evaluate)"}

@@ -108,7 +108,7 @@ def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
     words = over(REAL, "--total-steps", 100 * TOTAL, "--run-dir", tmp_path / "run")
     words = [sys.executable, "-c", OWN_TERMINAL, *map(str, words)]
     source = str(Path(rollax.__file__).parents[1])
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": source}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": source}
     ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
     process = subprocess.Popen(words, **ends, env=environment, start_new_session=True)
     os.close(terminal)
@@ -153,19 +153,19 @@ def _at(event: str, count: int, number: int) -> Callable[[str, str], None]:
     return react
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    ("event", "count"),
+    ("event", "count", "number"),
     [
-        ("compiling", 1),
-        ("evaluating", 1),  # before training
-        ("evaluating", 3),
-        ("evaluating", 5),  # the last: nothing is left to do
-        ("progress", 1),
-        ("progress", 3),  # between an update and its evaluation
-        ("last progress", 1),
-        ("saving", 1),
-        ("saving", 4),
+        ("compiling", 1, signal.SIGINT),
+        ("compiling", 1, signal.SIGTERM),
+        ("evaluating", 1, signal.SIGINT),  # before training
+        ("evaluating", 3, signal.SIGTERM),
+        ("evaluating", 5, signal.SIGHUP),  # the last: nothing is left to do
+        ("progress", 1, signal.SIGINT),
+        ("progress", 3, signal.SIGHUP),  # between an update and its evaluation
+        ("last progress", 1, signal.SIGTERM),
+        ("saving", 1, signal.SIGTERM),
+        ("saving", 4, signal.SIGINT),
     ],
 )
 def test_a_signal_in_any_phase(

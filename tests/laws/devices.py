@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from laws.programs import compilation, fresh, plain
+from laws.programs import fresh, plain
 from laws.table import BY_NAME
 from rollax.scale.sharding import environment_shardings, mesh
 
@@ -63,5 +63,4 @@ def compare(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with compilation(optimized=False):
-        print(json.dumps({name: compare(name) for name in sys.argv[1:]}))
+    print(json.dumps({name: compare(name) for name in sys.argv[1:]}))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from laws.programs import compilation, fresh, plain
+from laws.programs import fresh, plain
 from rollax import make, tree
 from rollax.algorithms import ALGORITHMS
 from rollax.host.segments import segment
@@ -72,5 +72,4 @@ def compare(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with compilation(optimized=False):
-        print(json.dumps({name: compare(name) for name in sys.argv[1:]}))
+    print(json.dumps({name: compare(name) for name in sys.argv[1:]}))

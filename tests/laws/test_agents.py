@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laws.programs import assert_close, assert_equal, begun, compilation, differs, fresh, plain, programs
+from laws.programs import assert_close, assert_equal, begun, differs, fresh, plain, programs
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.acting import agents
@@ -56,20 +56,16 @@ def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
 
 @pytest.mark.parametrize("name", ["ppo-gru", "impala"])
 def test_one_agent_is_no_agents(name: str) -> None:
-    """Training with an axis of one agent is training without it, whoever shares with whom: the same program.
-
-    Bit for bit as a run compiles it; the quick compilation of tests may round what it fuses in another way.
-    """
+    """Training with an axis of one agent is training without it, whoever shares with whom: the same program, to rounding."""
     row = BY_NAME[name]
     states = []
     for environment, sharing in ((Walk(), "all"), (Walk(agents=1), "all"), (Walk(agents=1), "none")):
         algorithm = row.make(environment)
         config = dataclasses.replace(row.config, sharing=sharing)
-        with compilation(optimized=False):
-            state = jax.jit(lambda key, a=algorithm, c=config: a.init(key, c))(jax.random.key(0))
-            step = jax.jit(algorithm.step)
-            for _ in range(2):
-                state, metrics = step(fresh(state))
+        state = jax.jit(lambda key, a=algorithm, c=config: a.init(key, c))(jax.random.key(0))
+        step = jax.jit(algorithm.step)
+        for _ in range(2):
+            state, metrics = step(fresh(state))
         states.append((state.train.network, state.train.optimizer, metrics))
     for state in states[1:]:
         assert_close(states[0], state, 1e-6)
@@ -212,9 +208,8 @@ def test_a_group_learns_as_if_alone() -> None:
     moved = walker._replace(network=jax.tree.map(lambda x: x + 0.1, walker.network))
     other = state._replace(train={**state.train, "walker": moved})
     row = BY_NAME["ppo-types"]
-    with compilation(optimized=False):
-        one, _ = programs("ppo-types").step(state)
-        two, _ = programs("ppo-types").step(other)
+    one, _ = programs("ppo-types").step(state)
+    two, _ = programs("ppo-types").step(other)
     runner = lambda after: plain(after.train["runner"].network)  # noqa: E731
     assert row.environment.agent_types[1] == "runner"
     assert_equal(runner(one), runner(two))
@@ -229,8 +224,7 @@ def test_one_step_of_one_environment_is_enough(name: str) -> None:
     config = dataclasses.replace(row.config, **sizes, entropy_coefficient=0.0)
     algorithm = row.make(row.environment)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
-    with compilation(optimized=False):
-        after, metrics = jax.jit(algorithm.step)(fresh(state))
+    after, metrics = jax.jit(algorithm.step)(fresh(state))
     assert all(map(bool, metrics.finite))
     assert np.isfinite(float(metrics.values["loss"]))
     for group in agents.team(row.environment, config.sharing).groups:

@@ -16,14 +16,6 @@ SMALL = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, num_epochs=1)
 MEMORY = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, num_epochs=1, sequence_length=8)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_compilation():
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 class Linen(linen.Module):
     outputs: int
 

@@ -17,14 +17,6 @@ from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
 LENGTH, BATCH, INPUTS, SIZE = 7, 3, 4, 5
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _quick_compilation() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def inputs() -> np.ndarray:
     return normal((LENGTH, BATCH, INPUTS))
 

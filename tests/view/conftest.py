@@ -9,9 +9,9 @@ SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
 
 
 @pytest.fixture(autouse=True, scope="package")
-def _quick_compilation():
-    """Pictures need no fast programs; that no key is used twice is tested where keys matter."""
-    with configured(jax_disable_most_optimizations=True, jax_debug_key_reuse=False):
+def _keys_used_again():
+    """That no key is used twice is tested where keys matter."""
+    with configured(jax_debug_key_reuse=False):
         yield
 
 
@@ -24,19 +24,19 @@ def train(folder, environment="gymnax/CartPole-v1", seeds=1, config=None, networ
 
 
 @pytest.fixture(scope="package")
-def run(_quick_compilation, tmp_path_factory):
+def run(_keys_used_again, tmp_path_factory):
     """A single run on CartPole."""
     return train(tmp_path_factory.mktemp("runs") / "single")
 
 
 @pytest.fixture(scope="package")
-def sweep(_quick_compilation, tmp_path_factory):
+def sweep(_keys_used_again, tmp_path_factory):
     """Two learning rates with two seeds each."""
     return train(tmp_path_factory.mktemp("runs") / "sweep", seeds=2, sweep={"learning_rate": [1e-4, 1e-3]})
 
 
 @pytest.fixture(scope="package")
-def trials(_quick_compilation, tmp_path_factory):
+def trials(_keys_used_again, tmp_path_factory):
     """Trials of three short episodes in a grid."""
     folder = tmp_path_factory.mktemp("runs") / "trials"
     arguments = {"max_steps": 8, "episodes": 3, "num_rulesets": 20}
