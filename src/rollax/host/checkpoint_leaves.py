@@ -47,7 +47,7 @@ def place(arrays: list[np.ndarray | Parts | None], records: list[LeafRecord], li
     return jax.tree.unflatten(jax.tree.structure(like), placed)
 
 
-def _copied(array: Any, index: tuple[slice, ...]) -> np.ndarray:
+def _copied(array: Any, index: Any) -> np.ndarray:
     """What a device of this process needs, and no more."""
     return np.array(array[index])
 
