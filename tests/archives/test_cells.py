@@ -1,6 +1,7 @@
 """Archives of cells: what a brute-force archive in Python says, for any batches; and what follows from one another."""
 
 import math
+import re
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archives.brute import Brute, Member
+from laws.programs import compilation
 from rollax.archives.cells import Threshold
 from rollax.archives.core import Scored
 from rollax.archives.grid import grid
@@ -50,6 +52,22 @@ def compiled(threshold: tuple[float, float] | None) -> tuple[Any, Any]:
 
 
 _COMPILED: dict[Any, Any] = {}
+
+
+def test_additions_in_a_loop_copy_no_column() -> None:
+    """What an addition costs does not grow with the cells: read from the program that XLA compiles of many additions."""
+    cells = 97 * 101  # of which no other array has as many
+    archive = grid((97, 101), LOW, HIGH)
+    batch = scored(members_of([(1.0, 0.1, 0.1)], 1))
+
+    def many(state: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda _, state: archive.add(state, batch)[0], state)
+
+    with compilation(optimized=True):
+        state = jax.eval_shape(archive.init, jax.random.key(0), EXAMPLE)
+        text = jax.jit(many, donate_argnums=0).lower(state).compile().as_text()
+    assert f"[{cells}]" in text
+    assert re.findall(rf"\[{cells}[\],]\S* copy\(.*", text) == []
 
 
 def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:

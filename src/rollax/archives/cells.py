@@ -150,17 +150,31 @@ def evaluate_batch(
 
 def first_of_each(state: CellsState, cell: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
     """The index of the first solution where `mask` in each solution's cell, int32 [B], UNCLAIMED where there is none."""
+    return least_of_each(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
+
+
+def least_of_each(state: CellsState, cell: jax.Array, claim: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
+    """The least claim, int32, of those where `mask` in each solution's cell, `[B]`, UNCLAIMED where there is none."""
     at = jnp.where(mask, cell, state.claims.shape[0])
-    claims = state.claims.at[at].min(jnp.arange(cell.shape[0], dtype=jnp.int32), mode="drop")
-    # All are given back, so that no addition pays for the cells that it does not touch.
-    return claims[cell], state._replace(claims=claims.at[at].set(UNCLAIMED, mode="drop"))
+    claims = state.claims.at[at].min(claim, mode="drop")
+    least = claims[cell]
+    # All are given back, so that no addition pays for the cells that it does not touch; by a value that waits until they are
+    # read, as XLA would copy all claims for a write that might come first.
+    free = jnp.where(least == UNCLAIMED, least, UNCLAIMED)
+    return least, state._replace(claims=claims.at[at].set(free, mode="drop"))
+
+
+def descending(fitness: jax.Array) -> jax.Array:
+    """Whole numbers, int32, that fall as fitness rises, and are equal where it is."""
+    bits = jax.lax.bitcast_convert_type(jnp.where(fitness == 0, 0.0, fitness), jnp.int32)  # -0 is 0
+    return ~jnp.where(bits < 0, bits ^ UNCLAIMED, bits)
 
 
 def winners(state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array) -> tuple[jax.Array, CellsState]:
     """Which solution wins each cell, bool [B]: of those that compete, the highest fitness, of equals the lowest index."""
-    at = jnp.where(competes, cell, state.claims.shape[0])
-    highest = state.elites.fitness.at[at].max(fitness, mode="drop")
-    is_best = competes & (fitness == highest[cell])
+    claim = descending(fitness)
+    highest, state = least_of_each(state, cell, claim, competes)
+    is_best = competes & (claim == highest)
     first, state = first_of_each(state, cell, is_best)
     return is_best & (first == jnp.arange(cell.shape[0])), state
 
@@ -173,10 +187,12 @@ def write(state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array
     place = jnp.where(is_new, state.filled + jnp.cumsum(is_new) - 1, size)
     order = state.order.at[place].set(cell, mode="drop")
     filled = state.filled + jnp.sum(is_new, dtype=jnp.int32)
-    # A cell never gets worse, so the best is the best before or one of the winners.
+    # A cell never gets worse, so the best is the best before or one of the winners. Fitness is read after it is written: for a
+    # read of what was before, XLA would copy that of all cells.
     fitness = jnp.where(wins, batch.fitness, -jnp.inf)
     first = jnp.argmax(fitness)
-    best = jnp.where(fitness[first] > state.elites.fitness[state.best], cell[first], state.best)
+    is_better = (fitness[first] > elites.fitness[state.best]) | jnp.any(wins & (cell == state.best))
+    best = jnp.where(is_better, cell[first], state.best)
     return state._replace(elites=elites, order=order, filled=filled, best=best)
 
 
