@@ -92,7 +92,7 @@ def main() -> None:
                     arguments.points.write_text(json.dumps({name: [*each.values()] for name, each in found.items()}))
             print(row(points[value]), flush=True)
     if arguments.out:
-        draw({name: [*found[name].values()] for name in arguments.axes or AXES}, arguments.out)
+        draw({name: [found[name][value] for value in AXES[name].values] for name in arguments.axes or AXES}, arguments.out)
 
 
 def read(path: Path | None) -> dict[str, dict[int, Point]]:

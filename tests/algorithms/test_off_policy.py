@@ -12,9 +12,10 @@ import pytest
 
 import rollax
 from algorithms.reference import batch_of
+from configuration import configured
 from host.fixtures import compile_once, keys_used_again  # noqa: F401
 from host.runs import Script, check_same, whole_state
-from laws.programs import assert_close, begun, compilation, fresh
+from laws.programs import assert_close, begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax.acting.exploration import denormalize_action, next_noise, random_action
@@ -202,7 +203,7 @@ def test_the_replay_is_never_copied(is_prioritized: bool) -> None:
     algorithm = row.make(row.environment)
     config = dataclasses.replace(row.config, capacity=1_000_000, prioritized=is_prioritized, n_step=3)
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
-    with compilation(optimized=True):
+    with configured(jax_disable_most_optimizations=False):
         run = jax.jit(rollax.segment(algorithm, 4), donate_argnums=0).lower(state, jnp.int32(1)).compile()
     memory = run.memory_analysis()
     assert memory.argument_size_in_bytes > 30e6

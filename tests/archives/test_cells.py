@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archives.brute import Brute, Member
-from laws.programs import compilation
+from configuration import configured
 from rollax.archives.cells import Threshold
 from rollax.archives.core import Scored
 from rollax.archives.grid import grid
@@ -63,7 +63,7 @@ def test_additions_in_a_loop_copy_no_column() -> None:
     def many(state: Any) -> Any:
         return jax.lax.fori_loop(0, 3, lambda _, state: archive.add(state, batch)[0], state)
 
-    with compilation(optimized=True):
+    with configured(jax_disable_most_optimizations=False):
         state = jax.eval_shape(archive.init, jax.random.key(0), EXAMPLE)
         text = jax.jit(many, donate_argnums=0).lower(state).compile().as_text()
     assert f"[{cells}]" in text

@@ -1,7 +1,7 @@
 """The programs of each row of the table, compiled once for all laws, and what laws compare with."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from configuration import configured
 from laws.table import BY_NAME
 from rollax.host.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
-# Rows compiled as a run is, so that laws meet such a program as well.
+# A row compiled as a run is, so that laws meet such a program as well. At night all are (nightly.yml).
 OPTIMIZED = ("sac",)
 
 
@@ -22,15 +23,6 @@ class Programs(NamedTuple):
     init: Callable[[jax.Array], Any]  # key -> state
     step: Callable[[Any], Any]  # state -> (state, metrics)
     segment: Callable[[Any, int], Any]  # (state, n) -> (state, metrics [CAPACITY])
-
-
-@contextlib.contextmanager
-def compilation(optimized: bool) -> Iterator[None]:
-    """How hard the compiler tries; the tests' default is hardly (conftest.py)."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", not optimized)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @cache
@@ -43,7 +35,7 @@ def programs(name: str) -> Programs:
 
     def with_care(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *arguments: Any) -> Any:
-            with compilation(optimized=name in OPTIMIZED):
+            with configured(jax_disable_most_optimizations=False) if name in OPTIMIZED else contextlib.nullcontext():
                 return function(fresh(state), *arguments)
 
         return call

@@ -150,31 +150,31 @@ def evaluate_batch(
 
 def first_of_each(state: CellsState, cell: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
     """The index of the first solution where `mask` in each solution's cell, int32 [B], UNCLAIMED where there is none."""
-    return least_of_each(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
+    return min_of_each(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
 
 
-def least_of_each(state: CellsState, cell: jax.Array, claim: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
-    """The least claim, int32, of those where `mask` in each solution's cell, `[B]`, UNCLAIMED where there is none."""
+def min_of_each(state: CellsState, cell: jax.Array, value: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
+    """The minimum in each solution's cell of the values, int32 [B], where `mask`; UNCLAIMED where there is none."""
     at = jnp.where(mask, cell, state.claims.shape[0])
-    claims = state.claims.at[at].min(claim, mode="drop")
-    least = claims[cell]
-    # All are given back, so that no addition pays for the cells that it does not touch; by a value that waits until they are
-    # read, as XLA would copy all claims for a write that might come first.
-    free = jnp.where(least == UNCLAIMED, least, UNCLAIMED)
-    return least, state._replace(claims=claims.at[at].set(free, mode="drop"))
+    claims = state.claims.at[at].min(value, mode="drop")
+    minimum = claims[cell]
+    # Only the cells of the batch are reset, so that no addition pays for the others. The reset depends on what was read: if it
+    # could come first, XLA would copy all claims.
+    reset = jnp.where(minimum == UNCLAIMED, minimum, UNCLAIMED)
+    return minimum, state._replace(claims=claims.at[at].set(reset, mode="drop"))
 
 
 def descending(fitness: jax.Array) -> jax.Array:
-    """Whole numbers, int32, that fall as fitness rises, and are equal where it is."""
+    """int32 in the reverse order of float32 fitness, equal where it is: negative floats are ordered by their bits reversed."""
     bits = jax.lax.bitcast_convert_type(jnp.where(fitness == 0, 0.0, fitness), jnp.int32)  # -0 is 0
-    return ~jnp.where(bits < 0, bits ^ UNCLAIMED, bits)
+    return ~jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def winners(state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array) -> tuple[jax.Array, CellsState]:
     """Which solution wins each cell, bool [B]: of those that compete, the highest fitness, of equals the lowest index."""
-    claim = descending(fitness)
-    highest, state = least_of_each(state, cell, claim, competes)
-    is_best = competes & (claim == highest)
+    value = descending(fitness)
+    best, state = min_of_each(state, cell, value, competes)
+    is_best = competes & (value == best)
     first, state = first_of_each(state, cell, is_best)
     return is_best & (first == jnp.arange(cell.shape[0])), state
 

@@ -69,6 +69,8 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     if any(word in training.HELP for word in arguments) or not arguments:
         print(HELP.format(search=_options(Search), launch=_options(Launch)), end="")
         return 0
+    from rollax.studies import launchers
+
     is_worker = WORKER in arguments
     rest, resources = take([word for word in arguments if word != WORKER], "--resources.")
     own, rest = _split(rest, (Search, Launch))
@@ -83,8 +85,6 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
-    from rollax.studies import launchers
-
     launch, needs = given.launch, {name: _value(value) for name, value in single(resources).items()}
     launchers.check(launch.launcher, launch.workers, launch.hours, needs)
     folder = _folder(names, rest, given, shared)

@@ -328,7 +328,7 @@ class Checkpoints:
         path = self._path(summary.step)
         check_files(path, summary.files)
         names = [store_name(i, leaf) if 0 not in leaf.shape else None for i, leaf in enumerate(summary.leaves)]
-        large = {"/".join(Path(file).parts[1:2]) for file in summary.files if file.startswith("large/")}
+        large = {Path(file).parts[1] for file in summary.files if file.startswith("large/")}
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names if name is not None and name not in large}
         request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
         # The files are what was written, so an error from here on is no damage and no reason to take an older checkpoint.

@@ -55,7 +55,7 @@ class Parts:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         whole = tuple((0, size) for size in self.shape)
         array = self._open(whole, self._parts[whole]) if whole in self._parts else self[(slice(None),) * len(self.shape)]
-        return np.array(array, dtype, copy=copy) if dtype is not None or copy else array
+        return np.array(array, dtype) if dtype is not None or copy else array
 
     def _open(self, bounds: Bounds, path: Path) -> np.ndarray:
         return np.memmap(path, self.dtype, "r", shape=tuple(end - first for first, end in bounds))

@@ -26,6 +26,7 @@ from rollax.studies.worker import work
 Launcher = Literal["local", "slurm", "ray"]
 SECONDS = 2.0  # between looks at what others do
 PATIENCE = 60.0  # seconds that a worker has to save and end
+MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of a GPU, that JAX takes when it starts
 
 
 def launch(
@@ -40,9 +41,9 @@ def launch(
     it, if one did.
 
     `resources`: of a job of Slurm as submitit names them (`slurm_partition`, `timeout_min`, ...), of a worker of Ray as Ray
-    does (`num_cpus`, `num_gpus`). Raises UsageError where the launcher is not there, and for numbers that cannot be.
+    does (`num_cpus`, `num_gpus`). All of it was looked at by `check`. Raises UsageError where a cluster or the study's storage
+    does not answer.
     """
-    check(launcher, workers, hours, resources)
     with drawing.answering(folder):
         if launcher == "slurm":
             return _slurm(folder, workers, show, hours, dict(resources or {}))
@@ -98,7 +99,8 @@ def shares(gpus: list[str], number: int) -> list[dict[str, str]]:
         return [{}] * number
     parts = [gpus[index::number] or [gpus[index % len(gpus)]] for index in range(number)]
     on_one = -(-number // len(gpus))
-    fraction = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.75 / on_one:.3f}"} if on_one > 1 else {}  # JAX takes .75 of it else
+    is_shared = on_one > 1 and MEMORY_FRACTION not in os.environ
+    fraction = {MEMORY_FRACTION: f"{0.75 / on_one:.3f}"} if is_shared else {}  # without it each takes .75 of the memory
     return [fraction | {"CUDA_VISIBLE_DEVICES": ",".join(part)} for part in parts]
 
 
@@ -110,7 +112,7 @@ def _gpus() -> list[str]:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [str(index) for index, _ in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+    return [str(index) for index in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
 def _end(running: list[Any]) -> None:
