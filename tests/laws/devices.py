@@ -1,4 +1,4 @@
-"""Run by test_devices in a process of its own: each row on one device and four, and what the compiled step sends between them.
+"""Run by test_devices in a process of its own: rows on one, two and four devices, what the compiled step sends between them.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.devices ppo ppo-gru
 """
@@ -25,6 +25,7 @@ COLLECTIVES = (
     "ragged-all-to-all",
 )
 UPDATES = 2
+COUNTS = 2, 4
 
 
 def counted(state: Any, metrics: Any) -> Any:
@@ -33,8 +34,8 @@ def counted(state: Any, metrics: Any) -> Any:
     return plain((state._replace(actor=state.actor._replace(starts=starts)), metrics))
 
 
-def compare(name: str) -> dict[str, Any]:
-    """The largest difference after some updates, the kinds of collectives, and over how many devices the environments lie."""
+def compare(name: str) -> dict[int, dict[str, Any]]:
+    """By number of devices: the largest difference to one, the kinds of collectives, over how many the environments lie."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
@@ -42,23 +43,26 @@ def compare(name: str) -> dict[str, Any]:
     step = jax.jit(algorithm.step)
     for _ in range(UPDATES):
         alone, metrics = step(alone)
+    return {count: spread(algorithm, state, counted(alone, metrics), count) for count in COUNTS}
 
-    over = mesh(4, "environments")
+
+def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
+    over = mesh(count, "environments")
     shardings = environment_shardings(state, algorithm.by_environment(state), over)
-    spread = jax.device_put(fresh(state), shardings)
+    state = jax.device_put(fresh(state), shardings)
     with jax.set_mesh(over):
-        compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(spread).compile()
+        compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(state).compile()
         for _ in range(UPDATES):
-            spread, spread_metrics = compiled(spread)
-    pairs = zip(jax.tree.leaves(counted(alone, metrics)), jax.tree.leaves(counted(spread, spread_metrics)), strict=True)
+            state, metrics = compiled(state)
+    pairs = zip(jax.tree.leaves(alone), jax.tree.leaves(counted(state, metrics)), strict=True)
     text = compiled.as_text()
     return {
         "difference": max(
             float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b)))) for a, b in pairs if np.isfinite(b).all()
         ),
         "collectives": [kind for kind in COLLECTIVES if re.search(rf" {kind}(-start)?\(", text)],
-        "devices": len(spread.actor.obs.sharding.device_set),
-        "share": spread.actor.obs.addressable_shards[0].data.shape[0],
+        "devices": len(state.actor.obs.sharding.device_set),
+        "share": state.actor.obs.addressable_shards[0].data.shape[0],
     }
 
 

@@ -1,9 +1,10 @@
-"""Run by test_devices in a process of its own: quality-diversity on one device and four, single runs and populations.
+"""Run by test_devices in a process of its own: quality-diversity on one device and several, single runs and populations.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.evaluating map_elites pga_me
+XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.evaluating map_elites 4
 """
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -19,8 +20,8 @@ from rollax.networks.solutions import PolicyConfig, solution
 from rollax.populations import population
 from rollax.scale.sharding import environment_shardings, mesh, over_members
 
-DEVICES, UPDATES = 4, 2
-SHARE = 7  # solutions that each device scores; no other size here is 7
+UPDATES = 2
+SHARE = 7  # solutions that each device scores: acting, they are the only ones that take one observation at a time
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
     "pga_me": {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 560, "critic_hidden": (8,)},
@@ -39,16 +40,16 @@ def difference(one: Any, other: Any) -> float:
     return largest
 
 
-def compare(name: str) -> dict[str, Any]:
-    """How far a single run and a population of four are over four devices from themselves on one."""
+def compare(name: str, devices: int) -> dict[str, Any]:
+    """How far a single run, and a population of as many as `devices`, are over these from themselves on one."""
     environment = make("control/point-maze", time_limit=10)
     kind = ALGORITHMS[name]
     algorithm = kind.make(environment, lambda key: solution(environment, PolicyConfig(hidden=(8,)), key))
-    config = kind.config(batch_size=SHARE * DEVICES, num_iterations=2, grid=(5, 5), **SMALL[name])
+    config = kind.config(batch_size=SHARE * devices, num_iterations=2, grid=(5, 5), **SMALL[name])
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     run = segment(algorithm, UPDATES)
     alone = jax.jit(run)(fresh(state), jnp.int32(UPDATES))
-    over = mesh(DEVICES, "environments")
+    over = mesh(devices, "environments")
     shardings = environment_shardings(state, algorithm.by_environment(state), over)
     with jax.set_mesh(over):
         placed = jax.device_put(fresh(state), shardings)
@@ -56,20 +57,20 @@ def compare(name: str) -> dict[str, Any]:
         spread = compiled(placed, jnp.int32(UPDATES))
 
     many = population(algorithm)
-    configs = jax.tree.map(lambda x: jnp.full(DEVICES, x), tree.as_leaves(config))
-    members = jax.jit(many.init)(jax.vmap(jax.random.key)(jnp.arange(DEVICES)), configs)
+    configs = jax.tree.map(lambda x: jnp.full(devices, x), tree.as_leaves(config))
+    members = jax.jit(many.init)(jax.vmap(jax.random.key)(jnp.arange(devices)), configs)
     run = segment(many, UPDATES)
     together = jax.jit(run)(fresh(members), jnp.int32(UPDATES))
-    apart = jax.jit(over_members(run, mesh(DEVICES, "members"), (0, None), (0, 1)))(fresh(members), jnp.int32(UPDATES))
+    apart = jax.jit(over_members(run, mesh(devices, "members"), (0, None), (0, 1)))(fresh(members), jnp.int32(UPDATES))
     text = compiled.as_text()
     return {
         "single": difference(alone, spread),
         "population": difference(together, apart),
         "elites": int(np.sum(np.isfinite(alone[0].archive.elites.fitness))),
-        "shares": f"f32[{SHARE},8]" in text and f"f32[{config.batch_size},2,8]" not in text,
+        "scored": [int(size) for size in sorted(set(re.findall(r"= f32\[(\d+),1,8\]\S* dot\(", text)))],
         "devices": [len(x.archive.best.sharding.device_set) for x in (spread[0], apart[0])],
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: compare(name) for name in sys.argv[1:]}))
+    print(json.dumps(compare(sys.argv[1], int(sys.argv[2]))))

@@ -1,4 +1,4 @@
-"""One run on four devices is the run on one, and the devices exchange sums only: of gradients, moments and metrics."""
+"""One run on two or four devices is the run on one, and the devices exchange sums only: of gradients, moments and metrics."""
 
 import json
 import os
@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from laws.evaluating import SHARE
 from laws.table import BY_NAME, NAMES, first
 
 ROWS = first("ppo-gru", "ppo-agents", "dqn")
 
 
 @cache
-def results(names: tuple[str, ...], module: str = "laws.devices") -> dict[str, Any]:
+def results(arguments: tuple[str, ...], module: str = "laws.devices") -> dict[str, Any]:
     """All rows in one process: the number of devices is fixed when JAX starts."""
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -26,7 +27,7 @@ def results(names: tuple[str, ...], module: str = "laws.devices") -> dict[str, A
         "JAX_NUMPY_RANK_PROMOTION": "raise",
         "PYTHONPATH": path,
     }
-    command = [sys.executable, "-m", module, *names]
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -38,23 +39,25 @@ def result(request: pytest.FixtureRequest) -> Any:
     return results(tuple(name for name in NAMES if name in chosen))[request.param], BY_NAME[request.param]
 
 
-def test_four_devices_are_one(result: Any) -> None:
-    found, row = result
-    assert found["devices"] == 4
-    assert found["share"] == row.config.num_envs // 4, "each device has its share of the environments"
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_devices_are_one(result: Any, count: int) -> None:
+    found, row = result[0][str(count)], result[1]
+    assert found["devices"] == count
+    assert found["share"] == row.config.num_envs // count, "each device has its share of the environments"
     assert found["difference"] < row.rounding
 
 
 def test_only_sums_are_exchanged(result: Any) -> None:
     """But by those that learn from replay, which is whole on every device: what was met is gathered there."""
     found, row = result
-    assert found["collectives"] == ["all-reduce"] or not row.spreads
+    assert all(each["collectives"] == ["all-reduce"] for each in found.values()) or not row.spreads
 
 
 @pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
-def test_archives_on_four_devices_are_those_on_one(name: str) -> None:
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
+def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> None:
     """Each device scores its share of the solutions of a single run, or has its members of a population."""
-    found = results((name,), "laws.evaluating")[name]
-    assert found["devices"] == [4, 4] and found["elites"] >= 4
-    assert found["shares"], "each device scores its share"
+    found = results((name, str(count)), "laws.evaluating")
+    assert found["devices"] == [count, count] and found["elites"] >= 4
+    assert found["scored"] == [SHARE], "each device scores its share"
     assert found["single"] < 1e-5 and found["population"] < 1e-5
