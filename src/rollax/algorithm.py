@@ -45,17 +45,26 @@ class Finite(NamedTuple):
     parameters: Any = True
 
 
-def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any) -> Finite:
+def still_finite(
+    obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any, *, learnt_at_once: bool
+) -> Finite:
     """Which of them hold neither NaN nor infinity; None holds none.
 
     Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
+    `learnt_at_once`: the loss is of these observations, all of them. One that is not finite then shows in the gradient of the
+    first layer, and they are searched only where an effect is seen: they are most of what an update writes.
     """
-    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
+    # The parameters are joined, as they are many and small, and lie whole on every device.
+    parameters = [x.reshape(-1) for x in jax.tree.leaves(parameters) if jnp.issubdtype(x.dtype, jnp.floating)]
+    effects = [tree.all_finite(x) for x in (advantage, loss, jnp.concatenate(parameters))]
     is_well = jnp.all(jnp.stack(effects))
-    causes = [
-        tree.all_finite(x) & (is_well | tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))) for x in (obs, reward)
-    ]
-    return Finite(*causes, *effects)
+    squares_finite = lambda x: tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))  # noqa: E731
+    is_innocent = lambda x: tree.all_finite(x) & (is_well | squares_finite(x))  # noqa: E731
+    if learnt_at_once:
+        obs_finite = jax.lax.cond(is_well, lambda: jnp.bool_(True), lambda: squares_finite(obs))
+    else:
+        obs_finite = is_innocent(obs)
+    return Finite(obs_finite, is_innocent(reward), *effects)
 
 
 class Metrics(NamedTuple):

@@ -60,17 +60,17 @@ def test_what_went_bad_is_named(train: Callable) -> None:
     assert all_finite(whole_state(result.folder))
 
 
-@pytest.mark.parametrize("what", ["observation", "reward"])
-def test_what_is_finite_but_too_large_is_named(train: Callable, what: str) -> None:
+@pytest.mark.parametrize(("what", "value"), [("observation", 1e25), ("observation", np.inf), ("reward", 1e30)])
+def test_what_is_too_large_is_named(train: Callable, what: str, value: float) -> None:
     """A network's output of 1e25 has no finite square, and a reward of 1e30 no finite error; both are finite themselves."""
 
     class Large(Bad):
         def step(self, key: jax.Array, state: Any, action: Any) -> rollax.Transition:
             after = super().step(key, state, action)
-            return after._replace(obs=jnp.where(state >= self.good, 1e25, after.obs))
+            return after._replace(obs=jnp.where(state >= self.good, value, after.obs))
 
     show = Script()
-    bad = Large(good=40) if what == "observation" else Bad(good=40, value=1e30)
+    bad = Large(good=40) if what == "observation" else Bad(good=40, value=value)
     assert train(environment=bad, eval_max_steps=20, show=show).exit_code == 3
     assert f"{what} of the environment became NaN, infinite or too large" in show.text
 

@@ -242,6 +242,7 @@ def learn(
 
     epochs = train_state.num_epochs(config, train)
     train, metrics = minibatches.epochs(minibatch, train, cut, key, *epochs, config.target_kl, shuffle)
-    more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
+    train = train_state.observe(train, rollout)
+    more, finite = losses.report(rollout, advantage, target, metrics["loss"], (train.network, train.observations))
     metrics |= more | {"learning_rate": train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)}
-    return train_state.observe(train, rollout), discounted_return, metrics, finite
+    return train, discounted_return, metrics, finite

@@ -188,7 +188,8 @@ def learn(
     orders = jax.vmap(lambda key: minibatches.shuffle(key, cut))(jax.random.split(key, config.num_epochs))
     train, metrics = jax.lax.scan(minibatch, train, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics)
-    more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
+    train = train_state.observe(train, rollout)
+    more, finite = losses.report(rollout, advantage, target, metrics["loss"], (train.network, train.observations))
     rate = train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)
     metrics |= more | {"learning_rate": rate, "epsilon": epsilon_schedule(config, progress)}
-    return train_state.observe(train, rollout), discounted_return, metrics, finite
+    return train, discounted_return, metrics, finite

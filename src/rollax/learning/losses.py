@@ -91,13 +91,16 @@ def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
 
 @scope("bookkeeping")
 def report(
-    rollout: Experience, advantage: jax.Array, target: jax.Array, loss: jax.Array, network: Any
+    rollout: Experience, advantage: jax.Array, target: jax.Array, loss: jax.Array, parameters: Any
 ) -> tuple[dict[str, jax.Array], Finite]:
-    """What an update from a rollout `[T, S]` reports: how well values fit their targets, and what is still finite."""
+    """What an update from a rollout `[T, S]` reports: how well values fit their targets, and what is still finite.
+
+    `parameters`: the network, and what else the next update will compute with.
+    """
     mask, value = rollout.mask, rollout.extras.value
     variance = lambda x: mean((x - mean(x, mask)) ** 2, mask)  # noqa: E731
     return {
         "value": mean(value, mask),
         "reward": mean(rollout.reward, mask),
         "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
-    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, network)
+    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, parameters, learnt_at_once=True)
