@@ -45,26 +45,22 @@ class Finite(NamedTuple):
     parameters: Any = True
 
 
-def still_finite(
-    obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any, *, learnt_at_once: bool
-) -> Finite:
+def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any, *, on_policy: bool) -> Finite:
     """Which of them hold neither NaN nor infinity; None holds none.
 
     Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
-    `learnt_at_once`: the loss is of these observations, all of them. One that is not finite then shows in the gradient of the
-    first layer, and they are searched only where an effect is seen: they are most of what an update writes.
+    `on_policy`: the loss is of these observations. They are then searched only where one of its effects is not finite, as they
+    are most of what an update writes: one that was learnt from shows in the gradient of the first layer, a final one in the
+    advantage, where its value counts. (Infinite and final, behind tanh, it has a finite value and stays unseen.)
     """
-    # The parameters are joined, as they are many and small, and lie whole on every device.
-    parameters = [x.reshape(-1) for x in jax.tree.leaves(parameters) if jnp.issubdtype(x.dtype, jnp.floating)]
-    effects = [tree.all_finite(x) for x in (advantage, loss, jnp.concatenate(parameters))]
+    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
     is_well = jnp.all(jnp.stack(effects))
-    squares_finite = lambda x: tree.all_finite(jax.tree.map(lambda leaf: leaf * leaf, x))  # noqa: E731
-    is_innocent = lambda x: tree.all_finite(x) & (is_well | squares_finite(x))  # noqa: E731
-    if learnt_at_once:
-        obs_finite = jax.lax.cond(is_well, lambda: jnp.bool_(True), lambda: squares_finite(obs))
-    else:
-        obs_finite = is_innocent(obs)
-    return Finite(obs_finite, is_innocent(reward), *effects)
+
+    def is_finite(x: Any) -> jax.Array:
+        return tree.all_finite(jax.tree.map(lambda leaf: jnp.where(is_well, leaf, leaf * leaf), x))
+
+    obs_finite = jax.lax.cond(is_well, lambda: jnp.bool_(True), lambda: is_finite(obs)) if on_policy else is_finite(obs)
+    return Finite(obs_finite, is_finite(reward), *effects)
 
 
 class Metrics(NamedTuple):

@@ -47,6 +47,7 @@ def compare(name: str) -> dict[int, dict[str, Any]]:
 
 
 def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
+    """The same updates from `state` on `count` devices, beside what came of them `alone`."""
     over = mesh(count, "environments")
     shardings = environment_shardings(state, algorithm.by_environment(state), over)
     state = jax.device_put(fresh(state), shardings)

@@ -246,5 +246,5 @@ def report(experience: Experience, metrics: dict[str, jax.Array], agent: Any) ->
     active = metrics.pop("active")
     number = jnp.sum(active)
     means = {name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan) for name, x in metrics.items()}
-    finite = still_finite(experience.next_obs, experience.reward, None, metrics["loss"], agent.network, learnt_at_once=False)
+    finite = still_finite(experience.next_obs, experience.reward, None, metrics["loss"], agent.network, on_policy=False)
     return means | {"gradient_steps": number, "reward": jnp.mean(experience.reward, where=experience.mask)}, finite

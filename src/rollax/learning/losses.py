@@ -103,4 +103,4 @@ def report(
         "value": mean(value, mask),
         "reward": mean(rollout.reward, mask),
         "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
-    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, parameters, learnt_at_once=True)
+    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, parameters, on_policy=True)
