@@ -1,7 +1,7 @@
 """Trains rows of the tables of learning (docs/benchmarks.md) again and says whether they hold.
 
     python benchmarks/learning.py --fast             the rows of a few minutes each
-    python benchmarks/learning.py --only Pendulum    rows whose task or algorithm has that word
+    python benchmarks/learning.py --only Pendulum    rows whose task, algorithm or flags have that word
     python benchmarks/learning.py --list             the rows, without training
 
 Each row is a run of `rollax train` with its preset, in a folder of its own under --out. A row that was trained there before is
@@ -37,11 +37,16 @@ def rows(table: Path, only: list[str], fast: bool) -> list[dict[str, Any]]:
         if set(row) - KEYS or not {"task", "algorithm", "seeds", "bar"} <= set(row):
             sys.exit(f"{table}: {row} must have task, algorithm, seeds and bar, and may have {', '.join(sorted(KEYS))}")
     words = [word.lower() for word in only]
-    found = [row for row in known if all(word in f"{row['algorithm']} {row['task']}".lower() for word in words)]
+    found = [row for row in known if all(word in f"{row['algorithm']} {task_of(row)}".lower() for word in words)]
     found = [row for row in found if row.get("fast") or not fast]
     if not found:
         sys.exit(f"no row has {' and '.join(only) or 'fast'}: see --list")
     return found
+
+
+def task_of(row: dict[str, Any]) -> str:
+    """The environment with the row's flags."""
+    return " ".join(map(str, [row["task"], *row.get("flags", [])]))
 
 
 def folder_of(row: dict[str, Any], out: Path) -> Path:
@@ -92,8 +97,7 @@ def line(row: dict[str, Any], folder: Path) -> tuple[str, bool]:
     span = "" if len(values) == 1 else f"{values.min():.4g} to {values.max():.4g}"
     said = "holds" if holds else f"**misses by {row['bar'] - values.mean():.3g}**"
     bar = f"{row['bar']:g} ({row['published']})" if "published" in row else f"{row['bar']:g}"
-    task = " ".join(map(str, [row["task"], *row.get("flags", [])]))
-    about = task, row["algorithm"], f"{spec.options.total_steps:,}", str(len(values)), f"**{values.mean():.4g}**"
+    about = task_of(row), row["algorithm"], f"{spec.options.total_steps:,}", str(len(values)), f"**{values.mean():.4g}**"
     return joined([*about, span, bar, said, f"{minutes:.1f}"]), holds
 
 
@@ -105,7 +109,7 @@ def joined(cells: Iterable[str]) -> str:
 def show(wanted: list[dict[str, Any]]) -> None:
     for row in wanted:
         fast = " (fast)" if row.get("fast") else ""
-        print(f"{row['algorithm']:<8} {row['task']:<40} {row['seeds']} seeds, at least {row['bar']}{fast}")
+        print(f"{row['algorithm']:<8} {task_of(row):<72} {row['seeds']} seeds, at least {row['bar']}{fast}")
 
 
 def main() -> int:
