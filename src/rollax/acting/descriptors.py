@@ -32,7 +32,7 @@ FINAL = Extraction(
     finish=lambda memory, length: memory,
 )
 
-# The mean over the states of the episode: of truths it is the share of time.
+# The mean over the states of the episode: of booleans it is the share of time.
 MEAN = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: memory + jnp.where(alive, descriptor, 0.0),

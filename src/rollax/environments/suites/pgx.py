@@ -200,5 +200,5 @@ def _example(dynamics: Any) -> tuple[Any, Any]:
 
 
 def _space(seen: Any) -> Box:
-    """Boards of truths stay such; all other numbers are float32."""
+    """Boolean boards stay boolean; all other numbers are float32."""
     return Box(0, 1, seen.shape, "bool") if seen.dtype == np.bool_ else Box(-np.inf, np.inf, seen.shape)
