@@ -83,7 +83,7 @@ def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "played", lambda policy, key: plays.get("obs") or plays.setdefault("obs", played(policy, key)))
     for to, greedy in FEWER.get(name, (("jax", True), ("numpy", True), ("onnx", True), ("onnx", False))):
         files, described, found = api.made(policy, FORMATS[to], None, greedy)
-        assert found.is_same and (found.difference or 0) < 1e-4, (to, greedy, found)
+        assert found.is_same, (to, greedy, found)
         names = {side: [one["name"] for one in described[side]] for side in ("inputs", "outputs")}
         carries = NUMBERS.get(name, 0)
         assert len([x for x in names["inputs"] if x.startswith("carry/")]) == carries
@@ -277,6 +277,8 @@ def test_differences_are_seen() -> None:
     assert is_same(n=np.arange(1000) + (np.arange(1000) == 5)) and not is_same(n=np.arange(1000) + (np.arange(1000) < 5))
     assert is_same(action=one["action"] + np.float32(1e-5)) and not is_same(action=one["action"] + np.float32(1e-3))
     assert not is_same(action=np.asarray([1.0, np.inf, 0.0], np.float32))
+    one["carry"] = np.asarray([1000.0, 0.0], np.float32)
+    assert is_same(carry=one["carry"] + np.float32(0.05)) and not is_same(carry=one["carry"] + np.float32(0.2))
     assert str(parity.measured(one, one)).endswith("all actions are the same, the largest difference is 0")
     few = parity.measured({"n": one["n"]}, {"n": one["n"] + (one["n"] < 5)})
     assert few.difference is None and str(few).endswith("0.50% of the actions differ")
