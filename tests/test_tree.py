@@ -75,6 +75,29 @@ def test_over_steps_is_two_vmaps() -> None:
     jax.tree.map(np.testing.assert_array_equal, tree.over_steps(function)(data), expected)
 
 
+def test_a_condition_is_one_for_all_members() -> None:
+    """Of one run it is its own; of members, also of members of members, whether it holds for any: a loop goes on for all."""
+    conditions = jnp.array([[False, True], [False, False]])
+    assert tree.anyone(conditions).tolist() == conditions.tolist()
+    assert jax.vmap(tree.anyone, out_axes=None)(conditions[0]).tolist() is True
+    assert jax.vmap(jax.vmap(tree.anyone, out_axes=None), out_axes=None)(conditions).tolist() is True
+    assert jax.vmap(tree.anyone, out_axes=None)(conditions[1]).tolist() is False
+
+
+def test_when_changes_what_it_holds_for() -> None:
+    """Members as each alone; a change that is not due for any does not run, where `cond` would make selections."""
+    before = {"x": jnp.arange(3.0), "n": jnp.zeros((3, 2), jnp.int32)}
+    change = lambda one: {"x": one["x"] + 1, "n": one["n"] - 1}  # noqa: E731
+    run = lambda due, one: tree.when(due, change, one)  # noqa: E731
+    for due in ([True, False, True], [False] * 3, [True] * 3):
+        together = jax.jit(jax.vmap(run))(jnp.array(due), before)
+        for place, one in enumerate(due):
+            alone = jax.jit(run)(jnp.asarray(one), jax.tree.map(lambda x: x[place], before))  # noqa: B023 - called here
+            assert float(together["x"][place]) == float(alone["x"]) == place + one
+            assert together["n"][place].tolist() == alone["n"].tolist() == [-int(one)] * 2
+    assert "case" in jax.jit(jax.vmap(run)).lower(jnp.array(due), before).as_text()
+
+
 def test_finite() -> None:
     assert bool(tree.all_finite({"x": jnp.ones(3), "n": jnp.arange(3)}))
     assert not bool(tree.all_finite({"x": jnp.array([1.0, jnp.nan]), "n": jnp.arange(3)}))

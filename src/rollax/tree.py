@@ -35,6 +35,41 @@ def where(condition: jax.Array, when_true: T, when_false: T) -> T:
     return jax.tree.map(select, when_true, when_false)
 
 
+@jax.custom_batching.custom_vmap
+def anyone(condition: jax.Array) -> jax.Array:
+    """The condition (bool []); where `vmap` maps over members, whether it holds for any of them, one for all.
+
+    For `cond` and `while_loop`: conditions of the members' own make `vmap` run both branches, and copy the state of a loop at
+    every turn. What runs must then change nothing for a member whose own condition does not hold.
+    """
+    return condition
+
+
+@anyone.def_vmap
+def _anyone(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+    return anyone(jnp.any(condition, axis=0)), False
+
+
+@jax.custom_batching.custom_vmap
+def _own(condition: jax.Array) -> jax.Array:
+    """The condition under `vmap`; without, true, so that the compiler drops a selection by it."""
+    return jnp.ones_like(condition)
+
+
+@_own.def_vmap
+def _owns(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+    return condition, True
+
+
+def when(condition: jax.Array, change: Callable[[T], T], before: T) -> T:
+    """`change(before)` where the condition (bool []) holds, else `before`. Under `vmap` it runs where any member's holds."""
+
+    def changed(before: T) -> T:
+        return where(_own(condition), change(before), before)
+
+    return jax.lax.cond(anyone(condition), changed, lambda before: before, before)
+
+
 def all_finite(tree: Any) -> jax.Array:
     """True when no floating-point leaf holds a NaN or an infinity."""
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]

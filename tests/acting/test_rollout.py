@@ -33,6 +33,8 @@ def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
     carry = agents.initial_carry(team, lambda network: network.initial_carry(), network)
     first, _, _ = run(streams.begin_streams(environment, jax.random.key(1), ENVS, carry), jax.random.key(2))
     last, experience, episodes = run(fresh(first), jax.random.key(3))
+    assert (experience.extras.value is None) == (core == "none"), "a critic without a memory is asked after the rollout"
+    experience = returns.with_values(network, experience, num_parts=8)
     parts = ("obs", "carry", "episode_return", "episode_length")
     first, last = (x._replace(**by_stream(environment, {name: x._asdict()[name] for name in parts})) for x in (first, last))
     return network, first, last, experience, episodes
@@ -96,7 +98,7 @@ def test_episodes_are_counted(core: str, num_agents: int | None) -> None:
     assert np.array_equal(last.episode_length, length)
 
 
-@pytest.mark.parametrize(("core", "num_agents"), CASES[1::2])
+@pytest.mark.parametrize(("core", "num_agents"), [CASES[0], *CASES[1::2]])
 def test_the_record_is_that_of_the_policy(core: str, num_agents: int | None) -> None:
     """Log-densities and values are those of the network for the recorded observations, memories and actions."""
     network, _, _, experience, _ = happened(core, num_agents)

@@ -25,7 +25,7 @@ from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, priorities, train_state
-from rollax.learning.returns import next_values, over_streams
+from rollax.learning.returns import next_values, over_streams, with_values
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
 from rollax.networks import windows
@@ -213,8 +213,9 @@ def learn(
     cut = layout(config, reward.shape[1])
 
     # Credit of the policy that acted, for priorities and metrics.
-    value = rollout.extras.value
     acted = train_state.normalized(train.network, train.observations, train.values)
+    rollout = with_values(acted, rollout, config.num_minibatches)
+    value = rollout.extras.value
     next_value = next_values(acted, rollout, value, last[0])
     ends = rollout.terminated, rollout.truncated
     target, advantage = credit(config, reward, value, next_value, jnp.zeros_like(reward), *ends)

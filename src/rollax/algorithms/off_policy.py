@@ -223,10 +223,8 @@ def learn_once(
     batch, places = scope("replay")(buffer.sample)(replay, config, sample_key, progress)
     shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    # As its numbers, which the check against reuse of keys does not follow: `vmap` hands a key to both branches.
-    kind, data = jax.random.key_impl(update_key), jax.random.key_data(update_key)
-    update = lambda: fns.update(agent, config, batch, jax.random.wrap_key_data(data, impl=kind))  # noqa: E731
-    agent, metrics = scope("credit")(jax.lax.cond)(is_active, update, lambda: (agent, nothing))
+    update = lambda before: fns.update(before[0], config, batch, update_key)  # noqa: E731
+    agent, metrics = scope("credit")(tree.when)(is_active, update, (agent, nothing))
     replay = scope("replay")(buffer.update_priorities)(replay, config, places, metrics["td_error"], is_active)
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics

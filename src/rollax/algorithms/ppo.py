@@ -24,7 +24,7 @@ from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.environments.core import Environment
 from rollax.learning import losses, minibatches, train_state
-from rollax.learning.returns import gae, next_values, over_streams
+from rollax.learning.returns import gae, next_values, over_streams, with_values
 from rollax.learning.train_state import TrainState
 from rollax.networks import windows
 from rollax.networks.core import Network
@@ -183,8 +183,9 @@ def learn(
     """
     # Credit
     train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
-    value = rollout.extras.value
     acted = train_state.normalized(train.network, train.observations, train.values)
+    rollout = with_values(acted, rollout, config.num_minibatches)
+    value = rollout.extras.value
     next_value = next_values(acted, rollout, value, last[0])
     ends = rollout.terminated, rollout.truncated
     advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.gae_lambda)

@@ -112,7 +112,7 @@ def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> 
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
     before = agent.network.actor, agent.log_temperature, states["actor"], states["temperature"]
-    after = jax.lax.cond(is_due, update_policy, lambda before: before, before)
+    after = tree.when(is_due, update_policy, before)
     actor, log_temperature, actor_state, temperature_state = after
 
     states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}

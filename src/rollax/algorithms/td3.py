@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rollax import tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.off_policy import AgentFns, critic_loss, off_policy
 from rollax.config import number, settings
@@ -100,7 +101,7 @@ def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> 
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
     before = agent.network.actor, states["actor"], agent.target
-    actor, actor_state, target = jax.lax.cond(is_due, update_policy, lambda before: before, before)
+    actor, actor_state, target = tree.when(is_due, update_policy, before)
     agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
     return agent, {"loss": loss, "td_error": td_error, "value": value}
 

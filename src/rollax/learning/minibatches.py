@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollax import tree
 from rollax.errors import divisors_near, multiples_near
 from rollax.scopes import scope
 
@@ -144,21 +145,23 @@ def epochs(
     and "epochs", how many the policy had.
     """
 
+    def active(index: jax.Array, stop: jax.Array) -> dict[str, jax.Array]:
+        return {"actor": index < stop, "critic": index < critic_epochs}
+
+    def unfinished(index: jax.Array, stop: jax.Array) -> jax.Array:
+        return (index < critic_epochs) | (index < stop)
+
     def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
-        index, stop, learner, _ = loop
-        active = {"actor": index < stop, "critic": index < critic_epochs}
-        orders = shuffle(jax.random.fold_in(key, index), cut)
-        learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, active), learner, orders)
-        metrics = jax.tree.map(jnp.mean, metrics)
+        index, stop, learner, before = loop
+        orders, now = shuffle(jax.random.fold_in(key, index), cut), active(index, stop)
+        learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, now), learner, orders)
+        metrics = tree.where(unfinished(index, stop), jax.tree.map(jnp.mean, metrics), before)
         stop = jnp.where(metrics["approx_kl"] > target_kl, jnp.minimum(stop, index + 1), stop)
         return index + 1, stop, learner, metrics
 
-    def unfinished(loop: tuple[jax.Array, jax.Array, Any, Any]) -> jax.Array:
-        index, stop, _, _ = loop
-        return (index < critic_epochs) | (index < stop)
-
-    first = jnp.zeros((), jnp.int32), jnp.asarray(actor_epochs, jnp.int32), learner
-    shapes = jax.eval_shape(lambda loop: epoch((*loop, None))[3], first)
-    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-    _, stop, learner, metrics = jax.lax.while_loop(unfinished, epoch, (*first, empty))
+    index, stop = jnp.zeros((), jnp.int32), jnp.asarray(actor_epochs, jnp.int32)
+    shapes = jax.eval_shape(lambda learner: minibatch(learner, shuffle(key, cut)[0], active(index, stop))[1], learner)
+    empty = jax.tree.map(lambda s: jnp.zeros((), s.dtype), shapes)
+    loop = jax.lax.while_loop(lambda loop: tree.anyone(unfinished(*loop[:2])), epoch, (index, stop, learner, empty))
+    _, stop, learner, metrics = loop
     return learner, {**metrics, "epochs": stop.astype(jnp.float32)}

@@ -1,5 +1,6 @@
 """Advantages and value targets of one trajectory. Functions take arrays `[T]`; `over_streams` applies them to `[T, S]`."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,27 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
 
 
 @scope("credit")
+@scope("credit")
+def with_values(network: Any, rollout: Experience, num_parts: int) -> Experience:
+    """The rollout `[T, S]` with V of its observations among its extras, by the `Network` that acted.
+
+    One without a memory is asked here, T / `num_parts` steps at once (a minibatch, no more memory than learning):
+    larger products than a critic's at every step.
+    """
+    if rollout.extras.value is not None:
+        return rollout
+    parts = math.gcd(num_parts, rollout.reward.shape[0])
+
+    def values(network: Any, rollout: Experience) -> jax.Array:
+        carry = network.initial_carry()
+        cut = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (rollout.obs, rollout.reset))
+        value = jax.lax.map(lambda part: network.unroll(carry, *part)[1].value, cut)
+        return value.reshape(rollout.reward.shape)
+
+    value = tree.over_devices(values, in_axes=(None, 1), out_axes=1)(network, rollout)
+    return rollout._replace(extras=rollout.extras._replace(value=value))
+
+
 def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
     """V of the true observation after every step of a rollout, `[T, S]`.
 
@@ -89,7 +111,7 @@ def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any)
             return done + size, following.at[index].set(evaluate(carry, obs), mode="drop")
 
         start = (jnp.zeros((), rank.dtype), following.reshape(-1))
-        _, following = jax.lax.while_loop(lambda loop: loop[0] < rank[-1], body, start)
+        _, following = jax.lax.while_loop(lambda loop: tree.anyone(loop[0] < rank[-1]), body, start)
         return following.reshape(num_steps, size)
 
     run = tree.over_devices(values, in_axes=(None, 1, 1, 0), out_axes=1)

@@ -65,8 +65,13 @@ def normalized(
 
 
 def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
-    """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides."""
-    return sample_action(normalized(train.network, train.observations, train.values), carry, obs, reset, key)
+    """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides.
+
+    Without a memory the value is left to `returns.with_values`.
+    """
+    network = normalized(train.network, train.observations, train.values)
+    carry, action, extras = sample_action(network, carry, obs, reset, key)
+    return carry, action, extras if jax.tree.leaves(carry) else extras._replace(value=None)
 
 
 def choose(config: Any, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:

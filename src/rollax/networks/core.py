@@ -93,7 +93,7 @@ class Extras(NamedTuple):
 
     raw_action: jax.Array  # what was sampled: of a squashed policy before the squash, of a clipped one before the clip
     log_prob: jax.Array  # float []: of the raw action
-    value: jax.Array  # float []
+    value: jax.Array | None  # float []; None where it is computed later
 
 
 def sample_action(network: Network, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
