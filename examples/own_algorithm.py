@@ -15,7 +15,7 @@ from rollax.acting.streams import Policy, by_stream, unroll
 from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
 from rollax.config import number, settings, static
 from rollax.learning import losses, train_state
-from rollax.learning.returns import gae, next_values, over_streams
+from rollax.learning.returns import gae, next_values, over_streams, with_values
 from rollax.networks import windows
 
 
@@ -58,6 +58,7 @@ def a2c(environment: Any, network: Any) -> rollax.Algorithm:
     def step(state: OnPolicyState) -> tuple[OnPolicyState, rollax.Metrics]:
         (key, act_key, _), config, train = jax.random.split(state.key, 3), state.config, state.train
         actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
+        rollout = with_values(train.network, rollout)
         value, ends = rollout.extras.value, (rollout.terminated, rollout.truncated)
         next_value = next_values(train.network, rollout, value, by_stream(environment, actor.carry))
         advantage = over_streams(gae, 2)(rollout.reward, value, next_value, *ends, config.gamma, config.gae_lambda)

@@ -171,8 +171,7 @@ def test_what_agents_that_left_do_teaches_nothing() -> None:
         **{name: spoil(getattr(rollout, name)) for name in ("obs", "next_obs", "reward")},
         extras=extras._replace(
             raw_action=jnp.where(jnp.asarray(absent), 1, extras.raw_action),
-            log_prob=spoil(extras.log_prob),
-            value=spoil(extras.value),
+            log_prob=spoil(extras.log_prob),  # values are of what they see
         ),
     )
     clean, dirty = taught(state, last, rollout), taught(state, last, spoilt)

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from laws.programs import differs, fresh, gradient_steps, plain
+from laws.programs import assert_close, differs, fresh, gradient_steps, plain
 from laws.table import BY_NAME
+from rollax.populations import population
 
 MINIBATCHES = 2
 
@@ -70,6 +71,20 @@ def test_the_divergence_stops_a_shared_network() -> None:
     _, after, metrics = updated("ppo-shared", 3, 0, target_kl=1e-9)
     assert gradient_steps(after) == {"actor": MINIBATCHES}
     assert float(metrics.values["epochs"]) == 1
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo-shared"])
+def test_members_stop_each_for_itself(name: str) -> None:
+    """The loop goes on until the last is done; the others have what they have alone, metrics of their last epoch included."""
+    alone = [updated(name, 3, 0, target_kl=kl, learning_rate=1e-2)[1:] for kl in (1e-9, float("inf"))]
+    state, _ = program(name, 3, 0)
+    states = fresh(jax.tree.map(lambda x: jnp.stack([x, x]), state))
+    numbers = {"learning_rate": jnp.array([1e-2, 1e-2]), "target_kl": jnp.array([1e-9, float("inf")])}
+    many = population(BY_NAME[name].make(BY_NAME[name].environment))
+    together = fresh(jax.jit(many.step)(states._replace(config=dataclasses.replace(states.config, **numbers))))
+    for place, one in enumerate(alone):
+        assert_close(fresh(one), jax.tree.map(lambda x: x[place], together), 1e-4)  # noqa: B023 - called here
+    assert together[1].values["epochs"].tolist() == [1, 3]
 
 
 def test_no_target_never_stops() -> None:

@@ -61,7 +61,7 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
 
 @scope("credit")
 @scope("credit")
-def with_values(network: Any, rollout: Experience, num_parts: int) -> Experience:
+def with_values(network: Any, rollout: Experience, num_parts: int = 1) -> Experience:
     """The rollout `[T, S]` with V of its observations among its extras, by the `Network` that acted.
 
     One without a memory is asked here, T / `num_parts` steps at once (a minibatch, no more memory than learning):
