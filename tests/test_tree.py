@@ -78,10 +78,10 @@ def test_over_steps_is_two_vmaps() -> None:
 def test_a_condition_is_one_for_all_members() -> None:
     """Of one run it is its own; of members, also of members of members, whether it holds for any: a loop goes on for all."""
     conditions = jnp.array([[False, True], [False, False]])
-    assert tree.anyone(conditions).tolist() == conditions.tolist()
-    assert jax.vmap(tree.anyone, out_axes=None)(conditions[0]).tolist() is True
-    assert jax.vmap(jax.vmap(tree.anyone, out_axes=None), out_axes=None)(conditions).tolist() is True
-    assert jax.vmap(tree.anyone, out_axes=None)(conditions[1]).tolist() is False
+    assert tree.any_member(conditions).tolist() == conditions.tolist()
+    assert jax.vmap(tree.any_member, out_axes=None)(conditions[0]).tolist() is True
+    assert jax.vmap(jax.vmap(tree.any_member, out_axes=None), out_axes=None)(conditions).tolist() is True
+    assert jax.vmap(tree.any_member, out_axes=None)(conditions[1]).tolist() is False
 
 
 def test_when_changes_what_it_holds_for() -> None:

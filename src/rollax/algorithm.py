@@ -59,8 +59,8 @@ def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, p
     def is_finite(x: Any) -> jax.Array:
         return tree.all_finite(jax.tree.map(lambda leaf: jnp.where(is_well, leaf, leaf * leaf), x))
 
-    search = lambda: is_well | is_finite(obs)  # noqa: E731
-    obs_finite = jax.lax.cond(tree.anyone(~is_well), search, lambda: jnp.ones((), bool)) if on_policy else is_finite(obs)
+    search = lambda: is_well | is_finite(obs)  # noqa: E731 - it may run for another member's sake
+    obs_finite = jax.lax.cond(tree.any_member(~is_well), search, lambda: jnp.ones((), bool)) if on_policy else is_finite(obs)
     return Finite(obs_finite, is_finite(reward), *effects)
 
 

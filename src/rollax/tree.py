@@ -36,7 +36,7 @@ def where(condition: jax.Array, when_true: T, when_false: T) -> T:
 
 
 @jax.custom_batching.custom_vmap
-def anyone(condition: jax.Array) -> jax.Array:
+def any_member(condition: jax.Array) -> jax.Array:
     """The condition (bool []); where `vmap` maps over members, whether it holds for any of them, one for all.
 
     For `cond` and `while_loop`: conditions of the members' own make `vmap` run both branches, and copy the state of a loop at
@@ -45,9 +45,9 @@ def anyone(condition: jax.Array) -> jax.Array:
     return condition
 
 
-@anyone.def_vmap
-def _anyone(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
-    return anyone(jnp.any(condition, axis=0)), False
+@any_member.def_vmap
+def _any_member_of_batch(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+    return any_member(jnp.any(condition, axis=0)), False
 
 
 @jax.custom_batching.custom_vmap
@@ -57,7 +57,7 @@ def _own(condition: jax.Array) -> jax.Array:
 
 
 @_own.def_vmap
-def _owns(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+def _own_of_batch(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
     return condition, True
 
 
@@ -67,7 +67,7 @@ def when(condition: jax.Array, change: Callable[[T], T], before: T) -> T:
     def changed(before: T) -> T:
         return where(_own(condition), change(before), before)
 
-    return jax.lax.cond(anyone(condition), changed, lambda before: before, before)
+    return jax.lax.cond(any_member(condition), changed, lambda before: before, before)
 
 
 def all_finite(tree: Any) -> jax.Array:

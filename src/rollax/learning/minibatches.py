@@ -162,6 +162,6 @@ def epochs(
     index, stop = jnp.zeros((), jnp.int32), jnp.asarray(actor_epochs, jnp.int32)
     shapes = jax.eval_shape(lambda learner: minibatch(learner, shuffle(key, cut)[0], active(index, stop))[1], learner)
     empty = jax.tree.map(lambda s: jnp.zeros((), s.dtype), shapes)
-    loop = jax.lax.while_loop(lambda loop: tree.anyone(unfinished(*loop[:2])), epoch, (index, stop, learner, empty))
+    loop = jax.lax.while_loop(lambda loop: tree.any_member(unfinished(*loop[:2])), epoch, (index, stop, learner, empty))
     _, stop, learner, metrics = loop
     return learner, {**metrics, "epochs": stop.astype(jnp.float32)}

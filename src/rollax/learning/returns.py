@@ -60,12 +60,11 @@ def over_streams(function: Callable[..., Any], shared: int) -> Callable[..., Any
 
 
 @scope("credit")
-@scope("credit")
 def with_values(network: Any, rollout: Experience, num_parts: int = 1) -> Experience:
     """The rollout `[T, S]` with V of its observations among its extras, by the `Network` that acted.
 
-    One without a memory is asked here, T / `num_parts` steps at once (a minibatch, no more memory than learning):
-    larger products than a critic's at every step.
+    A network with a memory gave them while it acted. Without one they are computed here, T / `num_parts` steps at once: larger
+    products than at every step, and with as many parts as minibatches no more memory than learning takes.
     """
     if rollout.extras.value is not None:
         return rollout
@@ -81,6 +80,7 @@ def with_values(network: Any, rollout: Experience, num_parts: int = 1) -> Experi
     return rollout._replace(extras=rollout.extras._replace(value=value))
 
 
+@scope("credit")
 def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any) -> jax.Array:
     """V of the true observation after every step of a rollout, `[T, S]`.
 
@@ -111,7 +111,7 @@ def next_values(network: Any, rollout: Experience, value: jax.Array, carry: Any)
             return done + size, following.at[index].set(evaluate(carry, obs), mode="drop")
 
         start = (jnp.zeros((), rank.dtype), following.reshape(-1))
-        _, following = jax.lax.while_loop(lambda loop: tree.anyone(loop[0] < rank[-1]), body, start)
+        _, following = jax.lax.while_loop(lambda loop: tree.any_member(loop[0] < rank[-1]), body, start)
         return following.reshape(num_steps, size)
 
     run = tree.over_devices(values, in_axes=(None, 1, 1, 0), out_axes=1)

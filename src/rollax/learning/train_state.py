@@ -67,7 +67,7 @@ def normalized(
 def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
     """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides.
 
-    Without a memory the value is left to `returns.with_values`.
+    The value of a network without a memory is left out: `returns.with_values` computes it, in larger batches.
     """
     network = normalized(train.network, train.observations, train.values)
     carry, action, extras = sample_action(network, carry, obs, reset, key)
