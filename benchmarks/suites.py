@@ -5,7 +5,7 @@ number of copies and steps, legal actions where there are masks. Medians over re
 
 - craftax: its auto-reset environments, which make a new world at every step. "optimistic" is the wrapper of the suite's own
   baselines in place of it: one new world for 16 copies a step, which those share that end at once;
-- jumanji: `AutoResetWrapper` under `vmap`; pgx: `pgx.experimental.auto_reset`; gymnax: the `step` of its environments;
+- jumanji: `AutoResetWrapper` under `vmap`; pgx: `pgx.experimental.auto_reset`; gymnax, navix: the `step` of their environments;
 - brax, playground: the wrappers for training, where every copy begins all its episodes with its first state.
 
 rollax is measured after `warm_up` steps, by which episodes end at different times. What the suites do costs the same at every
@@ -26,6 +26,7 @@ from mujoco_playground import wrapper
 from pgx.experimental import auto_reset
 
 import rollax
+from rollax.errors import UsageError
 from rollax.spaces import Box
 
 RATIO = 16  # copies for each new world of the optimistic resets
@@ -92,6 +93,18 @@ def jumanji_wrapped(env: Any, size: int) -> Own:
     return Own(reset, step, lambda state: state[1].observation.action_mask)
 
 
+def navix(env: Any, size: int) -> Own:
+    import navix  # on Python 3.12 or newer only
+
+    dynamics = navix.make(env.name.split("/")[1])
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Any]:
+        after = jax.vmap(dynamics.step)(state, action)
+        return after, after.reward
+
+    return Own(lambda key: jax.vmap(dynamics.reset)(jax.random.split(key, size)), step, no_mask)
+
+
 def pgx(env: Any, size: int) -> Own:
     move = jax.vmap(auto_reset(env.dynamics.step, env.dynamics.init))
 
@@ -141,6 +154,8 @@ CASES = (
     Case("jumanji/Game2048-v1", jumanji_wrapped, 100_000),
     Case("pgx/connect_four", pgx, 200_000),
     Case("pgx/go_9x9", pgx, 10_000, 160),
+    Case("navix/Navix-DoorKey-5x5-v0", navix, 100_000),
+    Case("navix/Navix-Fetch-8x8-N3-v0", navix, 100_000),
     Case("playground/CartpoleBalance", playground, 20_000),
     Case("playground/WalkerWalk", playground, 4_000),
     Case("brax/ant", brax, 20_000, 200, arguments={"backend": "spring"}),
@@ -201,8 +216,11 @@ def main() -> None:
     turns.header("steps/s")
     for case in CASES:
         if any(word in case.name + case.label for word in arguments.only):
-            for size in arguments.copies or case.copies:
-                measure(case, size, arguments.repeats)
+            try:
+                for size in arguments.copies or case.copies:
+                    measure(case, size, arguments.repeats)
+            except UsageError as error:  # a suite that is not installed
+                print(f"{case.name} is left out: {error}")
 
 
 if __name__ == "__main__":

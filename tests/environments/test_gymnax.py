@@ -95,3 +95,27 @@ def test_the_last_observation_is_no_reset() -> None:
     assert transition.terminated
     assert abs(transition.obs[2]) > env.params.theta_threshold_radians or abs(transition.obs[0]) > env.params.x_threshold
     assert state.time > 1
+
+
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
+def test_boards_of_minatar_lose_nothing_as_booleans(game: str) -> None:
+    """The suite's own boards have zeros and ones alone, and the adapter shows the same."""
+    env = make(f"gymnax/{game}-MinAtar")
+    assert env.observation_space.dtype == "bool"
+
+    @jax.jit
+    def play(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(state: Any, key: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+            action_key, step_key = jax.random.split(key)
+            action = env.action_space.sample(action_key)
+            theirs = env.dynamics.step_env(step_key, state, action, env.params)[0]
+            after = env.step(step_key, state, action)
+            return after.state, (theirs, after.obs)
+
+        return jax.lax.scan(step, env.reset(key)[0], jax.random.split(key, 100))[1]
+
+    with jax.debug_key_reuse(False):  # both take the same steps
+        theirs, ours = play(jax.random.key(0))
+    assert set(np.unique(theirs)) == {0, 1}
+    assert ours.dtype == bool
+    np.testing.assert_array_equal(ours, theirs)

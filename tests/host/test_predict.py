@@ -13,7 +13,9 @@ import pytest
 
 import rollax
 from rollax.errors import UsageError
+from rollax.host.predicting import checked
 from rollax.host.result import Result
+from rollax.spaces import Box
 
 ROOT = Path(__file__).parents[2]
 CONFIG = rollax.PPOConfig(num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, num_epochs=1)
@@ -92,6 +94,16 @@ def test_lists_and_other_floats_are_observations(policy: rollax.Policy) -> None:
     one = policy.predict([0.0, 0.1, 0.0, -0.1])
     assert one.shape == () and one.dtype == np.int32
     assert policy.predict(np.asarray([[0.0, 0.1, 0.0, -0.1]] * 5, np.float64)).tolist() == [int(one)] * 5
+
+
+def test_zeros_and_ones_of_any_type_are_truths() -> None:
+    """As other libraries give MinAtar's boards."""
+    space = Box(0.0, 1.0, (3,), "bool")
+    for given in ([0.0, 1.0, 1.0], [0, 1, 1], [False, True, True]):
+        value, batch = checked(space, (), given)
+        assert value.dtype == bool and value.tolist() == [False, True, True] and batch is None
+    with pytest.raises(UsageError, match="has the type float64, and must be of bool"):
+        checked(space, (), [0.0, 0.5, 1.0])
 
 
 def test_sampled_actions_differ_and_repeat(policy: rollax.Policy) -> None:

@@ -127,7 +127,8 @@ def _numbers(name: str, space: Any, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except ValueError as error:  # rows of several lengths
         raise UsageError(f"the {name} is no array: {error}") from error
-    kinds = "biuf" if np.issubdtype(space.dtype, np.floating) else "biu"
+    is_truth = space.dtype == "bool" and bool(np.all((array == 0) | (array == 1)))  # also where others give them as floats
+    kinds = "biuf" if is_truth or np.issubdtype(space.dtype, np.floating) else "biu"
     if array.dtype.kind not in kinds:
         raise UsageError(f"the {name} has the type {array.dtype}, and must be of {space.dtype}")
     return array.astype(space.dtype)

@@ -129,14 +129,14 @@ IMAGE_FILTERS: tuple[Filter, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 def _flat(space: Space, value: Any) -> jax.Array:
     """A value as one vector of floats: integers of a discrete space one-hot, a dictionary's parts in the order of names."""
     if isinstance(space, Dict):
-        parts = [_flat(part, value[name]) for name, part in space.items if name != "action_mask"]
-        return jnp.concatenate(parts)
+        return jnp.concatenate([_flat(part, value[name]) for name, part in space.items if name != "action_mask"])
     if isinstance(space, Discrete):
         return jax.nn.one_hot(value, space.n)
     if isinstance(space, MultiDiscrete):
         return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(space.sizes)])
-    scale = 1 / 255 if space.dtype == "uint8" else 1.0
-    return value.astype(jnp.float32).reshape(-1) * scale
+    # Booleans by way of 8 bits: XLA would convert them before the reshape, where a CPU takes one after another.
+    flat = value.reshape(-1).astype(jnp.uint8 if value.dtype == bool else value.dtype)
+    return flat.astype(jnp.float32) * (1 / 255 if space.dtype == "uint8" else 1.0)
 
 
 class Embedding(eqx.Module):

@@ -6,6 +6,7 @@ only terminated. Its own `done` and `discount` are not used. What is put right o
 - reward is float32 and ends are bool everywhere (UmbrellaChain and BernoulliBandit give whole-number rewards);
 - states and parameters have definite types, so that they can be scanned, vmapped and changed without compiling again;
 - observations have one type: Catch calls real numbers integers and FourRooms whole ones real, here both are float32;
+- boards of MinAtar, of zeros and ones, are boolean, in a quarter of the memory that gymnax's float32 takes;
 - bounds of observations hold: those of MemoryChain, GaussianBandit and MetaMaze do not in gymnax;
 - CartPole's `total_mass` and `polemass_length` follow from `masscart`, `masspole` and `length`; in gymnax each is a number of
   its own, so that a changed mass would be half changed.
@@ -211,7 +212,7 @@ def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Any]:
         observation_space, action_space = _space(dynamics.observation_space(params)), _space(dynamics.action_space(params))
     if isinstance(observation_space, Box):
         actual = jax.eval_shape(lambda: dynamics.reset_env(jax.random.key(0), params)[0])
-        dtype = jnp.promote_types(observation_space.dtype, actual.dtype).name
+        dtype = jnp.promote_types(observation_space.dtype, actual.dtype).name if not name.endswith("-MinAtar") else "bool"
         low, high = _bounds(name, dynamics, observation_space)
         observation_space = Box(low, high, observation_space.shape, dtype)
     return observation_space, action_space
