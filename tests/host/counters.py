@@ -54,6 +54,8 @@ class GymnasiumCounter(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = np.zeros(2)
+        if self.fault == "spaces" and self.taken >= self.at:
+            self.action_space = gymnasium.spaces.Discrete(9)
         return self.state.copy(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -67,6 +69,7 @@ class GymnasiumCounter(gymnasium.Env):
             obs[0] = np.nan
         if self.fault == "shape" and self.taken >= self.at:
             obs = obs[:1]
+        added = np.inf if self.fault == "inf" and self.taken >= self.at else added
         return obs, float(added), bool(self.state[1] >= FULL), False, {"sum": self.state[1], "name": "counter"}
 
     def render(self) -> Any:

@@ -1,5 +1,6 @@
 """Simulators side by side, in this process and in others; and what a run does with those that fail."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,13 @@ def test_only_those_asked_for_move(_in_workers: Any) -> None:
     np.testing.assert_array_equal(after.reward, where.astype(np.float32))
 
 
-FAULTS = {"raise": "the counter is broken", "shape": "changed its observations"}
+FAULTS = {
+    "raise": "the counter is broken",
+    "shape": "changed its observations",
+    "spaces": "its spaces changed",
+    "nan": "gave an observation that is not finite",
+    "inf": "gave a reward that is not finite",
+}
 HANGS = pytest.param("hang", "has not answered for 2 s", marks=pytest.mark.skipif(sys.platform == "win32", reason="a timer"))
 
 
@@ -111,17 +118,37 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
     result = api.train("ppo", on_host(fault=fault, at=20), total_steps=96, config=CONFIG, options=options)
     told = capsys.readouterr()
     assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)
-    assert message in told.out + told.err and "simulator 0" in told.out + told.err
+    assert re.search(rf"simulator [01] .*{message}|simulator [01] {message}", told.out + told.err)
     again = api.resume(run, environment=on_host())
     told = capsys.readouterr()
     assert (again.status, again.steps) == ("done", 96)
     assert "going on from step 32" in told.out + told.err and "episodes begin anew" in told.out + told.err
 
 
-def test_what_is_not_finite_ends_as_anywhere(tmp_path: Path) -> None:
-    options = OPTIONS | {"run_dir": tmp_path / "run"}
-    result = api.train("ppo", on_host(fault="nan", at=20), total_steps=96, config=CONFIG, options=options, quiet=True)
-    assert (result.status, result.exit_code) == ("nonfinite", 3)
+def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:
+    """Episodes begin anew, but networks and the optimizer's moments and count go on."""
+    run = tmp_path / "run"
+    api.train("ppo", on_host(fault="raise", at=20), total_steps=96, config=CONFIG, options=OPTIONS | {"run_dir": run}, quiet=True)
+    saved = rollax.load(run, environment=on_host()).state.train
+    api.resume(run, environment=on_host(), learning_rate=1e-30, quiet=True)
+    after = rollax.load(run, environment=on_host()).state.train
+    for a, b in zip(jax.tree.leaves(saved.network), jax.tree.leaves(after.network), strict=True):
+        np.testing.assert_array_equal(a, b)
+    counts = [{int(x) for x in jax.tree.leaves(t.optimizer) if x.dtype == np.int32 and x.ndim == 0} for t in (saved, after)]
+    assert counts == [{2}, {6}]  # one gradient step an update of 16 steps
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer in another process")
+@pytest.mark.parametrize(("fault", "message"), [("die", "died with exit code 9"), ("hang", "has not answered for 2 s")])
+def test_a_run_outlives_its_worker_processes(fault: str, message: str, tmp_path: Path, capsys: Any) -> None:
+    run = tmp_path / "run"
+    options = OPTIONS | {"run_dir": run, "env_timeout": 2.0, "env_workers": 1}
+    result = api.train("ppo", on_host(fault=fault, at=20), total_steps=48, config=CONFIG, options=options)
+    told = capsys.readouterr()
+    assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)
+    assert message in told.out + told.err
+    again = api.resume(run, environment=on_host(), quiet=True)
+    assert (again.status, again.steps) == ("done", 48)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rollax.host.simulators import Layout, SimulatorFailed, Stepped
+from rollax.host.simulators import Layout, SimulatorFailed, Stepped, check_finite
 
 
 class Pool:
@@ -44,6 +44,7 @@ class Pool:
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
             self._put(rows, *self._try("reset", lambda: self._pool.reset(ended)))
+        check_finite([*jax.tree.leaves(next_rows), *jax.tree.leaves(rows)], reward, lambda index: f"simulator {index} of the pool")
         return Stepped(next_rows, rows, reward, terminated, truncated, info)
 
     def close(self) -> None:

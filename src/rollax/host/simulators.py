@@ -16,7 +16,7 @@ from rollax.errors import UsageError
 
 
 class SimulatorFailed(RuntimeError):
-    """A simulator raised, died, did not answer, or gave something of another form."""
+    """A simulator raised, died, did not answer, or gave something of another form or not finite."""
 
 
 class Stepped(NamedTuple):
@@ -77,6 +77,19 @@ def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def check_finite(rows: list[np.ndarray], reward: np.ndarray | None, name: Callable[[int], str]) -> None:
+    """Raises SimulatorFailed that names the first simulator with a number that is not finite, before anything learns from it.
+
+    `rows`: parts of observations `[E, ...]`; `reward`: `[E]`, None at a start.
+    """
+    parts = [("an observation", row) for row in rows if row.dtype.kind == "f"]
+    for what, values in parts if reward is None else [("a reward", reward), *parts]:
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            index = int(np.argmin(is_finite.reshape(len(values), -1).all(axis=1)))
+            raise SimulatorFailed(f"{name(index)} gave {what} that is not finite")
+
+
 class InProcess:
     """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. All have
     `timeout` seconds for a step or a start, where there is one.
@@ -104,6 +117,7 @@ class InProcess:
             if where is None or where[index]:
                 seed = seeds[index]
                 self._put(rows, index, self._try(index, "reset", simulator.reset, None if seed is None else int(seed)))
+        check_finite(rows, None, self._name)
         return self._structure.unflatten(rows)
 
     def _step(self, action: Any, seeds: Sequence[int | None] | None, where: np.ndarray | None) -> Stepped:
@@ -128,6 +142,8 @@ class InProcess:
             rows = [row.copy() for row in next_rows]
             for index, obs in begun:
                 self._put(rows, index, obs)
+            check_finite(rows, None, self._name)
+        check_finite(next_rows, reward, self._name)
         unflatten = self._structure.unflatten
         return Stepped(unflatten(next_rows), unflatten(rows), reward, terminated, truncated, info)
 
@@ -139,7 +155,11 @@ class InProcess:
         return [np.zeros((len(self._made), *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
     def _put(self, rows: list[np.ndarray], index: int, obs: Any) -> None:
-        for row, leaf, value in zip(rows, self._leaves, self._structure.flatten_up_to(obs), strict=True):
+        try:
+            values = self._structure.flatten_up_to(obs)
+        except ValueError as error:  # other parts of a dictionary
+            raise SimulatorFailed(f"{self._name(index)} changed its observations: {error}") from error
+        for row, leaf, value in zip(rows, self._leaves, values, strict=True):
             if np.shape(value) != leaf.shape:
                 raise SimulatorFailed(
                     f"{self._name(index)} changed its observations: one has the shape {np.shape(value)}, where its space says "

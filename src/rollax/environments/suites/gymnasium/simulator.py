@@ -26,11 +26,15 @@ class GymnasiumSimulator:
     def __init__(self, environment: Any, name: str, time_limit: int | None, masks: bool) -> None:
         self.environment = environment
         self._limit, self._steps, self._masks = time_limit, 0, masks
+        self._spaces = environment.observation_space, environment.action_space
         _, self._seen = spaces.observation(name, environment.observation_space)
         _, self._action = spaces.action(name, environment.action_space)
 
     def reset(self, seed: int | None) -> Any:
         obs, info = self.environment.reset(seed=seed)
+        spaces_now = self.environment.observation_space, self.environment.action_space
+        if spaces_now != self._spaces:
+            raise ValueError(f"its spaces changed from {self._spaces} to {spaces_now}; policies are made for the first")
         self._steps = 0
         return self._observed(obs, info)
 
