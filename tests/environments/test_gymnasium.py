@@ -101,6 +101,38 @@ def test_games_of_ale_are_preprocessed() -> None:
     simulator.close()
 
 
+def test_what_was_made_already_is_made_again_with_its_wrappers() -> None:
+    """Own simulators, and the object that was given is left as it is."""
+    given = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1", max_episode_steps=77), np.float32(-1), np.float32(1))
+    first, _ = given.reset(seed=3)
+    environment: Any = rollax.from_gymnasium(given)
+    assert (environment.name, environment.time_limit) == ("own/Pendulum-v1", 77)
+    assert environment.action_space == Box(-1.0, 1.0, (1,))
+    simulator = environment.make_simulator()
+    np.testing.assert_allclose(simulator.reset(3), first)
+    ours, theirs = simulator.step(np.asarray([0.5], np.float32)), given.step(np.asarray([0.5], np.float32))
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+    simulator.close()
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Hopper-v5", "LunarLander-v3"])
+def test_steps_of_mujoco_and_box2d_are_gymnasiums(name: str) -> None:
+    """Observations, rewards and ends of both after the same start and actions."""
+    environment: Any = make(f"gymnasium/{name}")
+    ours, theirs = environment.make_simulator(), gymnasium.make(name)
+    np.testing.assert_allclose(ours.reset(7), theirs.reset(seed=7)[0], rtol=1e-6)
+    theirs.action_space.seed(0)
+    for _ in range(40):
+        action = theirs.action_space.sample()
+        (obs, reward, terminated, truncated, _), after = ours.step(action), theirs.step(action)
+        np.testing.assert_allclose(obs, after[0], rtol=1e-5, atol=1e-6)
+        assert reward == pytest.approx(float(after[1]), rel=1e-6)
+        assert (terminated, truncated) == after[2:4]
+        if terminated:
+            break
+    ours.close()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pygame without a screen")
 def test_what_draws_itself_is_drawn_without_a_screen() -> None:
     environment: Any = rollax.from_gymnasium("CartPole-v1")

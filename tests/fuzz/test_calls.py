@@ -169,7 +169,7 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"environment": Raw()}, "pass its id 'gymnax/CartPole-v1'"),
         ({"environment": (Raw(), None)}, "pass its id 'gymnax/CartPole-v1'"),
         ({"environment": Strange()}, "rollax.list_environments('gymnax')"),
-        ({"environment": Gym()}, "rollax.from_gymnasium(make)"),
+        ({"environment": Gym()}, "rollax.from_gymnasium(environment)"),
         (
             {"environment": Bad(), "arguments": {"good": 5}},
             "arguments and eval_arguments are for environments made from their id",

@@ -212,5 +212,9 @@ def test_an_environment_of_gymnasium_as_an_object() -> None:
     assert environment.info_names == ("sum",) and environment.fps == 7
     with pytest.raises(UsageError, match="from_gymnasium"):
         api.train("ppo", GymnasiumCounter(), total_steps=64, quiet=True)
+    with pytest.raises(UsageError, match="GymnasiumCounter cannot be made again"):
+        rollax.from_gymnasium(GymnasiumCounter())
+    with pytest.raises(UsageError, match="not a int"):
+        rollax.from_gymnasium(3)
     with pytest.raises(UsageError, match="no gymnasium.Env"):
         rollax.from_gymnasium(lambda: 3)

@@ -31,7 +31,7 @@ def own_environment(environment: Any) -> Any:
     if any(root in ("gym", "gymnasium") for root in roots):
         raise UsageError(
             "environment is one of gymnasium, of which as many are needed as run side by side: pass "
-            "rollax.from_gymnasium(make) with a function that makes it, or with its id"
+            "rollax.from_gymnasium(environment), or a function that makes it"
         )
     if suite:
         raise UsageError(f"environment is one of {suite} itself, without rollax's contract: {_instead(suite, raw)}")

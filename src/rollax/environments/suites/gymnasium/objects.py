@@ -9,20 +9,21 @@ from rollax.environments.hosted import Hosted
 from rollax.errors import UsageError
 
 
-def from_gymnasium(make: str | Callable[..., Any], *, name: str | None = None, max_episode_steps: int | None = None) -> Hosted:
+def from_gymnasium(make: Any, *, name: str | None = None, max_episode_steps: int | None = None) -> Hosted:
     """An environment of gymnasium to train in, made as often as there are environments side by side.
 
-    `make` is an id that gymnasium knows, or a function that makes an environment: it is called with `render_mode`, if it has
-    such an argument, which a picture needs. Simulators in processes of their own (`env_workers`) need a function at the top of
-    a module. `name` is that of the folder of runs. `max_episode_steps` cuts episodes off, besides the environment's own limit.
+    `make` is an id that gymnasium knows, what `gymnasium.make` made, of which others are made by its `spec`, wrappers included,
+    or a function that makes an environment: it is called with `render_mode`, if it has such an argument, which a picture needs.
+    Simulators in processes of their own (`env_workers`) need a function at the top of a module. `name` is that of the folder of
+    runs. `max_episode_steps` cuts episodes off, besides the environment's own limit.
 
-    Raises UsageError for what makes no environment of gymnasium, or one whose spaces have no counterpart.
+    Raises UsageError for what makes no environment of gymnasium, for an object that was made without `gymnasium.make`, and for
+    spaces that have no counterpart.
     """
     from rollax.environments.suites.gymnasium import adapter
 
     if not isinstance(make, str) and not callable(make):
-        kind = type(make).__name__
-        raise UsageError(f"from_gymnasium takes an id or a function that makes an environment, not a {kind}: try lambda: ...")
+        name, make = name or _name_of(make), _spec_of(make)
     if isinstance(make, type) and name is None:
         name = f"own/{make.__name__}"
     default = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__).strip("<>")
@@ -35,10 +36,30 @@ def from_gymnasium(make: str | Callable[..., Any], *, name: str | None = None, m
     return adapter.hosted(id, build, min(limits, default=None))
 
 
-def _build(make: str | Callable[..., Any], id: str, render_mode: str | None) -> Any:
+def _name_of(environment: Any) -> str:
+    return f"own/{str(getattr(getattr(environment, 'spec', None), 'id', type(environment).__name__)).replace('/', '-')}"
+
+
+def _spec_of(environment: Any) -> Any:
+    """The recipe of an environment. It is needed as often as there are environments side by side, and in other processes."""
     import gymnasium
 
-    if isinstance(make, str):
+    kind = type(environment).__name__
+    if not isinstance(environment, gymnasium.Env):
+        raise UsageError(f"from_gymnasium takes an environment of gymnasium, an id or a function that makes one, not a {kind}")
+    spec = environment.spec
+    if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
+        raise UsageError(
+            f"this {kind} cannot be made again, as gymnasium.make did not make it or a wrapper keeps no record of its arguments: "
+            "give from_gymnasium a function that makes it"
+        )
+    return spec
+
+
+def _build(make: Any, id: str, render_mode: str | None) -> Any:
+    import gymnasium
+
+    if isinstance(make, str | gymnasium.envs.registration.EnvSpec):
         return gymnasium.make(make, disable_env_checker=True, render_mode=render_mode)
     made = make(render_mode=render_mode) if _has_render_mode(make) else make()
     if not isinstance(made, gymnasium.Env):
