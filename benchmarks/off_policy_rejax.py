@@ -1,4 +1,4 @@
-"""TD3, SAC or DQN by rejax, the same work as `off_policy_rollax.py`. Runs in a virtual environment of its own."""
+"""TD3, SAC or DQN by rejax, the same work as `off_policy_rollax.py`, measured alike, in a virtual environment of its own."""
 
 import json
 import sys
@@ -6,8 +6,10 @@ import time
 
 import jax
 from rejax import DQN, SAC, TD3
+from timing import by_turns
 
-name, width, frames, repeats = sys.argv[1], *map(int, sys.argv[2:])
+work = json.loads(sys.argv[1])
+name, width, frames = work["algorithm"], work["width"], work["frames"]
 sizes = {"num_envs": 10, "batch_size": 64} if name == "dqn" else {"num_envs": 1, "batch_size": 256}
 algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name].create(
     env="CartPole-v1" if name == "dqn" else "Pendulum-v1",
@@ -30,12 +32,4 @@ started = time.perf_counter()
 program = jax.jit(lambda algorithm, key: type(algorithm).train(algorithm, rng=key))
 program = program.lower(algorithm, jax.random.PRNGKey(0)).compile()
 compile_seconds = time.perf_counter() - started
-jax.block_until_ready(program(algorithm, jax.random.PRNGKey(0)))
-rates, efforts = [], []
-for i in range(repeats):
-    started, processor = time.perf_counter(), time.process_time()
-    jax.block_until_ready(program(algorithm, jax.random.PRNGKey(i)))
-    rates.append(frames / (time.perf_counter() - started))
-    efforts.append(frames / (time.process_time() - processor))
-found = {"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}
-print(json.dumps(found | {"jax": jax.__version__}))
+by_turns(lambda: jax.block_until_ready(program(algorithm, jax.random.PRNGKey(0))), frames, compile_seconds, jax.__version__)

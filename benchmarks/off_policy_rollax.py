@@ -1,4 +1,4 @@
-"""TD3, SAC or DQN by rollax: prints one JSON object. Arguments: algorithm, width of the networks, frames, repeats."""
+"""TD3, SAC or DQN by rollax, measured by turns (`timing.by_turns`). Argument: the work, as peers.py has it."""
 
 import functools
 import json
@@ -7,11 +7,13 @@ import time
 
 import jax
 import jax.numpy as jnp
+from timing import by_turns
 
 import rollax
 from rollax.algorithms import ALGORITHMS
 
-name, width, frames, repeats = sys.argv[1], *map(int, sys.argv[2:])
+work = json.loads(sys.argv[1])
+name, width, frames = work["algorithm"], work["width"], work["frames"]
 kinds = ALGORITHMS[name]
 environment = rollax.make("gymnax/CartPole-v1" if name == "dqn" else "gymnax/Pendulum-v1")
 shared = {"capacity": 20_000, "warmup": 0.0, "max_grad_norm": 10.0}
@@ -28,14 +30,11 @@ program = (
     .compile()
 )
 compile_seconds = time.perf_counter() - started
-state = jax.jit(algorithm.init)(jax.random.key(0), config)
-state, _ = jax.block_until_ready(program(state, jnp.int32(updates)))
-rates, efforts = [], []
-for _ in range(repeats):
-    started, processor = time.perf_counter(), time.process_time()
-    state, _ = jax.block_until_ready(program(state, jnp.int32(updates)))
-    done = updates * config.steps_per_update
-    rates.append(done / (time.perf_counter() - started))
-    efforts.append(done / (time.process_time() - processor))
-found = {"compile_seconds": compile_seconds, "steps_per_second": rates, "steps_per_processor_second": efforts}
-print(json.dumps(found | {"jax": jax.__version__}))
+state = [jax.jit(algorithm.init)(jax.random.key(0), config)]
+
+
+def learn() -> None:
+    state[0], _ = jax.block_until_ready(program(state[0], jnp.int32(updates)))
+
+
+by_turns(learn, updates * config.steps_per_update, compile_seconds, jax.__version__)

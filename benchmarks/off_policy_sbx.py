@@ -1,19 +1,20 @@
-"""TD3, SAC or DQN by sbx, the same work as `off_policy_rollax.py`. Runs in a virtual environment of its own.
+"""TD3, SAC or DQN by sbx, the same work as `off_policy_rollax.py`, measured alike. Runs in a virtual environment of its own.
 
 Its environments are gymnasium's, in Python: one for TD3 and SAC, ten in this process for DQN.
 """
 
-import functools
 import json
 import sys
+import time
 
 import jax
-import timing
 from sbx import DQN, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
+from timing import by_turns
 
-name, width, frames, repeats = sys.argv[1], *map(int, sys.argv[2:])
-frames = frames // 20 if name == "dqn" else frames // 4  # it is slower: so all measurements take about as long
+work = json.loads(sys.argv[1])
+name, width, frames = work["algorithm"], work["width"], work["frames"]
+frames = frames // 20 if name == "dqn" else frames // 4  # it is slower: so all turns take about as long
 environment = make_vec_env("CartPole-v1" if name == "dqn" else "Pendulum-v1", 10 if name == "dqn" else 1)
 layers = [width, width]
 sizes = {"batch_size": 64, "policy_kwargs": {"net_arch": layers}}
@@ -23,5 +24,7 @@ algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name](
     "MlpPolicy", environment, buffer_size=20_000, learning_starts=100, train_freq=1, gradient_steps=1, verbose=0, **sizes
 )
 
-found = timing.by_calls(functools.partial(algorithm.learn, reset_num_timesteps=False), 500, frames, repeats)
-print(json.dumps(found | {"jax": jax.__version__}))
+started = time.perf_counter()
+algorithm.learn(500, reset_num_timesteps=False)
+compile_seconds = time.perf_counter() - started
+by_turns(lambda: algorithm.learn(frames, reset_num_timesteps=False), frames, compile_seconds, jax.__version__)

@@ -1,11 +1,14 @@
-"""PPO by rollax beside its peers on the same work: `python benchmarks/peers.py [WORK ...] --purejaxrl FOLDER`.
+"""rollax beside its peers on the same work: `python benchmarks/peers.py [WORK ...] [--purejaxrl FOLDER]`.
 
-Everyone trains the same environments, steps (128), epochs (4), minibatches and updates, with an actor and a critic of 64 x 64,
-in a virtual environment of its own (benchmarks/.venv-<peer>), made on the first call with the newest Python that is found and
-the newest JAX that installs for it. All programs are begun, and then take turns of about a second, so that a machine whose
-speed drifts treats them alike: a ratio is that of two turns of one round, the median over the rounds, with their quartiles. The
-best peer is that of the greatest median. PureJaxRL is no package: its `ppo.py` is that of a copy of luchris429/purejaxrl that
-FOLDER names; without it is left out.
+PPO beside rejax and PureJaxRL: the same environments, steps (128), epochs (4), minibatches and updates, actor and critic of
+64 x 64. TD3, SAC and DQN beside rejax and sbx: batches of 256 (DQN 64), one gradient step a frame (DQN: one for its 10
+environments). MAP-Elites beside qdax, CMA-MAE beside pyribs.
+
+Each in a virtual environment of its own (benchmarks/.venv-<peer>), made on the first call with the newest Python in which it
+installs and the newest JAX that it takes. The programs of a work are all begun, and then take turns of about a second, so that
+a machine whose speed drifts treats them alike: a ratio is that of two turns of one round, the median over the rounds, with
+their quartiles. The best peer is that of the greatest median. PureJaxRL is no package: its `ppo.py` is that of a copy of
+luchris429/purejaxrl that FOLDER names; without it is left out.
 """
 
 import argparse
@@ -16,42 +19,66 @@ import shutil
 import statistics
 import subprocess
 import sys
-import venv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parent
-REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
-PUREJAXRL = ["jax", "flax", "distrax", "optax", "gymnax==0.0.9"]
 TORCH = "torch==2.13.0"
+REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
 SBX = ["sbx-rl==0.28.0", "gymnasium[mujoco]", TORCH]  # it stands on Stable-Baselines3, and that on PyTorch
-PYTHONS = ("python3.13", "python3.12", "python3.11")  # the newest that all peers take, first
-
-
+PACKAGES = {
+    "rollax": ["--editable", str(FOLDER.parent)],
+    "rejax": REJAX,
+    "purejaxrl": ["jax", "flax", "distrax", "optax", "gymnax==0.0.9"],
+    "sbx": SBX,
+    "qdax": ["qdax==0.5.0"],
+    "ribs": ["ribs==0.12.0"],
+}
+PYTHONS = ("python3.13", "python3.12", "python3.11")  # the newest first
 PPO_OF_PUREJAXRL = {"LR": 2.5e-4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5}
 PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
 
 
 class Work(NamedTuple):
-    """What everyone does. An update is 128 steps of `num_envs` environments and 4 epochs, of each of the seeds."""
+    """What everyone does in a turn of about a second."""
 
-    environment: str
-    num_envs: int
-    minibatches: int
-    seeds: int
-    updates: int  # of a turn, about a second
-    activation: str = "tanh"
+    program: str  # of each peer the file <program>_<peer>.py runs it
+    settings: dict[str, Any]  # as those files read them
+    peers: tuple[str, ...]
+
+
+def ppo(environment: str, num_envs: int, minibatches: int, seeds: int, updates: int, activation: str = "tanh") -> Work:
+    """An update is 128 steps of `num_envs` environments and 4 epochs, of each of the seeds."""
+    names = "environment", "num_envs", "minibatches", "seeds", "updates", "activation"
+    given = environment, num_envs, minibatches, seeds, updates, activation
+    return Work("ppo", dict(zip(names, given, strict=True)), ("rejax", "purejaxrl"))
+
+
+def off_policy(algorithm: str, width: int, frames: int) -> Work:
+    return Work("off_policy", {"algorithm": algorithm, "width": width, "frames": frames}, ("rejax", "sbx"))
+
+
+def quality_diversity(work: str, batch_size: int, peer: str) -> Work:
+    return Work("quality_diversity", {"work": work, "batch_size": batch_size}, (peer,))
 
 
 WORKS = {
-    "2048": Work("CartPole-v1", 2048, 32, 1, 2),
-    "64": Work("CartPole-v1", 64, 4, 1, 40),
-    "4": Work("CartPole-v1", 4, 4, 1, 300),
-    "4x8": Work("CartPole-v1", 4, 4, 8, 50),
-    "4x64": Work("CartPole-v1", 4, 4, 64, 8),
-    "breakout": Work("Breakout-MinAtar", 64, 8, 1, 10, "relu"),
-    "spaceinvaders": Work("SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
+    "2048": ppo("CartPole-v1", 2048, 32, 1, 2),
+    "64": ppo("CartPole-v1", 64, 4, 1, 40),
+    "4": ppo("CartPole-v1", 4, 4, 1, 300),
+    "4x8": ppo("CartPole-v1", 4, 4, 8, 50),
+    "4x64": ppo("CartPole-v1", 4, 4, 64, 8),
+    "breakout": ppo("Breakout-MinAtar", 64, 8, 1, 10, "relu"),
+    "spaceinvaders": ppo("SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
+    "td3": off_policy("td3", 64, 4000),
+    "sac": off_policy("sac", 64, 2000),
+    "dqn": off_policy("dqn", 64, 40_000),
+    "td3-256": off_policy("td3", 256, 600),
+    "sac-256": off_policy("sac", 256, 400),
+    "arm": quality_diversity("arm", 1024, "qdax"),
+    "cvt": quality_diversity("cvt", 1024, "qdax"),
+    "sphere": quality_diversity("sphere", 540, "ribs"),
 }
 
 
@@ -81,12 +108,7 @@ class Ratio(NamedTuple):
 def main() -> None:
     arguments = parsed()
     copy = arguments.purejaxrl and arguments.purejaxrl.resolve()
-    pythons = {
-        "rollax": peer_python("rollax", ["--editable", str(FOLDER.parent)], True),
-        "rejax": peer_python("rejax", REJAX, True),
-    }
-    if copy:
-        pythons["purejaxrl"] = peer_python("purejaxrl", PUREJAXRL, True)
+    left_out = {*arguments.leave_out, *([] if copy else ["purejaxrl"])}
     print(
         f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds (quartiles)\n"
     )
@@ -94,13 +116,16 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}
     for name in arguments.works or WORKS:
-        programs = {peer: begin(peer, python, WORKS[name], copy) for peer, python in pythons.items()}
+        work = WORKS[name]
+        if not (peers := [peer for peer in work.peers if peer not in left_out]):
+            continue
+        programs = {peer: begin(peer, work, copy) for peer in ["rollax", *peers]}
         rounds = [{peer: turn(peer, program) for peer, program in programs.items()} for _ in range(arguments.rounds)]
         for program in programs.values():
             end(program)
         for peer, program in programs.items():
             print(row(name, peer, program, rounds), flush=True)
-        best = max((peer for peer in pythons if peer != "rollax"), key=lambda peer: median(rounds, peer, "rate"))
+        best = max(peers, key=lambda peer: median(rounds, peer, "rate"))
         ratios[name] = best, ratio(rounds, lambda one: one["rollax"].rate / one[best].rate)  # noqa: B023 - called here
     for name, (best, found) in ratios.items():
         print(f"{name}: {shown(found)} times {best}")
@@ -108,12 +133,12 @@ def main() -> None:
         draw({name: found for name, (_, found) in ratios.items()}, arguments.out)
 
 
-def begin(peer: str, python: str, work: Work, copy: Path | None) -> Program:
+def begin(peer: str, work: Work, copy: Path | None) -> Program:
     """The program, compiled."""
-    words = [json.dumps(work._asdict())]
+    words = [json.dumps(work.settings)]
     if peer == "purejaxrl":
-        words = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.seeds), "turns"] if copy else []
-    command = [python, str(FOLDER / f"ppo_{peer}.py"), *words]
+        words = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.settings["seeds"]), "turns"] if copy else []
+    command = [peer_python(peer, PACKAGES[peer], True), str(FOLDER / f"{work.program}_{peer}.py"), *words]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(command[0])
     )
@@ -160,10 +185,12 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each program per work")
+    parser.add_argument("--leave-out", nargs="+", default=[], metavar="PEER", help="such as sbx, which installs PyTorch")
     parser.add_argument("--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl")
     parser.add_argument("--out", type=Path, help="a picture of the ratios")
     arguments = parser.parse_args()
     check_names(parser, "work", arguments.works, WORKS)
+    check_names(parser, "peer", arguments.leave_out, PACKAGES)
     if arguments.purejaxrl and not (arguments.purejaxrl / "purejaxrl" / "ppo.py").exists():
         parser.error(f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py")
     return arguments
@@ -199,14 +226,15 @@ def environment_of(python: str) -> dict[str, str]:
 
 def of_purejaxrl(work: Work) -> dict:
     """The work as its settings."""
+    given = work.settings
     return {
-        "ENV_NAME": work.environment,
-        "NUM_ENVS": work.num_envs,
+        "ENV_NAME": given["environment"],
+        "NUM_ENVS": given["num_envs"],
         "NUM_STEPS": 128,
-        "TOTAL_TIMESTEPS": work.num_envs * 128 * work.updates,
+        "TOTAL_TIMESTEPS": given["num_envs"] * 128 * given["updates"],
         "UPDATE_EPOCHS": 4,
-        "NUM_MINIBATCHES": work.minibatches,
-        "ACTIVATION": work.activation,
+        "NUM_MINIBATCHES": given["minibatches"],
+        "ACTIVATION": given["activation"],
     } | PPO_OF_PUREJAXRL
 
 
@@ -220,6 +248,7 @@ def draw(ratios: dict[str, Ratio], out: Path) -> None:
     for place, (middle, low, high) in enumerate(ratios.values()):
         axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", capsize=3, color="C0")
     axes.axvline(1, color="gray", linewidth=0.8)
+    axes.set_xscale("log" if max(found.high for found in ratios.values()) > 4 else "linear")
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
     axes.set_xlabel("steps/s, as a multiple of the best peer's")
@@ -227,16 +256,17 @@ def draw(ratios: dict[str, Ratio], out: Path) -> None:
 
 
 def peer_python(name: str, packages: list[str], newest: bool = False) -> str:
-    """Python of a virtual environment with these packages: of the newest Python that is found, or of this one."""
+    """Python of a virtual environment with these packages: of the newest Python in which they install, or of this one."""
     folder = FOLDER / f".venv-{name}"
     python = folder / "bin" / "python"
-    if not python.exists():
-        found = next((path for each in PYTHONS if (path := shutil.which(each))), None) if newest else None
-        if found is None:
-            venv.create(folder, with_pip=True)
-        else:
-            subprocess.run([found, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    found = [path for each in PYTHONS if (path := shutil.which(each))] if newest else []
+    for last, path in enumerate([*found, sys.executable]):
+        if python.exists():
+            break
+        subprocess.run([path, "-m", "venv", str(folder)], check=True)
+        installing = subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=last == len(found))
+        if installing.returncode:
+            shutil.rmtree(folder)
     return str(python)
 
 

@@ -33,8 +33,13 @@ WORKS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def measure(name: str, id: str, seeds: int = 1, joints: int = 8, **settings: Any) -> dict[str, Any]:
-    """Speeds of ROUNDS rounds of about SECONDS each, over all seeds; seconds to compile, bytes of the state, coverage."""
+def named(work: str) -> tuple[str, str]:
+    """The algorithm and the task of a work."""
+    return ("cma_mae", "task/sphere") if work == "sphere" else ("map_elites", "task/arm")
+
+
+def compiled(name: str, id: str, seeds: int = 1, joints: int = 8, **settings: Any) -> tuple[Any, Any, int, float]:
+    """Ten updates of all seeds as a program, the first state, how many evaluations they are, and the seconds to compile."""
     environment = rollax.make(id, joints=joints) if id == "task/arm" else rollax.make(id)
     _, entry = find(name)
     config = entry.config(**settings)
@@ -48,8 +53,13 @@ def measure(name: str, id: str, seeds: int = 1, joints: int = 8, **settings: Any
     many = jax.jit(lambda state: jax.lax.scan(lambda s, _: algorithm.step(s), state, None, length=10), donate_argnums=0)
     begin = time.monotonic()
     many = many.lower(state).compile()
-    compiling, size = time.monotonic() - begin, sum(x.nbytes for x in jax.tree.leaves(state))
-    each, speeds = 10 * config.steps_per_update * seeds, []
+    return many, state, 10 * config.steps_per_update * seeds, time.monotonic() - begin
+
+
+def measure(name: str, id: str, **settings: Any) -> dict[str, Any]:
+    """Speeds of ROUNDS rounds of about SECONDS each, over all seeds; seconds to compile, bytes of the state, coverage."""
+    many, state, each, compiling = compiled(name, id, **settings)
+    size, speeds = sum(x.nbytes for x in jax.tree.leaves(state)), []
     state, metrics = jax.block_until_ready(many(state))
     for _ in range(ROUNDS):
         begin, done = time.monotonic(), 0
@@ -64,7 +74,7 @@ def measure(name: str, id: str, seeds: int = 1, joints: int = 8, **settings: Any
 def main(arguments: list[str]) -> None:
     as_json, works = "--json" in arguments, [x for x in arguments if x != "--json"]
     for work in works or list(WORKS):
-        name, id = ("cma_mae", "task/sphere") if work == "sphere" else ("map_elites", "task/arm")
+        name, id = named(work)
         for settings in WORKS[work]:
             found = measure(name, id, **settings)
             shown = " ".join(f"{key} {value}" for key, value in settings.items())

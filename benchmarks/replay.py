@@ -1,17 +1,13 @@
-"""Learning from replay: what adding and drawing cost by size; TD3, SAC, DQN beside their peers: `python benchmarks/replay.py`.
+"""Learning from replay: what adding and drawing cost by size: `python benchmarks/replay.py`.
 
-The first table shows the time of one add and one draw inside a compiled loop whose state is donated, as in a run: it must not
-grow with the size, but for memory that is farther away and a level of the tree every 16 times. The second runs the same work in
-rollax, rejax and, if asked to, sbx by turns, as `peers.py` does.
+The table shows the time of one add and one draw inside a compiled loop whose state is donated, as in a run: it must not
+grow with the size, but for memory that is farther away and a level of the tree every 16 times. TD3, SAC and DQN are
+measured beside their peers by `peers.py`.
 """
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +16,7 @@ import jax.numpy as jnp
 from rollax.replay import prioritized, ring
 from rollax.replay.ring import ReplayBuffer, Step
 
-FOLDER = Path(__file__).resolve().parent
 REPEATS, STEPS, BATCH = 5, 2000, 256
-WORK = {"td3": 2000, "sac": 2000, "dqn": 40_000}  # frames of one measurement
 
 
 class Settings(NamedTuple):
@@ -38,11 +32,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--observation", type=int, default=4, help="numbers of an observation")
-    parser.add_argument(
-        "--widths", type=int, nargs="*", default=[64, 256], help="of the networks beside rejax; none: leave out"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sbx", action="store_true", help="beside sbx as well, which installs PyTorch")
     arguments = parser.parse_args()
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
@@ -51,9 +40,6 @@ def main() -> None:
         times = [microseconds(buffer, size, arguments.observation) for buffer in buffers]
         needed = ring.size_in_bytes(example(arguments.observation), 1, size)
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))
-    for width in arguments.widths:
-        for name in WORK:
-            beside(name, width, arguments.rounds, arguments.sbx)
 
 
 def example(numbers: int) -> Step:
@@ -86,31 +72,6 @@ def microseconds(buffer: ReplayBuffer, size: int, numbers: int) -> float:
         carry = jax.block_until_ready(run(*carry))
         times.append((time.perf_counter() - started) / STEPS * 1e6)
     return statistics.median(times)
-
-
-def beside(name: str, width: int, rounds: int, with_sbx: bool) -> None:
-    """Steps a second of all, and the ratios: their medians over the rounds."""
-    sys.path.insert(0, str(FOLDER))
-    from peers import REJAX, SBX, peer_python
-
-    pythons = {"rollax": sys.executable, "rejax": peer_python("rejax", REJAX)}
-    pythons |= {"sbx": peer_python("sbx", SBX)} if with_sbx else {}
-    work = [name, str(width), str(WORK[name]), "3"]
-    measured = [{peer: measure(peer, python, work) for peer, python in pythons.items()} for _ in range(rounds)]
-    for what in ("steps_per_second", "steps_per_processor_second"):
-        rates = [{peer: statistics.median(one[peer][what]) for peer in pythons} for one in measured]
-        shown = [f"rollax {statistics.median(rate['rollax'] for rate in rates):,.0f}"]
-        for peer in list(pythons)[1:]:
-            ratio = statistics.median(rate["rollax"] / rate[peer] for rate in rates)
-            shown.append(f"{peer} {statistics.median(rate[peer] for rate in rates):,.0f} (ratio {ratio:.2f})")
-        print(f"{name} {width} x {width}, {what.replace('_', ' ')}: {'  '.join(shown)}", flush=True)
-
-
-def measure(peer: str, python: str, work: list[str]) -> dict[str, Any]:
-    done = subprocess.run([python, str(FOLDER / f"off_policy_{peer}.py"), *work], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{peer} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":
