@@ -17,6 +17,7 @@ from host.test_evaluate import Counting
 from rollax.environments import registry
 from rollax.environments.suites.table import SUITES, missing_python
 from rollax.host.evaluation import digits
+from rollax.scale import processes
 from rollax.version import __version__
 
 Rollax = Callable[..., Any]
@@ -313,7 +314,14 @@ def test_version_and_overview(rollax: Rollax) -> None:
             "train ppo probe/memory",
             "--total-steps --seeds --run-dir --gamma --hidden --sweep --env --help-all",
         ),
-        ("train", "ALGORITHM ENVIRONMENT ppo td3 --total-steps --learning-rate --help-all"),
+        (
+            "train",
+            "ALGORITHM ENVIRONMENT ppo td3 --total-steps --learning-rate --help-all "
+            "--distributed --coordinator --num-processes --process-id",
+        ),
+        ("train ppo probe/memory --distributed", "--total-steps --distributed --coordinator --num-processes --process-id"),
+        ("train sac --coordinator localhost:9 --num-processes 2 --process-id one --distributed", "--learning-rate"),
+        ("resume --distributed", "--total-steps --devices"),
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out --only --columns --label --x --smooth --aggregate --normalize --csv"),
@@ -327,8 +335,9 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("doctor", "--json"),
     ],
 )
-def test_help(rollax: Rollax, command: str, options: str) -> None:
-    """Each command's help names its options, and nothing is run."""
+def test_help(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, options: str) -> None:
+    """Each command's help names its options, and nothing is run; nor are other processes waited for."""
+    monkeypatch.setattr(processes, "connect", lambda *_: pytest.fail("it waits for other processes"))
     outcome = rollax(*command.split(), "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert [name for name in options.split() if name not in outcome.out] == []

@@ -128,7 +128,8 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
 def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:
     """Episodes begin anew, but networks and the optimizer's moments and count go on."""
     run = tmp_path / "run"
-    api.train("ppo", on_host(fault="raise", at=20), total_steps=96, config=CONFIG, options=OPTIONS | {"run_dir": run}, quiet=True)
+    options = OPTIONS | {"run_dir": run}
+    api.train("ppo", on_host(fault="raise", at=20), total_steps=96, config=CONFIG, options=options, quiet=True)
     saved = rollax.load(run, environment=on_host()).state.train
     api.resume(run, environment=on_host(), learning_rate=1e-30, quiet=True)
     after = rollax.load(run, environment=on_host()).state.train

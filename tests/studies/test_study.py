@@ -243,7 +243,7 @@ def test_a_storage_that_answers_no_more(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), drawing.answering(tmp_path):
         raise ZeroDivisionError
     with pytest.raises(UsageError, match=r"storage nosuch://me:\*\*\*@host/db cannot be used"):
-        drawing.opened("nosuch://me:secret@host/db", "rollax", "none", "max")
+        drawing.opened("nosuch://me:secret@host/db", "rollax", "none")
 
 
 def test_it_stops_when_its_hours_are_over_and_goes_on(tmp_path: Path) -> None:

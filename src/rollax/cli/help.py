@@ -57,6 +57,9 @@ Trains ALGORITHM on ENVIRONMENT and leaves a run folder. Both are needed:
   rollax train sac gymnax/Pendulum-v1 --learning-rate 3e-4 --hidden 128 128
   rollax train ppo gymnax/CartPole-v1 --help          the settings that matter, with their tuned values
   rollax train ppo gymnax/CartPole-v1 --help-all      all of them
+
+One run by several processes or hosts: --distributed in every one of them, with --coordinator HOST:PORT of the first,
+--num-processes N and --process-id I where no Slurm, Open MPI, Kubernetes or TPU says which one it is (docs: scaling).
 """
 
 FURTHER = """\
@@ -65,8 +68,10 @@ Further: --env.NAME VALUE sets an argument of the environment, --eval-env.NAME V
 seed, in one compiled program; `rollax sweep` compares settings of all kinds. --preset FILE takes tuned settings from a
 file. --evolve.NAME LOW HIGH [log|linear] moves a setting within a range by population-based
 training over the members that --seeds counts. --opponents.TYPE RUN lets agents of a type follow the policy of another
-run instead of learning. --import MODULE imports a module that registers environments or algorithms of your own.
-Settings marked * shape the program; all others can be swept and evolved. Whole numbers may be written 1e6 or 100k."""
+run instead of learning. --distributed, in every one of several processes: one run by all of them, which are found by
+Slurm and the like, or by --coordinator HOST:PORT --num-processes N --process-id I. --import MODULE imports a module that
+registers environments or algorithms of your own. Settings marked * shape the program; all others can be swept and
+evolved. Whole numbers may be written 1e6 or 100k."""
 
 
 def train_help(algorithm: str, environment: str, groups: list[Group], everything: bool) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from rollax.cli.words import take_value
+from rollax.cli.words import HELP, take_value
 from rollax.errors import UsageError
 
 IMPORT = "--import"
@@ -59,10 +59,13 @@ def take_shared(words: list[str]) -> tuple[list[str], Shared]:
 
 
 def _place(words: list[str]) -> tuple[list[str], Place | None]:
-    """Splits off which of several processes this is, and waits for the others: nothing else may ask JAX for devices before."""
+    """Splits off which of several processes this is, and waits for the others, unless help is asked for: nothing else may ask
+    JAX for devices before."""
     rest, coordinator = take_value(words, "--coordinator")
     rest, number = take_value(rest, "--num-processes")
     rest, own = take_value(rest, "--process-id")
+    if any(word in rest for word in HELP):
+        return [word for word in rest if word != DISTRIBUTED], None
     if DISTRIBUTED not in rest:
         if (coordinator, number, own) != (None, None, None):
             raise UsageError(f"--coordinator, --num-processes and --process-id are for several processes: add {DISTRIBUTED}")

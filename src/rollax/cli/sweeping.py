@@ -97,6 +97,7 @@ def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Pa
     """The folder of the study that is meant, made where it is a new one."""
     from rollax.studies import study
 
+    trains_here = given.launch.launcher == "local" and given.launch.workers == 1
     if len(names) == 1 and (Path(names[0]) / study.STUDY).is_file():
         if rest or given.search != study.Search() or given.launch.study_dir is not None:
             raise UsageError(
@@ -108,14 +109,13 @@ def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Pa
             raise UsageError(f"{rest[0]}: what a study in a file compares stands in the file")
         spec = study.read(Path(names[0]))
         changed = {name: value for name, value in vars(given.search).items() if value != getattr(study.Search(), name)}
-        return study.create(
-            dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed)), given.launch.study_dir
-        )
+        spec = dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed))
+        return study.create(spec, given.launch.study_dir, trains_here)
     if len(names) != 2:
         raise UsageError(
             "sweep takes an algorithm and an environment, or the file or folder of a study: see rollax sweep --help"
         )
-    return study.create(_spec(names, rest, given.search, shared), given.launch.study_dir)
+    return study.create(_spec(names, rest, given.search, shared), given.launch.study_dir, trains_here)
 
 
 def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any:

@@ -10,11 +10,9 @@ import tyro
 from rollax import environments
 from rollax.cli import flags
 from rollax.cli.shared import Shared
-from rollax.cli.words import check_single, close, number, parse, single, take, take_value
+from rollax.cli.words import HELP, check_single, close, number, parse, single, take, take_value
 from rollax.config import checked, traced_fields
 from rollax.errors import UnknownNameError, UsageError
-
-HELP = ("-h", "--help", "--help-all")
 
 
 def train(arguments: list[str], shared: Shared) -> int:

@@ -10,6 +10,8 @@ import tyro
 
 from rollax.errors import UsageError
 
+HELP = ("-h", "--help", "--help-all")  # a command with one of these prints its help and does nothing else
+
 
 def parse(kind: Any, arguments: list[str], program: str, description: str | None = None) -> Any:
     """The words as an instance of `kind`. What does not fit ends the program with exit code 2, as tyro says it.

@@ -44,7 +44,8 @@ class Pool:
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
             self._put(rows, *self._try("reset", lambda: self._pool.reset(ended)))
-        check_finite([*jax.tree.leaves(next_rows), *jax.tree.leaves(rows)], reward, lambda index: f"simulator {index} of the pool")
+        named = lambda index: f"simulator {index} of the pool"  # noqa: E731
+        check_finite([*jax.tree.leaves(next_rows), *jax.tree.leaves(rows)], reward, named)
         return Stepped(next_rows, rows, reward, terminated, truncated, info)
 
     def close(self) -> None:

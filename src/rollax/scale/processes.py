@@ -46,7 +46,7 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
 
     Raises UsageError when nothing says which of them this is, or when they are not all there in time.
     """
-    if coordinator is not None and not _is_address(coordinator):
+    if coordinator is not None and not is_address(coordinator):
         raise UsageError(f"--coordinator takes HOST:PORT, not {coordinator!r}")
     given = [value is not None for value in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
@@ -76,22 +76,31 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
 
 def _wait_for(coordinator: str, process_id: int) -> None:
     """Returns when the first process answers at its address. Raises UsageError when it does not in time."""
-    host, _, port = coordinator.rpartition(":")
-    limit = time.monotonic() + CONNECT_SECONDS
+    try:
+        wait_for(coordinator, CONNECT_SECONDS)
+    except OSError as error:
+        raise UsageError(
+            f"process {process_id} reached no first process at {coordinator} within {CONNECT_SECONDS} s ({error}): is "
+            "--process-id 0 running there, and may this host connect to that port?"
+        ) from error
+
+
+def wait_for(address: str, seconds: float) -> None:
+    """Returns when something answers at HOST:PORT. Raises OSError when nothing does in time."""
+    host, _, port = address.rpartition(":")
+    limit = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
             return
-        except OSError as error:
+        except OSError:
             if time.monotonic() > limit:
-                raise UsageError(
-                    f"process {process_id} reached no first process at {coordinator} within {CONNECT_SECONDS} s ({error}): is "
-                    "--process-id 0 running there, and may this host connect to that port?"
-                ) from error
+                raise
             time.sleep(0.5)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT."""
     host, _, port = text.rpartition(":")
     return bool(host) and port.isdecimal() and 0 < int(port) < 65536
 

@@ -70,7 +70,8 @@ def sweep(
         more = {"eval_arguments": eval_arguments, "options": options, "search": search}
         given = {name: dict(value) for name, value in (what | more).items() if value is not None}
         spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
-        where = create(spec, None if folder is None else Path(folder))
+        trains_here = launcher == "local" and workers == 1
+        where = create(spec, None if folder is None else Path(folder), trains_here)
     launch(where, launcher, workers, show or display(quiet), hours, resources)
     study = Study(where)
     return Swept(where, results.rows(study), results.importance(study))

@@ -9,15 +9,17 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from rollax.errors import UsageError
 from rollax.host.progress import Display, Lines
 from rollax.host.signals import stop_on_signals
+from rollax.scale import processes
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
 from rollax.studies.study import Study
@@ -26,6 +28,8 @@ from rollax.studies.worker import work
 Launcher = Literal["local", "slurm", "ray"]
 SECONDS = 2.0  # between looks at what others do
 PATIENCE = 60.0  # seconds that a worker has to save and end
+RAY_ADDRESS = "RAY_ADDRESS"  # of the cluster, HOST:PORT
+RAY_SECONDS = 10.0  # in which something has to answer there
 MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of a GPU, that JAX takes when it starts
 
 
@@ -45,6 +49,7 @@ def launch(
     does not answer.
     """
     with drawing.answering(folder):
+        Study(folder)  # before anything is started that would fail by it
         if launcher == "slurm":
             return _slurm(folder, workers, show, hours, dict(resources or {}))
         if launcher == "ray":
@@ -53,7 +58,8 @@ def launch(
 
 
 def check(launcher: Launcher, workers: int, hours: float | None, resources: Mapping[str, Any] | None) -> None:
-    """Before a study's folder is made. Raises UsageError where a package is missing, and for numbers that cannot be."""
+    """Before a study's folder is made. Raises UsageError where a package is missing or a cluster does not answer, and for
+    numbers and resources that cannot be."""
     if workers < 1:
         raise UsageError(f"workers ({workers}) must be at least 1")
     if hours is not None and not hours > 0:
@@ -63,6 +69,11 @@ def check(launcher: Launcher, workers: int, hours: float | None, resources: Mapp
     package = {"local": None, "slurm": "submitit", "ray": "ray"}[launcher]
     if package is not None and importlib.util.find_spec(package) is None:
         raise UsageError(f'--launcher {launcher} needs {package}: pip install "rollax[{launcher}]"')
+    if launcher == "slurm":
+        with tempfile.TemporaryDirectory() as scratch:
+            _executor(Path(scratch), dict(resources or {}))
+    if launcher == "ray":
+        _check_ray(dict(resources or {}))
 
 
 def worker(folder: str, hours: float | None) -> int | None:
@@ -138,15 +149,9 @@ def _follow(folder: Path, show: Display, is_over: Any) -> None:
 
 def _slurm(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
     """An array of jobs by submitit, which this process follows. A signal to it cancels them; killed, it leaves them running."""
-    import submitit
-
-    cluster = resources.pop("cluster", "slurm")  # submitit's "local" runs the same in processes, to try it out
-    try:
-        executor = submitit.AutoExecutor(folder=str(folder / "slurm"), cluster=cluster)
-        executor.update_parameters(**resources)
+    executor = _executor(folder, resources)
+    with _refusing_jobs(f"; then go on with: rollax sweep {folder} --launcher slurm"):
         jobs = executor.map_array(worker, [str(folder)] * number, [hours] * number)
-    except (RuntimeError, TypeError, NameError, AssertionError) as error:
-        raise UsageError(f"Slurm took no jobs ({error}): run this where `sbatch` is, and see --resources.NAME") from error
     show.message(f"jobs {', '.join(job.job_id for job in jobs)}: their output is in {folder}/slurm")
     with stop_on_signals() as request:
         _follow(folder, show, lambda: request.number is not None or all(job.done() for job in jobs))
@@ -156,16 +161,36 @@ def _slurm(folder: Path, number: int, show: Display, hours: float | None, resour
     return request.number
 
 
+def _executor(folder: Path, resources: dict[str, Any]) -> Any:
+    """What asks for jobs. Raises UsageError where there is no Slurm, or no such resource."""
+    import submitit
+
+    cluster = resources.pop("cluster", "slurm")  # submitit's "local" runs the same in processes, to try it out
+    with _refusing_jobs():
+        executor = submitit.AutoExecutor(folder=str(folder / "slurm"), cluster=cluster)
+        executor.update_parameters(**resources)
+    return executor
+
+
+@contextlib.contextmanager
+def _refusing_jobs(more: str = "") -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, NameError, AssertionError) as error:
+        remedy = f"run this where `sbatch` is, and see --resources.NAME{more}"
+        raise UsageError(f"Slurm took no jobs ({error}): {remedy}") from error
+
+
 def _ray(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one of this machine alone. Ray begins one anew whose worker dies."""
     import ray
 
-    with contextlib.ExitStack() as cluster, stop_on_signals() as request:
+    with contextlib.ExitStack() as cluster:
         if not ray.is_initialized():
-            _begin_ray(ray)
+            _begin_ray(ray, folder)
             cluster.callback(ray.shutdown)
-        settings: Any = {"num_cpus": 1, "max_retries": 2} | resources
-        task = ray.remote(**settings)(worker)
+        request = cluster.enter_context(stop_on_signals())  # not before: a signal ends the wait for a cluster
+        task = _task(ray, resources)
         tasks = [task.remote(str(folder.resolve()), hours) for _ in range(number)]
         _follow(folder, show, lambda: request.number is not None or not ray.wait(tasks, num_returns=number, timeout=0)[1])
         for each in tasks if request.number is not None else []:
@@ -173,12 +198,55 @@ def _ray(folder: Path, number: int, show: Display, hours: float | None, resource
         return request.number
 
 
-def _begin_ray(ray: Any) -> None:
+def _task(ray: Any, resources: dict[str, Any]) -> Any:
+    """A worker, as Ray runs it. Raises UsageError for resources that Ray does not know."""
+    settings: Any = {"num_cpus": 1, "max_retries": 2} | resources
+    try:
+        return ray.remote(**settings)(worker)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"Ray has no worker of these --resources ({error}): see the options of `ray.remote`") from error
+
+
+def _check_ray(resources: dict[str, Any]) -> None:
+    """Raises UsageError where nothing answers at RAY_ADDRESS, for which Ray itself would wait a quarter of an hour."""
+    import ray
+
+    _task(ray, resources)
+    address = os.environ.get(RAY_ADDRESS, "").removeprefix("ray://")
+    if ray.is_initialized() or not processes.is_address(address):
+        return
+    try:
+        processes.wait_for(address, RAY_SECONDS)
+    except OSError as error:
+        raise UsageError(
+            f"no Ray cluster answers at {address} within {RAY_SECONDS:.0f} s ({error}): set RAY_ADDRESS to one that runs "
+            "(`ray start --head`), or unset it for workers of this machine"
+        ) from error
+
+
+@contextlib.contextmanager
+def _one_try() -> Iterator[None]:
+    """Within this, Ray tries once to join the cluster of RAY_ADDRESS, which takes up to 40 s, and not twenty times."""
+    name = "RAY_gcs_server_port_wait_time_s"  # it counts tries, also of a cluster that Ray begins: not for that one
+    is_changed = RAY_ADDRESS in os.environ and name not in os.environ
+    if is_changed:
+        os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if is_changed:
+            del os.environ[name]
+
+
+def _begin_ray(ray: Any, folder: Path) -> None:
     """Joins the cluster of RAY_ADDRESS, or begins one of this machine. Raises UsageError where that cannot be."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else workers of a cluster of this machine yield to all else
     try:
-        with warnings.catch_warnings():
+        with _one_try(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # Ray's own processes run no JAX
-            ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
+            ray.init(address=os.environ.get(RAY_ADDRESS), log_to_driver=False, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise UsageError(f"the Ray cluster cannot be reached ({error}): see RAY_ADDRESS, or `ray start --head`") from error
+        raise UsageError(
+            f"the Ray cluster cannot be reached ({error}): see RAY_ADDRESS, or `ray start --head`; then go on with: "
+            f"rollax sweep {folder} --launcher ray"
+        ) from error

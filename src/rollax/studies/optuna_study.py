@@ -12,6 +12,8 @@ from rollax.errors import UsageError
 from rollax.studies.space import Settings, Space
 
 LOST = "lost"  # of a trial whose process ended before its batch was written: the same settings are drawn again
+MOST_NAMES = 5  # of studies, in an error
+ANEW = "or begin a new study (the runs in batches/ are whole: rollax plot, eval and report work on them)"
 
 
 @contextlib.contextmanager
@@ -27,26 +29,39 @@ def _optuna() -> Iterator[Any]:
         yield optuna
 
 
-def opened(storage: str, name: str, pruner: str, mode: str) -> Any:
-    """The `optuna.Study` of this name in a database, or in a file where `storage` is a path; made where there is none.
+def created(storage: str, name: str, mode: str) -> Any:
+    """A new `optuna.Study` in a database, or in a file where `storage` is a path. Raises UsageError where that cannot be."""
+    with _backend(storage) as (optuna, backend):
+        return optuna.create_study(storage=backend, study_name=name, direction="maximize" if mode == "max" else "minimize")
 
-    Raises UsageError where that cannot be.
-    """
+
+def opened(storage: str, name: str, pruner: str) -> Any:
+    """The `optuna.Study` of this name. Raises UsageError where the storage cannot be used, or has none: it is never made here,
+    as it would lack the trials of the study's batches."""
+    if "://" not in storage and not Path(storage).is_file():
+        raise UsageError(f"{storage} is missing, which holds the trials of the study: bring a copy of it back, {ANEW}")
+    with _backend(storage) as (optuna, backend):
+        names = optuna.get_all_study_names(backend)
+        if name not in names:
+            found = f"only {', '.join(map(repr, names[:MOST_NAMES]))}" if names else "none at all"
+            raise UsageError(
+                f"the storage {shown(storage)} has no study {name!r}, {found}: bring back the one in which it was, {ANEW}"
+            )
+        return optuna.load_study(storage=backend, study_name=name, pruner=_pruner(optuna, pruner))
+
+
+@contextlib.contextmanager
+def _backend(storage: str) -> Iterator[tuple[Any, Any]]:
+    """Optuna, and a database or a file as it takes it. Raises UsageError for what goes wrong with it."""
     with _optuna() as optuna:
         try:
-            backend = storage
-            if "://" not in storage:
-                journal = optuna.storages.journal
-                backend = optuna.storages.JournalStorage(journal.JournalFileBackend(storage))
-            return optuna.create_study(
-                storage=backend,
-                study_name=name,
-                pruner=_pruner(optuna, pruner),
-                direction="maximize" if mode == "max" else "minimize",
-                load_if_exists=True,
-            )
+            journal = optuna.storages.journal
+            in_file = "://" not in storage
+            yield optuna, optuna.storages.JournalStorage(journal.JournalFileBackend(storage)) if in_file else storage
+        except UsageError:
+            raise
         except Exception as error:  # a database may fail in ways of its own
-            raise UsageError(f"the storage {_shown(storage)} cannot be used ({type(error).__name__}: {error})") from error
+            raise UsageError(f"the storage {shown(storage)} cannot be used ({type(error).__name__}: {error})") from error
 
 
 @contextlib.contextmanager
@@ -66,7 +81,7 @@ def answering(folder: Path) -> Iterator[None]:
             ) from error
 
 
-def _shown(storage: str) -> str:
+def shown(storage: str) -> str:
     """Without the password of a database."""
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", storage)
 

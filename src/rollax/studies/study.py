@@ -1,6 +1,6 @@
 """A study in its folder: what it compares, the trials that Optuna has drawn, and the batches in which they train.
 
-    study.yaml      the run that all trials are, the search space, and how to search
+    study.yaml      the run that all trials are, the search space, how to search, and the study's name in Optuna's storage
     journal.log     Optuna's storage, unless a database was named
     batches/0003/   trials that train in one program: batch.json says which, run/ is the run, a run folder like any other
 
@@ -27,6 +27,7 @@ from rollax.host.files import write_atomically
 from rollax.host.options import RunOptions, check_path
 from rollax.host.settings import entry, make_spec
 from rollax.host.spec_file import document_of
+from rollax.scale.sharding import mesh
 from rollax.studies import optuna_study as drawing
 from rollax.studies.space import Settings, Space, label, space
 from rollax.typed import hints, shown, typed
@@ -34,6 +35,7 @@ from rollax.version import __version__
 
 STUDY, JOURNAL, BATCHES, BATCH = "study.yaml", "journal.log", "batches", "batch.json"
 FORMAT = 1
+NAME = "optuna_study"  # in study.yaml: what the study is called in Optuna's storage
 DEFAULT_TRIALS = 32
 LARGEST_BATCH, LEARNING_BATCH = 64, 8  # settings in one program by default; the latter where later ones learn from earlier ones
 POLL_SECONDS = 0.5
@@ -142,6 +144,12 @@ class StudySpec:
                 f"the pruner {self.search.pruner} looks at evaluations during training: give --eval-count 2 or more"
             )
 
+    def check_devices(self) -> None:
+        """Raises UsageError where a run takes more devices than this process has."""
+        devices = RunOptions(**self.options).devices
+        if devices not in ("auto", 1):
+            mesh(int(devices), "members")
+
 
 class Trial(NamedTuple):
     """One setting of a study, trained with all seeds."""
@@ -168,18 +176,30 @@ class Study:
     def __init__(self, folder: Path) -> None:
         """Raises UsageError when there is none, or it cannot be read."""
         self.folder = Path(folder)
-        self.spec = read(self.folder / STUDY)
+        self.spec, name = _read(self.folder / STUDY)
         self.space = self.spec.space
         given = self.spec.config, self.spec.network, RunOptions(**self.spec.options), {}
         self.base = make_spec(self.spec.algorithm, self.spec.environment, self.spec.arguments, *given)  # of all trials
         self.metric, self.mode = self.base.options.best_metric, self.base.options.best_mode
-        storage = self.spec.search.storage or str(self.folder / JOURNAL)
-        self.drawn = drawing.opened(storage, self._name, self.spec.search.pruner, self.mode)
+        if name is None:  # of a study from before it had one of its own
+            name = f"rollax {self.folder.resolve().name}" if self.spec.search.storage else "rollax"
+        self.drawn = drawing.opened(self._storage, name, self.spec.search.pruner)
+        self._check_trials()
 
     @property
-    def _name(self) -> str:
-        """In a database that studies have in common."""
-        return f"rollax {self.folder.resolve().name}" if self.spec.search.storage else "rollax"
+    def _storage(self) -> str:
+        return self.spec.search.storage or str(self.folder / JOURNAL)
+
+    def _check_trials(self) -> None:
+        """Raises UsageError where Optuna's storage lacks trials that were drawn, as an older copy of it does."""
+        trials = [trial.number for batch in self.batches() for trial in batch.trials]  # each is in the storage before its batch
+        states = drawing.states(self.drawn)
+        lost = [number for number in trials if states.get(number, "WAITING") == "WAITING"]
+        if lost:
+            raise UsageError(
+                f"the storage {drawing.shown(self._storage)} lacks {len(lost)} of the {len(trials)} trials in "
+                f"{self.folder / BATCHES}, such as {lost[0]}: bring a newer copy of it back, {drawing.ANEW}"
+            )
 
     def batches(self) -> list[Batch]:
         """Those that are written whole, in the order in which they were drawn."""
@@ -238,9 +258,12 @@ class Study:
                 return
 
 
-def create(spec: StudySpec, folder: Path | None) -> Path:
-    """A new study in a folder that is empty or not there; by default in `studies/`. Raises UsageError for any other."""
+def create(spec: StudySpec, folder: Path | None, trains_here: bool = False) -> Path:
+    """A new study in a folder that is empty or not there; by default in `studies/`. Raises UsageError for any other, and where
+    this process is to train it and has fewer devices than a run takes."""
     spec.check()
+    if trains_here:
+        spec.check_devices()
     if folder is not None:
         check_path("study_dir", folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -251,33 +274,46 @@ def create(spec: StudySpec, folder: Path | None) -> Path:
         raise UsageError(f"{folder} exists and is not empty: choose another --study-dir{more}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        document = {"rollax": __version__, "format": FORMAT, **dataclasses.asdict(spec)}
-        text = yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False)
-        write_atomically(folder / STUDY, text.encode())
-    except OSError as error:
-        raise UsageError(f"the study's folder {folder} cannot be written ({error}): choose another --study-dir") from error
-    try:
-        study = Study(folder)
-    except UsageError:  # a storage that cannot be used: its folder would be in the way of the next try
-        (folder / STUDY).unlink()
+        _write(spec, folder)
+    except (OSError, UsageError) as error:
         with contextlib.suppress(OSError):
-            folder.rmdir()
-        raise
-    if spec.method == "grid":
-        drawing.enqueue(study.drawn, study.space.grid()[: spec.num_trials])
+            (folder / JOURNAL).unlink(missing_ok=True)
+            folder.rmdir()  # it would be in the way of the next try
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):  # a database that cannot be used
+            raise
+        raise UsageError(f"the study's folder {folder} cannot be written ({cause}): choose another --study-dir") from error
     return folder
+
+
+def _write(spec: StudySpec, folder: Path) -> None:
+    """Optuna's study, with all trials of a grid; then study.yaml, with which the folder is a study."""
+    # Of its own: other studies in the same database may be in a folder of this name, and this folder may get another.
+    name = f"rollax {folder.resolve().name} {secrets.token_hex(4)}"
+    mode = RunOptions(**spec.options).best_mode
+    drawn = drawing.created(spec.search.storage or str(folder / JOURNAL), name, mode)
+    if spec.method == "grid":
+        drawing.enqueue(drawn, spec.space.grid()[: spec.num_trials])
+    document = {"rollax": __version__, "format": FORMAT, NAME: name, **dataclasses.asdict(spec)}
+    text = yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False)
+    write_atomically(folder / STUDY, text.encode())
 
 
 def read(path: Path) -> StudySpec:
     """What a study is, from its own file or from one that a user wrote. Raises UsageError that names what is wrong in it."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[StudySpec, str | None]:
+    """What a study is, and its name in Optuna's storage, which a user's own file lacks."""
     if not path.is_file():
         raise UsageError(f"{path.parent} is no study: it has no {path.name}; give a folder that `rollax sweep` named")
     document = document_of(path)
-    version = document.pop("rollax", __version__), document.pop("format", FORMAT)
+    version, name = (document.pop("rollax", __version__), document.pop("format", FORMAT)), document.pop(NAME, None)
     if version[1] != FORMAT:
         raise UsageError(f"{path} was written by rollax {version[0]} in another format: install that version to go on with it")
     try:
-        return of_dictionary(document)
+        return of_dictionary(document), typed(NAME, name, str | None)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 

@@ -51,6 +51,7 @@ def work(folder: Path, show: Display, hours: float | None = None) -> int | None:
     """Trains batches of the study in `folder` until every trial has a result. The number of the signal that stopped it, if one
     did: also where the hours were over."""
     study = Study(folder)
+    study.spec.check_devices()  # else each trial would fail
     with stop_on_signals() as request, _deadline(hours):
         while not request.number and (batch := _next(study, request)) is not None:
             _train_alone(study, batch, show, request)

@@ -50,8 +50,8 @@ def _spec_of(environment: Any) -> Any:
     spec = environment.spec
     if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
         raise UsageError(
-            f"this {kind} cannot be made again, as gymnasium.make did not make it or a wrapper keeps no record of its arguments: "
-            "give from_gymnasium a function that makes it"
+            f"this {kind} cannot be made again, as gymnasium.make did not make it or a wrapper keeps no record of its "
+            "arguments: give from_gymnasium a function that makes it"
         )
     return spec
 

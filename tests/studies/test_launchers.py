@@ -1,0 +1,106 @@
+"""What a launcher needs is looked at before the study is made; what is missing is said, and leaves nothing behind."""
+
+import importlib.util
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollax.cli.main import main
+from rollax.errors import UsageError
+from rollax.host.progress import display
+from rollax.scale import processes
+from rollax.studies import launchers
+from rollax.studies import optuna_study as drawing
+from rollax.studies.study import Study, StudySpec, create
+
+if importlib.util.find_spec("submitit") is not None:
+    importlib.import_module("submitit")  # within a test it would close what pytest captures: it configures logging anew
+NOBODY = "127.0.0.1:9"  # where nothing answers
+WORDS = ["sweep", "ppo", "probe/memory", "--sweep.gamma", "0.5", "0.9", "--no-tensorboard", "--total-steps", "2048"]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a study that cannot be begun says; nothing is left of it, so that the same command may come again."""
+
+    def refused(*words: str) -> str:
+        assert main([*WORDS, "--study-dir", str(tmp_path / "study"), *words]) == 2
+        assert not (tmp_path / "study").exists()
+        return capsys.readouterr().err
+
+    return refused
+
+
+@pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
+def test_a_package_that_is_missing(sweep: Any, monkeypatch: pytest.MonkeyPatch, launcher: str, package: str) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
+    assert f'--launcher {launcher} needs {package}: pip install "rollax[{launcher}]"' in sweep("--launcher", launcher)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
+def test_a_slurm_that_is_not_there(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "Slurm took no jobs" in sweep("--launcher", "slurm")
+    assert "no_such" in sweep("--launcher", "slurm", "--resources.cluster", "local", "--resources.slurm-no-such", "1")
+    assert "nowhere" in sweep("--launcher", "slurm", "--resources.cluster", "nowhere")
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("ray")
+    monkeypatch.setattr(launchers, "RAY_SECONDS", 0.0)
+    monkeypatch.setenv("RAY_ADDRESS", NOBODY)
+
+
+@pytest.mark.parametrize("address", [NOBODY, f"ray://{NOBODY}"])
+def test_a_ray_cluster_that_does_not_answer(sweep: Any, ray: Any, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    told = sweep("--launcher", "ray", "--workers", "2")
+    assert f"no Ray cluster answers at {NOBODY} within 0 s" in told and "unset it" in told
+
+
+def test_resources_that_ray_does_not_know(sweep: Any, ray: Any) -> None:
+    assert "num_gqus" in sweep("--launcher", "ray", "--resources.num-gqus", "1")
+
+
+def test_ctrl_c_ends_the_wait_for_a_cluster(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both waits: for an answer at its address, and for Ray to join it."""
+    monkeypatch.setattr(processes, "wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert main([*WORDS, "--study-dir", str(tmp_path / "study"), "--launcher", "ray"]) == 130
+    assert not (tmp_path / "study").exists()
+    folder = create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}), tmp_path / "study")
+    monkeypatch.setattr(launchers, "_begin_ray", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        launchers.launch(folder, "ray", 1, display(quiet=True))
+
+
+@pytest.mark.parametrize(("address", "tries"), [(NOBODY, "1"), (None, None)])
+def test_ray_tries_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, tries: str | None) -> None:
+    """To join a cluster, not to begin one; with twenty tries it takes a quarter of an hour."""
+    name, seen = "RAY_gcs_server_port_wait_time_s", []
+    monkeypatch.setenv("RAY_ADDRESS", address) if address else monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv(name, raising=False)
+
+    def init(**_: Any) -> None:
+        seen.append(os.environ.get(name))
+        raise ConnectionError("no answer")
+
+    with pytest.raises(UsageError, match=f"no answer.*go on with: rollax sweep {tmp_path} --launcher ray"):
+        launchers._begin_ray(SimpleNamespace(init=init), tmp_path)
+    assert seen == [tries] and name not in os.environ
+
+
+def test_more_devices_than_there_are(sweep: Any, tmp_path: Path) -> None:
+    """Of the process that trains: before the study is made, and where that is another one, before a trial is drawn."""
+    assert "devices (64) is more than there are" in sweep("--devices", "64")
+    options = {"devices": 64, "total_steps": 2048}
+    folder = create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}, options=options), tmp_path / "study")
+    with pytest.raises(UsageError, match=r"devices \(64\) is more than there are"):
+        launchers.launch(folder, "local", 1, display(quiet=True))
+    assert set(drawing.states(Study(folder).drawn).values()) == {"WAITING"} and Study(folder).batches() == []

@@ -1,0 +1,126 @@
+"""Which trials are a study's: those of its own name in Optuna's storage, all of which have to be there."""
+
+import shutil
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+
+from rollax.errors import UsageError
+from rollax.studies import optuna_study as drawing
+from rollax.studies import results
+from rollax.studies.study import JOURNAL, NAME, STUDY, Search, Study, StudySpec, create, read
+
+CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+OPTIONS = {"total_steps": 256, "eval_episodes": 8, "tensorboard": False}
+GAMMAS = (0.5, 0.9)
+
+
+def spec(gammas: tuple[float, ...] = GAMMAS, **search: object) -> StudySpec:
+    search = {"batch": 1, **search}
+    return StudySpec(
+        *("ppo", "probe/memory"),
+        sweep={"gamma": gammas},
+        config=CONFIG,
+        options=OPTIONS,
+        search=Search(**search),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder}/trials.db"
+
+
+def gammas(folder: Path) -> list[float]:
+    return sorted(trial.settings["config.gamma"] for batch in Study(folder).batches() for trial in batch.trials)
+
+
+def drawn(folder: Path) -> Path:
+    """The folder, all of its trials drawn and each with a result."""
+    study = Study(folder)
+    while study.draw():
+        pass
+    for batch in study.batches():
+        for trial in batch.trials:
+            drawing.tell(study.drawn, trial.number, 1.0, {"run": "run", "steps": 256, "scores": [1.0]})
+    return folder
+
+
+def test_studies_of_one_name_in_a_database(tmp_path: Path) -> None:
+    """In folders of the same name, one after the other or side by side: each has trials of its own."""
+    one = create(spec(storage=database(tmp_path)), tmp_path / "one" / "study")
+    running = Study(one).draw()
+    other = create(spec((0.1, 0.2, 0.3), storage=database(tmp_path)), tmp_path / "other" / "study")
+    assert gammas(drawn(other)) == [0.1, 0.2, 0.3]
+    assert Study(one).batches() == running and Study(one).is_open(running[0])
+    assert gammas(drawn(one)) == list(GAMMAS)
+    shutil.rmtree(one)
+    again = create(spec((0.7,), storage=database(tmp_path)), one)
+    assert gammas(drawn(again)) == [0.7]
+    assert [row.state for row in results.rows(Study(other))] == ["COMPLETE"] * 3
+
+
+@pytest.mark.parametrize("in_database", [True, False])
+def test_a_folder_that_was_moved_goes_on(tmp_path: Path, in_database: bool) -> None:
+    """By another name, and seen from several machines, which share its trials."""
+    before = create(spec(storage=database(tmp_path) if in_database else None), tmp_path / "before")
+    assert len(Study(before).draw()) == 1
+    after = before.rename(tmp_path / "after")
+    (tmp_path / "mounted").symlink_to(after)
+    assert [len(study.draw()) for study in (Study(after), Study(tmp_path / "mounted"))] == [1, 0]
+    assert gammas(drawn(after)) == list(GAMMAS)
+
+
+def test_a_study_from_before_it_had_a_name(tmp_path: Path) -> None:
+    """It is called after its folder."""
+    folder = create(spec(storage=database(tmp_path)), tmp_path / "study")
+    document = yaml.safe_load((folder / STUDY).read_text())
+    optuna.delete_study(study_name=document.pop(NAME), storage=database(tmp_path))
+    (folder / STUDY).write_text(yaml.safe_dump(document))
+    drawing.enqueue(drawing.created(database(tmp_path), "rollax study", "max"), [{"config.gamma": gamma} for gamma in GAMMAS])
+    assert gammas(drawn(folder)) == list(GAMMAS)
+
+
+def test_the_file_of_a_study_makes_another(tmp_path: Path) -> None:
+    """Its name in the storage is not the first one's."""
+    first = create(spec(storage=database(tmp_path)), tmp_path / "first")
+    second = create(read(first / STUDY), tmp_path / "second")
+    assert gammas(drawn(second)) == list(GAMMAS)
+    assert results.rows(Study(first)) == []
+
+
+def test_a_file_of_trials_that_is_missing(tmp_path: Path) -> None:
+    """It is not made anew, as the batches would lack their trials; brought back, the study goes on."""
+    folder = drawn(create(spec(), tmp_path / "study"))
+    copy = (folder / JOURNAL).rename(tmp_path / "copy")
+    with pytest.raises(UsageError, match=f"{JOURNAL} is missing.*bring a copy of it back, or begin a new study"):
+        Study(folder)
+    assert not (folder / JOURNAL).exists()
+    copy.rename(folder / JOURNAL)
+    assert [row.state for row in results.rows(Study(folder))] == ["COMPLETE"] * 2
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_copy_that_is_too_old(tmp_path: Path, method: str) -> None:
+    """From before a trial was drawn, which waited in it or was not there."""
+    folder = create(spec(method=method, trials=2), tmp_path / "study")
+    Study(folder).draw()
+    copy = (folder / JOURNAL).read_bytes()
+    drawn(folder)
+    (folder / JOURNAL).write_bytes(copy)
+    with pytest.raises(UsageError, match="lacks 1 of the 2 trials in .*, such as 1: bring a newer copy of it back"):
+        Study(folder)
+    assert (folder / JOURNAL).read_bytes() == copy
+
+
+def test_a_database_without_the_study(tmp_path: Path) -> None:
+    """It says which ones are there, and makes none."""
+    folder = drawn(create(spec(storage=database(tmp_path)), tmp_path / "study"))
+    (tmp_path / "trials.db").unlink()
+    with pytest.raises(UsageError, match="has no study 'rollax study .*', none at all: bring back"):
+        Study(folder)
+    create(spec(storage=database(tmp_path)), tmp_path / "another")
+    with pytest.raises(UsageError, match="has no study 'rollax study .*', only 'rollax another .*': bring back"):
+        Study(folder)
+    assert len(optuna.get_all_study_names(database(tmp_path))) == 1
