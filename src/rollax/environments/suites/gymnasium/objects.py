@@ -58,8 +58,9 @@ def _spec_of(environment: Any) -> Any:
 
 def _build(make: Any, id: str, render_mode: str | None) -> Any:
     import gymnasium
+    from gymnasium.envs.registration import EnvSpec
 
-    if isinstance(make, str | gymnasium.envs.registration.EnvSpec):
+    if isinstance(make, str | EnvSpec):
         return gymnasium.make(make, disable_env_checker=True, render_mode=render_mode)
     made = make(render_mode=render_mode) if _has_render_mode(make) else make()
     if not isinstance(made, gymnasium.Env):
