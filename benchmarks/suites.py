@@ -94,9 +94,9 @@ def jumanji_wrapped(env: Any, size: int) -> Own:
 
 
 def navix(env: Any, size: int) -> Own:
-    import navix  # on Python 3.12 or newer only
+    from navix.environments import registry  # installs on Python 3.12 or newer only
 
-    dynamics = navix.make(env.name.split("/")[1])
+    dynamics = registry.make(env.name.split("/")[1])
 
     def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Any]:
         after = jax.vmap(dynamics.step)(state, action)

@@ -42,7 +42,8 @@ def test_devices_that_do_not_divide_a_minibatch_are_refused_before_compiling() -
     """With the sizes that it has, and settings that change it."""
     row = BY_NAME["impala"]
     config = dataclasses.replace(row.config, num_envs=6, num_steps=8, sequence_length=8, num_minibatches=1)
-    begin = lambda: jax.eval_shape(lambda key: row.make(row.environment).init(key, config), jax.random.key(0))  # noqa: E731
+    key = jax.random.key(0)  # made where there are devices
+    begin = lambda: jax.eval_shape(lambda key: row.make(row.environment).init(key, config), key)  # noqa: E731
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("environments",))):
         begin()
     with (
