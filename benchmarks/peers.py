@@ -243,12 +243,17 @@ def draw(ratios: dict[str, Ratio], out: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    import matplotlib.ticker
 
     figure, axes = plt.subplots(figsize=(6, 0.5 * len(ratios) + 1.2), layout="constrained")
     for place, (middle, low, high) in enumerate(ratios.values()):
         axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", capsize=3, color="C0")
     axes.axvline(1, color="gray", linewidth=0.8)
-    axes.set_xscale("log" if max(found.high for found in ratios.values()) > 4 else "linear")
+    if max(found.high for found in ratios.values()) > 4:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     axes.set_yticks(range(len(ratios)), list(ratios))
     axes.invert_yaxis()
     axes.set_xlabel("steps/s, as a multiple of the best peer's")
