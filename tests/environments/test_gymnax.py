@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnax.environments.minatar.breakout import MinBreakout
 
+from rollax import from_gymnax
 from rollax.environments import make
 
 
@@ -119,3 +121,11 @@ def test_boards_of_minatar_lose_nothing_as_booleans(game: str) -> None:
     assert set(np.unique(theirs)) == {0, 1}
     assert ours.dtype == bool
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_is_derived_from_a_game_keeps_its_own_numbers() -> None:
+    class Fading(MinBreakout):
+        def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
+            return super().get_obs(state, params, key) * 0.5
+
+    assert from_gymnax(Fading(), name="mine/Fading-MinAtar").observation_space.dtype == "float32"

@@ -44,8 +44,8 @@ class Pool:
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
             self._put(rows, *self._try("reset", lambda: self._pool.reset(ended)))
-        named = lambda index: f"simulator {index} of the pool"  # noqa: E731
-        check_finite([*jax.tree.leaves(next_rows), *jax.tree.leaves(rows)], reward, named)
+            check_finite(jax.tree.leaves(rows), None, _name)
+        check_finite(jax.tree.leaves(next_rows), reward, _name)
         return Stepped(next_rows, rows, reward, terminated, truncated, info)
 
     def close(self) -> None:
@@ -69,3 +69,7 @@ class Pool:
             return function()
         except Exception as error:  # a pool may raise anything
             raise SimulatorFailed(f"the pool of simulators raised {type(error).__name__} in {what}: {error}") from error
+
+
+def _name(index: int) -> str:
+    return f"simulator {index} of the pool"

@@ -212,7 +212,9 @@ def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Any]:
         observation_space, action_space = _space(dynamics.observation_space(params)), _space(dynamics.action_space(params))
     if isinstance(observation_space, Box):
         actual = jax.eval_shape(lambda: dynamics.reset_env(jax.random.key(0), params)[0])
-        dtype = jnp.promote_types(observation_space.dtype, actual.dtype).name if not name.endswith("-MinAtar") else "bool"
+        # By module: what a user derives from a game may show other numbers.
+        is_board = type(dynamics).__module__.startswith("gymnax.environments.minatar.")
+        dtype = "bool" if is_board else jnp.promote_types(observation_space.dtype, actual.dtype).name
         low, high = _bounds(name, dynamics, observation_space)
         observation_space = Box(low, high, observation_space.shape, dtype)
     return observation_space, action_space
