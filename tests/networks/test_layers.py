@@ -389,14 +389,12 @@ def test_filters_that_do_not_fit_are_refused(space: Any, filters: Any) -> None:
 
 
 def test_the_usual_filters_leave_small_observations_whole() -> None:
-    encoder = layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))
-    assert encoder(jnp.zeros((2, 2, 3))).shape == (12,)
+    assert layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))(jnp.zeros((2, 2, 3))).shape == (12,)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
 def test_inputs_keep_their_order(dtype: str) -> None:
     """Row by row, on which saved weights rely; bytes as shares of 255, truths as 0 and 1."""
-    space = Box(0.0, 1.0, (2, 3), dtype)
     value = np.asarray([[1, 0, 0], [1, 1, 0]], dtype)
-    flat = jax.jit(lambda x: layers._flat(space, x))(value)  # pyright: ignore[reportPrivateUsage]
-    np.testing.assert_allclose(flat, np.asarray([1, 0, 0, 1, 1, 0]) / (255 if dtype == "uint8" else 1), rtol=1e-6)
+    flat = layers._flat(Box(0.0, 1.0, (2, 3), dtype), jnp.asarray(value))  # pyright: ignore[reportPrivateUsage]
+    np.testing.assert_allclose(flat, value.reshape(-1).astype(float) / (255 if dtype == "uint8" else 1), rtol=1e-6)
