@@ -1,12 +1,17 @@
 """Which trials are a study's: those of its own name in Optuna's storage, all of which have to be there."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import optuna
 import pytest
 import yaml
 
+from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
@@ -124,3 +129,42 @@ def test_a_database_without_the_study(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no study 'rollax study .*', only 'rollax another .*': bring back"):
         Study(folder)
     assert len(optuna.get_all_study_names(database(tmp_path))) == 1
+
+
+# A study on a disk that takes no larger files, as a full one takes nothing more.
+FULL = """
+import resource, signal, sys
+from rollax.cli.main import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of files are of POSIX")
+@pytest.mark.parametrize(("limit", "folders"), [(3_000, 0), (20_000, 1)])
+def test_a_full_disk(tmp_path: Path, limit: int, folders: int) -> None:
+    """In the journal, which is cut in the middle of a line, or in a run: with room again all settings are trained."""
+    words = (
+        "ppo probe/memory --num-envs 4 --num-steps 8 --num-minibatches 2 --total-steps 256 --eval-episodes 4 --no-tensorboard"
+    )
+    words += f" --sweep.gamma 0.5 0.9 0.95 --sweep.hidden 256,256 4 --no-picture --study-dir {tmp_path / 'study'}"
+    command = [sys.executable, "-c", FULL.format(limit=limit), "sweep", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert f"with room again, go on with: rollax sweep {tmp_path / 'study'}" in done.stderr
+    assert len(list((tmp_path / "study" / "batches").glob("*/batch.json"))) >= folders
+    assert main(["sweep", str(tmp_path / "study"), "--no-picture"]) == 0
+    found = results.rows(Study(tmp_path / "study"))
+    assert [row.state for row in found] == ["COMPLETE"] * 6
+    assert len({json.dumps(row.settings) for row in found}) == 6
+
+
+@pytest.mark.parametrize("half", [b'{"op_code":5,"wor', b"x" * 70_000])
+def test_half_a_line_is_dropped(tmp_path: Path, half: bytes) -> None:
+    """A process may end while it writes: what others write comes after the last whole line."""
+    folder = create(spec(), tmp_path / "study")
+    with (folder / JOURNAL).open("ab") as file:
+        file.write(half)
+    assert gammas(drawn(folder)) == list(GAMMAS)
+    assert all(json.loads(line) for line in (folder / JOURNAL).read_text().splitlines())

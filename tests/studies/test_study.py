@@ -97,6 +97,34 @@ def test_the_worse_half_stops_early(tmp_path: Path) -> None:
     assert sizes == [8, 4, 2, 1]
 
 
+@pytest.mark.parametrize(("pruner", "settings"), [("none", 4), ("halving", 7)])
+def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
+    """No setting is drawn that could take more. Those that stop early leave theirs: of 4, 2 and 1 settings here."""
+    each, options = 256 * 2, OPTIONS | {"eval_count": 8, "seeds": 2}
+    search = {"budget": 4 * each + 100, "batch": 4, "pruner": pruner, "method": "random"}
+    found = rollax.sweep(*MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path, **GIVEN | {"options": options})
+    taken = sum(2 * (row.steps or 0) for row in found.rows)
+    assert taken <= 4 * each + 100 < taken + each, "one more was not to be had"
+    assert len(found.rows) == settings and {row.state for row in found.rows} <= {"COMPLETE", "PRUNED"}
+    study = Study(tmp_path)
+    assert study.steps_taken() == taken and study.draw() == []
+    assert f"{taken:,} of {4 * each + 100:,} steps" in results.progress(study)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"budget": 200}, "budget .200. is less than one setting takes, 256 steps"),
+        ({"budget": 10_000, "method": "evolve"}, "leave --seeds, --pruner and --budget out"),
+        ({"budget": 0}, "budget .0. must be at least 1"),
+    ],
+)
+def test_a_budget_that_cannot_be(tmp_path: Path, search: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        rollax.sweep(*MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "study", **GIVEN)
+    assert not (tmp_path / "study").exists()
+
+
 def test_a_population_that_evolves(tmp_path: Path) -> None:
     """Its members are the trials, with the settings that they end with."""
     search = {"method": "evolve", "trials": 4}

@@ -301,12 +301,17 @@ def _of_population(spec: Spec, algorithm: Algorithm, shown: Environment) -> Unco
     seeds = [int(member["seed"]) for member in members]
     running, evaluate = population(algorithm), jax.vmap(_evaluator(spec, algorithm, shown))
     config = jax.tree.map(lambda *leaves: jnp.asarray(leaves), *(_config_of(spec, member) for member in members))
-    run_key, eval_key = (jnp.stack([key(seed) for seed in seeds]) for key in (keys.training, keys.evaluations))
+    run_key, eval_key = _of_each(keys.training, seeds), _of_each(keys.evaluations, seeds)
     if spec.evolve:
         running, evaluate = evolving(running, spec.evolve), _of_members(evaluate)
-        run_key = run_key, jnp.stack([keys.children(seed) for seed in seeds])
+        run_key = run_key, _of_each(keys.children, seeds)
     shapes = jax.tree.map(lambda key: jax.ShapeDtypeStruct(key.shape, key.dtype), run_key)
     return Uncompiled(running, evaluate, config, run_key, eval_key, jax.eval_shape(running.init, shapes, config))
+
+
+def _of_each(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:
+    """The keys of several seeds. To stack keys themselves counts as using them up, by JAX's `jax_debug_key_reuse`."""
+    return jax.random.wrap_key_data(jnp.stack([jax.random.key_data(key(seed)) for seed in seeds]))
 
 
 def _of_members(function: Callable[..., Any]) -> Callable[..., Any]:

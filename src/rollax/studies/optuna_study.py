@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rollax.errors import UsageError
+from rollax.host.checkpoint import SaveFailed
 from rollax.studies.space import Settings, Space
 
 LOST = "lost"  # of a trial whose process ended before its batch was written: the same settings are drawn again
+BLOCK = 65536  # bytes
 MOST_NAMES = 5  # of studies, in an error
 ANEW = "or begin a new study (the runs in batches/ are whole: rollax plot, eval and report work on them)"
 
@@ -57,19 +60,62 @@ def _backend(storage: str) -> Iterator[tuple[Any, Any]]:
         try:
             journal = optuna.storages.journal
             in_file = "://" not in storage
-            yield optuna, optuna.storages.JournalStorage(journal.JournalFileBackend(storage)) if in_file else storage
+            yield optuna, optuna.storages.JournalStorage(_journal(journal, storage)) if in_file else storage
         except UsageError:
             raise
         except Exception as error:  # a database may fail in ways of its own
             raise UsageError(f"the storage {shown(storage)} cannot be used ({type(error).__name__}: {error})") from error
 
 
+def _journal(journal: Any, path: str) -> Any:
+    """Optuna's journal in a file, in which no half line stays that a full disk or the end of a process has left: the next line
+    would be written behind it, and nothing after it could be read."""
+
+    class Mending(journal.JournalFileSymlinkLock):
+        """Held while lines are written, and only then."""
+
+        def acquire(self) -> bool:
+            held = super().acquire()
+            _drop_half_line(Path(path))
+            return held
+
+        def release(self) -> None:
+            try:
+                _drop_half_line(Path(path))
+            finally:
+                super().release()
+
+    return journal.JournalFileBackend(path, lock_obj=Mending(path))
+
+
+def _drop_half_line(path: Path) -> None:
+    with path.open("r+b") as file:
+        end = size = file.seek(0, os.SEEK_END)
+        while end > 0:  # backwards, as a journal is long
+            begin = max(0, end - BLOCK)
+            file.seek(begin)
+            found = file.read(end - begin).rfind(b"\n")
+            end = begin if found < 0 else begin + found + 1
+            if found >= 0:
+                break
+        if end < size:
+            file.truncate(end)
+
+
 @contextlib.contextmanager
 def answering(folder: Path) -> Iterator[None]:
-    """Around work on a study. Raises UsageError where its storage, such as a database elsewhere, answers no more."""
+    """Around work on a study. Raises UsageError where its storage, such as a database elsewhere, answers no more; what a full
+    disk raises says how to go on."""
     with _optuna() as optuna:
         try:
             yield
+        except OSError as error:
+            where = str(error.filename or folder)
+            raise OSError(
+                error.errno, f"{error.strerror} (with room again, go on with: rollax sweep {folder})", where
+            ) from error
+        except SaveFailed as error:
+            raise SaveFailed(f"{error} (with room again, go on with: rollax sweep {folder})") from error
         except Exception as error:
             of_database = type(error).__module__.partition(".")[0] == "sqlalchemy"
             if not of_database and not isinstance(error, optuna.exceptions.OptunaError):
@@ -146,6 +192,12 @@ def draw_again(study: Any, known: set[int]) -> None:
 def states(study: Any) -> dict[int, str]:
     """By number of a trial: WAITING, RUNNING, COMPLETE, PRUNED or FAIL."""
     return {trial.number: trial.state.name for trial in study.get_trials(deepcopy=False)}
+
+
+def steps(study: Any) -> dict[int, int]:
+    """How many steps each trial has taken that has a result, of every seed; 0 of one that could not be trained."""
+    ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    return {trial.number: trial.user_attrs.get("steps", 0) for trial in ended}
 
 
 def report(study: Any, number: int, step: int, value: float, prune: bool) -> bool:

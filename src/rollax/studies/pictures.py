@@ -1,11 +1,13 @@
 """The picture of a study: curves by setting, settings beside their results, and which of them matter."""
 
+import io
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rollax.host.files import write_atomically
 from rollax.host.logging import read_metrics
 from rollax.host.run_folder import METRICS, read_spec
 from rollax.studies import results
@@ -44,7 +46,9 @@ def draw(study: Study) -> Path | None:
         figure.colorbar(colors, ax=parallel, label=study.metric)
         _bars(bars, results.importance(study))
         path = study.folder / PICTURE
-        figure.savefig(path, dpi=144)
+        written = io.BytesIO()
+        figure.savefig(written, format="png", dpi=144)
+    write_atomically(path, written.getvalue())
     return path
 
 

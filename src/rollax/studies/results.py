@@ -81,6 +81,8 @@ def progress(study: Study) -> str:
     found = rows(study)
     ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in found)
     text = f"{ended} of {study.spec.num_trials} settings"
+    if study.spec.search.budget is not None:
+        text = f"{ended} settings, {study.steps_taken():,} of {study.spec.search.budget:,} steps"
     if not found or found[0].state != "COMPLETE":
         return text
     best = found[0]

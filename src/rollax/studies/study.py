@@ -14,6 +14,7 @@ import datetime
 import functools
 import json
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,10 @@ class Search:
     """How a study searches."""
 
     trials: int | None = None
-    """Settings to try; default: all of a grid, else 32."""
+    """Settings to try; default: all of a grid, else 32, or as many as the budget is enough for."""
+    budget: int | None = None
+    """Steps of all settings and seeds together: no further one is drawn that could take more. Those that stop early leave
+    theirs to others."""
     method: Literal["auto", "grid", "random", "qmc", "tpe", "gp", "cmaes", "evolve"] = "auto"
     """How settings are drawn: every combination, or one of Optuna's samplers; auto: grid where all settings have values to
     choose from, else tpe. evolve: the trials are one population, whose settings move within their ranges while it trains."""
@@ -62,7 +66,7 @@ class Search:
 
     def check(self) -> None:
         """Raises UsageError for numbers out of their range."""
-        for name, low in (("trials", 1), ("batch", 0), ("search_seed", 0)):
+        for name, low in (("trials", 1), ("budget", 1), ("batch", 0), ("search_seed", 0)):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UsageError(f"{name} ({shown(value)}) must be at least {low}")
@@ -103,11 +107,21 @@ class StudySpec:
 
     @functools.cached_property  # a grid is long, and every line of progress asks
     def num_trials(self) -> int:
-        """How many settings are tried."""
-        if self.method != "grid":
-            return self.search.trials or DEFAULT_TRIALS
-        size = len(self.space.grid())
-        return min(size, self.search.trials or size)
+        """How many settings are tried, at most where there is a budget."""
+        size = len(self.space.grid()) if self.method == "grid" else None
+        if self.search.budget is None:
+            most = self.search.trials or size or DEFAULT_TRIALS
+        else:  # a setting is stopped after its first evaluation at the earliest
+            earliest = 1 if self.search.pruner == "none" else RunOptions(**self.options).eval_count
+            most = min(self.search.trials or sys.maxsize, self.search.budget * earliest // self.steps_of_one)
+        return most if size is None else min(size, most)
+
+    @functools.cached_property
+    def steps_of_one(self) -> int:
+        """The steps of a setting that is not stopped early, with all its seeds."""
+        given = self.config, self.network, RunOptions(**self.options), {}
+        options = make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports).options
+        return (options.total_steps or 0) * options.seeds
 
     @property
     def evolves(self) -> bool:
@@ -119,8 +133,8 @@ class StudySpec:
             raise UsageError(
                 f"{strange[0]} cannot evolve: that takes a range of a setting that shapes no program, without --when"
             )
-        if RunOptions(**self.options).seeds > 1 or self.search.pruner != "none":
-            raise UsageError("members that evolve are as many as --trials: leave --seeds and --pruner out")
+        if RunOptions(**self.options).seeds > 1 or self.search.pruner != "none" or self.search.budget is not None:
+            raise UsageError("members that evolve are as many as --trials: leave --seeds, --pruner and --budget out")
         return True
 
     @property
@@ -138,6 +152,12 @@ class StudySpec:
                 raise UsageError(f"{name} is set by the study for each of its runs: leave it out")
         given = self.config, self.network, options, {}, self.eval_arguments
         make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports)
+        budget = self.search.budget
+        if budget is not None and budget < self.steps_of_one:
+            raise UsageError(
+                f"budget ({shown(budget)}) is less than one setting takes, {self.steps_of_one} steps with all its seeds: take "
+                "more, or fewer --total-steps"
+            )
         _ = self.num_trials, self.evolves
         if self.search.pruner != "none" and options.eval_count < 2:
             raise UsageError(
@@ -211,6 +231,12 @@ class Study:
         states = drawing.states(self.drawn)
         return any(states.get(trial.number) == "RUNNING" for trial in batch.trials)
 
+    def steps_taken(self) -> int:
+        """Steps that all trials have taken with their seeds; one without a result counts as if it were not to stop early."""
+        steps, one = drawing.steps(self.drawn), self.spec.steps_of_one
+        trials = [trial.number for batch in self.batches() for trial in batch.trials]
+        return sum(one if steps.get(number) is None else steps[number] * self.base.options.seeds for number in trials)
+
     def draw(self) -> list[Batch]:
         """New batches of the next trials, none when all have been drawn. One process draws at a time."""
         with self._alone():
@@ -218,6 +244,8 @@ class Study:
             known = {trial.number for batch in batches for trial in batch.trials}
             drawing.draw_again(self.drawn, known)  # what a process had drawn that ended before its batch was written
             left = self.spec.num_trials - len(known)
+            if self.spec.search.budget is not None:
+                left = max(0, min(left, (self.spec.search.budget - self.steps_taken()) // self.spec.steps_of_one))
             number, search = min(left, self.spec.largest_batch), (self.spec.method, self.spec.search.search_seed)
             # Those of a population that evolves have the settings that it ends with.
             given = (Space(), left) if self.spec.evolves else (self.space, number)
