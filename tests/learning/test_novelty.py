@@ -1,5 +1,6 @@
 """Random network distillation: what is new, how its returns are credited, and that it finds what PPO does not."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -91,17 +92,15 @@ def test_agents_that_are_done_count_for_nothing() -> None:
 
 @pytest.mark.slow
 def test_it_finds_the_end_of_a_deep_sea() -> None:
-    """One path of 2^16 pays, and every step on it costs. Without novelty nobody finds it in these 5,000 episodes."""
+    """One path of 2^16 pays, and every step on it costs. Without novelty nobody finds it in these 13,000 episodes."""
     environment = make("gymnax/DeepSea-bsuite", size=16, max_steps_in_episode=16)
     network = lambda key: actor_critic(environment, NetworkConfig(), key)  # noqa: E731
     algorithm = ppo_rnd(environment, network)
-    found = []
-    for coefficient in (0.0, 1.0):
-        config = PPORNDConfig(num_envs=16, num_steps=80, learning_rate=1e-3, intrinsic_coefficient=coefficient)
-        state = algorithm.init(jax.random.key(0), config)
-        step, total = jax.jit(algorithm.step), 0.0
-        for _ in range(160):
-            state, metrics = step(state)
-            total += float((metrics.values["reward"] * config.steps_per_update).sum() > 0)
-        found.append(total)
-    assert found[0] == 0 and found[1] > 0
+    config = PPORNDConfig(num_envs=16, num_steps=80, learning_rate=1e-3)
+    keys, coefficients = jax.vmap(jax.random.key)(jnp.arange(8)), jnp.repeat(jnp.asarray([0.0, 1.0]), 4)
+    begin = lambda key, c: algorithm.init(key, dataclasses.replace(config, intrinsic_coefficient=c))  # noqa: E731
+    state, step, found = jax.vmap(begin)(keys, coefficients), jax.jit(jax.vmap(algorithm.step)), np.zeros(8, bool)
+    for _ in range(160):
+        state, metrics = step(state)
+        found |= np.asarray(metrics.values["reward"]) > 0
+    assert not found[:4].any() and found[4:].sum() >= 2, "of four seeds each"
