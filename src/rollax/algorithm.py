@@ -1,6 +1,7 @@
 """What an algorithm is: pure functions on one pytree that holds everything that changes. All that a host asks is here."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -131,14 +132,28 @@ class Algorithm(NamedTuple):
     # What acts in the next update: state (that of `acting_state` is enough) -> (policy, actor, key, num_steps), as
     # `rollax.acting.streams.unroll` takes them. With it an algorithm can learn from simulators on the host.
     rollouts: Callable[[State], tuple[Any, Any, jax.Array, int]] | None = None
-    # Which leaves lead with the axis of environments, a tree of bool: these are split over the devices of a single run.
-    by_environment: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
+    # Which leaves the devices of a single run split along their first axis (environments, streams of a replay, places of an
+    # archive), a tree of bool; all others are whole on every device, and so is one whose axis does not divide evenly.
+    placement: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
 
 
-def leaves_under(names: tuple[str, ...]) -> Callable[[State], Any]:
-    """A function for `by_environment`: true for the leaves under these fields of a NamedTuple."""
+def marked(part: Any, is_split: bool = True) -> Any:
+    """The same mark for all leaves of a part of a state."""
+    return jax.tree.map(lambda leaf: is_split, part)
+
+
+def placement_of(fields: tuple[str, ...], parts: Mapping[type, Callable[[Any], Any]]) -> Callable[[State], Any]:
+    """A function for `placement`: true for the leaves under these fields of a NamedTuple; parts of these types, wherever they
+    are, say by a function which of their own leaves are split (`marked`: all)."""
+
+    def is_part(part: Any) -> bool:
+        return type(part) in parts
 
     def mark(state: State) -> Any:
-        return type(state)(*(jax.tree.map(lambda leaf, n=name: n in names, getattr(state, name)) for name in state._fields))
+        def of(field: str, part: Any) -> Any:
+            return parts[type(part)](part) if is_part(part) else field in fields
+
+        each = {field: getattr(state, field) for field in state._fields}
+        return type(state)(**{f: jax.tree.map(functools.partial(of, f), x, is_leaf=is_part) for f, x in each.items()})
 
     return mark

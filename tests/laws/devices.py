@@ -4,6 +4,7 @@ XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.devices ppo pp
 """
 
 import json
+import math
 import re
 import sys
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 
 from laws.programs import fresh, plain
 from laws.table import BY_NAME
-from rollax.scale.sharding import environment_shardings, mesh
+from rollax.replay.ring import Replay
+from rollax.scale.sharding import mesh, single_run_shardings
 
 COLLECTIVES = (
     "all-reduce",
@@ -49,7 +51,7 @@ def compare(name: str) -> dict[int, dict[str, Any]]:
 def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
     """The same updates from `state` on `count` devices, beside what came of them `alone`."""
     over = mesh(count, "environments")
-    shardings = environment_shardings(state, algorithm.by_environment(state), over)
+    shardings = single_run_shardings(state, algorithm.placement(state), over)
     state = jax.device_put(fresh(state), shardings)
     with jax.set_mesh(over):
         compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(state).compile()
@@ -62,9 +64,29 @@ def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]
             float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b)))) for a, b in pairs if np.isfinite(b).all()
         ),
         "collectives": [kind for kind in COLLECTIVES if re.search(rf" {kind}(-start)?\(", text)],
+        "gathered": max(gathered(text), default=0),
         "devices": len(state.actor.obs.sharding.device_set),
         "share": state.actor.obs.addressable_shards[0].data.shape[0],
+        "streams": [first_share(part.data) for part in replays(state)],
     }
+
+
+def replays(state: Any) -> list[Replay]:
+    """The rings that are in a state."""
+    is_ring = lambda part: isinstance(part, Replay)  # noqa: E731
+    return [part for part in jax.tree.leaves(state, is_leaf=is_ring) if is_ring(part)]
+
+
+def first_share(rows: Any) -> int:
+    """Of how many rows the first device has a part of arrays `[N, ...]`."""
+    return jax.tree.leaves(rows)[0].addressable_shards[0].data.shape[0]
+
+
+def gathered(text: str) -> list[int]:
+    """How many numbers each all-gather of a compiled program brings together."""
+    found = re.findall(r"= (\S+\[[\d,]*\]|\(.*\))\S* all-gather", text)
+    sizes = [re.findall(r"\[([\d,]*)\]", shapes) for shapes in found]
+    return [math.prod(int(n) for n in size.split(",") if n) for each in sizes for size in each]
 
 
 if __name__ == "__main__":

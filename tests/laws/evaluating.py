@@ -12,16 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from laws.devices import COLLECTIVES, first_share, gathered, replays
 from laws.programs import fresh, plain
 from rollax import make, tree
 from rollax.algorithms import ALGORITHMS
 from rollax.host.segments import segment
 from rollax.networks.solutions import PolicyConfig, solution
 from rollax.populations import population
-from rollax.scale.sharding import environment_shardings, mesh, over_members
+from rollax.scale.sharding import mesh, over_members, single_run_shardings
 
 UPDATES = 2
 SHARE = 7  # solutions that each device scores: acting, they are the only ones that take one observation at a time
+GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
     "pga_me": {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 560, "critic_hidden": (8,)},
@@ -45,12 +47,12 @@ def compare(name: str, devices: int) -> dict[str, Any]:
     environment = make("control/point-maze", time_limit=10)
     kind = ALGORITHMS[name]
     algorithm = kind.make(environment, lambda key: solution(environment, PolicyConfig(hidden=(8,)), key))
-    config = kind.config(batch_size=SHARE * devices, num_iterations=2, grid=(5, 5), **SMALL[name])
+    config = kind.config(batch_size=SHARE * devices, num_iterations=2, grid=GRID, **SMALL[name])
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     run = segment(algorithm, UPDATES)
     alone = jax.jit(run)(fresh(state), jnp.int32(UPDATES))
     over = mesh(devices, "environments")
-    shardings = environment_shardings(state, algorithm.by_environment(state), over)
+    shardings = single_run_shardings(state, algorithm.placement(state), over)
     with jax.set_mesh(over):
         placed = jax.device_put(fresh(state), shardings)
         compiled = jax.jit(run, out_shardings=(shardings, None)).lower(placed, jnp.int32(UPDATES)).compile()
@@ -68,6 +70,10 @@ def compare(name: str, devices: int) -> dict[str, Any]:
         "population": difference(together, apart),
         "elites": int(np.sum(np.isfinite(alone[0].archive.elites.fitness))),
         "scored": [int(size) for size in sorted(set(re.findall(r"= f32\[(\d+),1,8\]\S* dot\(", text)))],
+        "collectives": {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in COLLECTIVES},
+        "gathered": max(gathered(text), default=0),
+        "places": first_share(spread[0].archive.elites.solution),
+        "streams": [first_share(part.data) for part in replays(spread[0])],
         "devices": [len(x.archive.best.sharding.device_set) for x in (spread[0], apart[0])],
     }
 

@@ -1,6 +1,7 @@
 """One run on two or four devices is the run on one, and the devices exchange sums only: of gradients, moments and metrics."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from laws.evaluating import SHARE
+from laws.evaluating import GRID, SHARE
 from laws.table import BY_NAME, NAMES, first
 
 ROWS = first("ppo-gru", "ppo-agents", "dqn")
@@ -48,10 +49,16 @@ def test_several_devices_are_one(result: Any, count: int) -> None:
 
 
 def test_only_sums_are_exchanged(result: Any) -> None:
-    """But by those that learn from replay, which is whole on every device: what was met is gathered there."""
+    """A sample of a replay is such a sum too. Besides, its devices tell each other how many rows their streams have."""
     found, row = result
-    allowed = {"all-reduce"} if row.spreads else {"all-reduce", "all-gather", "collective-permute"}
+    allowed = {"all-reduce"} if row.spreads else {"all-reduce", "all-gather"}
     assert all(set(each["collectives"]) <= allowed for each in found.values())
+    if not row.spreads:
+        for count, each in found.items():
+            (share,) = each["streams"]
+            streams = share * int(count)
+            assert each["gathered"] <= 2 * streams, "numbers of streams and places, no rows"
+            assert streams % row.config.num_envs == 0 and share == streams // int(count)
 
 
 @pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
@@ -62,3 +69,16 @@ def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> 
     assert found["devices"] == [count, count] and found["elites"] >= 4
     assert found["scored"] == [SHARE], "each device scores its share"
     assert found["single"] < 1e-5 and found["population"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
+def test_archives_are_split(name: str) -> None:
+    """So are replays. Parents come by one sum for all, scores by a gather for each of their kinds."""
+    found = results((name, "4"), "laws.evaluating")
+    kinds = {kind for kind, number in found["collectives"].items() if number}
+    assert found["places"] == math.prod(GRID) // 4 and kinds == {"all-reduce", "all-gather"}
+    if name == "map_elites":
+        assert found["collectives"]["all-reduce"] == 1 and found["collectives"]["all-gather"] == 2 and not found["streams"]
+        assert found["gathered"] == 2 * 4 * SHARE, "fitness, and descriptors of two numbers"
+    else:
+        assert found["streams"] == [SHARE]

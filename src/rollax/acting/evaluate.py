@@ -96,9 +96,16 @@ def evaluator(
     def evaluate(state: Any, key: jax.Array, tasks: Any = None) -> Episodes:
         policy, carry = policy_of(algorithm, state, greedy), algorithm.initial_carry(state)
         each = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_episodes, *jnp.shape(x))), carry)
-        return play_all(policy, each, num_episodes, key, tasks)[0]._replace(state_metrics=algorithm.state_metrics(state))
+        result, _ = play_all(policy, each, episode_keys(key, num_episodes), tasks)
+        return result._replace(state_metrics=algorithm.state_metrics(state))
 
     return evaluate
+
+
+def episode_keys(key: jax.Array, number: int) -> tuple[jax.Array, jax.Array]:
+    """The keys of so many episodes, `[N]` each: of their starts, and of what happens in them."""
+    reset_key, run_key = jax.random.split(key)
+    return jax.random.split(reset_key, number), jax.random.split(run_key, number)
 
 
 def episodes(
@@ -108,8 +115,8 @@ def episodes(
     record: Callable[[Experience], Any] | None = None,
     info: Mapping[str, str] | None = None,
 ) -> Callable[..., tuple[Episodes, Any]]:
-    """`(policy, carry [N], N, key, tasks=None) -> (Episodes, rows)`: N episodes side by side until all ended, with a
-    memory for each.
+    """`(policy, carry [N], episode_keys(key, N), tasks=None) -> (Episodes, rows)`: N episodes side by side until all ended,
+    with a memory for each.
 
     What is in a memory may be the policy itself, so that each episode is played by another.
     `descriptor`, `info`: as for `evaluator`.
@@ -117,11 +124,11 @@ def episodes(
     """
     describing = descriptors.describing(environment, descriptor, max_steps)
 
-    def play_all(policy: Policy, carry: Any, number: int, key: jax.Array, tasks: Any = None) -> tuple[Episodes, Any]:
+    def play_all(policy: Policy, carry: Any, of_episodes: Any, tasks: Any = None) -> tuple[Episodes, Any]:
         telling = reducing(environment, info)
-        reset_key, run_key = jax.random.split(key)
-        playing = begin_episodes(environment, jax.random.split(reset_key, number), carry, tasks)
-        keys = jax.random.split(run_key, number)
+        reset_keys, keys = of_episodes
+        number = keys.shape[0]
+        playing = begin_episodes(environment, reset_keys, carry, tasks)
 
         def running(loop: tuple[Any, ...]) -> jax.Array:
             time, playing, *_ = loop

@@ -1,5 +1,6 @@
 """Scorers: fitness and descriptors of a batch of solutions, by a closed form or by whole episodes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting.evaluate import episodes
+from rollax import tree
+from rollax.acting.evaluate import episode_keys, episodes
 from rollax.acting.exploration import denormalize_action
 from rollax.acting.info import info_shapes
 from rollax.acting.streams import Experience
@@ -115,7 +117,9 @@ def played(
     def score(solutions: Any, key: jax.Array) -> Score:
         number = jax.tree.leaves(solutions)[0].shape[0]
         each = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), solutions)
-        result, rows = play_all(policy, each, number * num_episodes, key)
+        # Each device plays its share until the last of its own episodes ends, without waiting for others at every step.
+        play = tree.over_devices(functools.partial(play_all, policy), (0, (0, 0)), (0, 1))
+        result, rows = play(each, episode_keys(key, number * num_episodes))
         mean = lambda x: x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1)  # noqa: E731
         extras: Any = ()
         if watched.objectives:

@@ -18,14 +18,14 @@ from rollax import tree
 from rollax.acting import agents
 from rollax.acting.exploration import Exploring, begin_exploring, denormalize_action, example_action, next_noise, random_action
 from rollax.acting.streams import Actor, Experience, Policy, begin_streams, by_stream, reseed, unroll
-from rollax.algorithm import Algorithm, Finite, Metrics, leaves_under, still_finite
+from rollax.algorithm import Algorithm, Finite, Metrics, marked, placement_of, still_finite
 from rollax.environments.core import Environment, is_on_host
 from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.learning.train_state import anneal
 from rollax.networks.critics import critic_values
 from rollax.replay.config import cycle
-from rollax.replay.ring import Batch, ReplayBuffer, Step
+from rollax.replay.ring import Batch, Replay, ReplayBuffer, Step
 from rollax.scopes import scope
 
 
@@ -151,8 +151,8 @@ def off_policy(environment: Environment, agent_fns: AgentFns, buffer: Callable[[
     def initial_carry(state: OffPolicyState) -> Any:
         return agents.initial_carry(team, agent_fns.initial_carry, state.agent)
 
-    acts, placed = functools.partial(rollouts, environment, agent_fns), leaves_under(("actor",))
-    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=acts, by_environment=placed)
+    acts, placed = functools.partial(rollouts, environment, agent_fns), placement_of(("actor",), {Replay: marked})
+    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=acts, placement=placed)
 
 
 def acting_state(state: OffPolicyState) -> OffPolicyState:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rollax import tree
 from rollax.acting import agents
 from rollax.acting.streams import Actor, Policy, begin_streams, by_stream, reseed
-from rollax.algorithm import Algorithm, InitFn, StepFn, leaves_under
+from rollax.algorithm import Algorithm, InitFn, StepFn, placement_of
 from rollax.environments.core import Environment
 from rollax.learning import train_state
 from rollax.learning.train_state import TrainState
@@ -84,5 +84,5 @@ def to_algorithm(
     def rollouts(state: Any) -> tuple[Policy, Actor, jax.Array, int]:
         return explore(state), state.actor, jax.random.split(state.key, 3)[1], state.config.num_steps  # as `step` splits it
 
-    by_environment = leaves_under(("actor", "discounted_return"))
-    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=rollouts, by_environment=by_environment)
+    placement = placement_of(("actor", "discounted_return"), {})
+    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=rollouts, placement=placement)

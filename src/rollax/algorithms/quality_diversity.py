@@ -15,7 +15,7 @@ import numpy as np
 
 from rollax import tree
 from rollax.acting.scoring import NOTHING, Score, Scorer, Watched, choose, scorer
-from rollax.algorithm import Algorithm, Archived, Finite, Metrics
+from rollax.algorithm import Algorithm, Archived, Finite, Metrics, marked, placement_of
 from rollax.archives.cells import Cells, Threshold, cells_archive
 from rollax.archives.core import Archive, Counts, Scored
 from rollax.archives.grid import grid_cells
@@ -24,6 +24,7 @@ from rollax.config import LARGEST_FLOAT, number, settings, static
 from rollax.emitters.core import Emitter, Told
 from rollax.environments.core import Environment, descriptor_space
 from rollax.errors import UsageError
+from rollax.replay.ring import Replay
 from rollax.scopes import scope
 
 
@@ -94,8 +95,7 @@ def quality_diversity(
         solutions = jax.lax.map(solution, jax.random.split(solution_key, config.batch_size))
         shapes = jax.eval_shape(lambda solutions, key: scored(solutions, score(solutions, key)), solutions, key)
         example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
-        archive_state = archive.init(archive_key, example)
-        emitter_state = emitter.init(emitter_key, solutions)
+        archive_state, emitter_state = archive.init(archive_key, example), emitter.init(emitter_key, solutions)
         first = jax.tree.map(lambda x: x[0], solutions)
         return QDState(state_key, config, archive_state, emitter_state, jnp.zeros((), jnp.int32), first)
 
@@ -113,8 +113,7 @@ def quality_diversity(
 
     def act(state: QDState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
         archive = parts(state.config)[1]
-        is_empty = archive.num_elites(state.archive) == 0
-        best = tree.where(is_empty, state.first, archive.best(state.archive).solution)
+        best = tree.where(archive.num_elites(state.archive) == 0, state.first, archive.best(state.archive).solution)
         return choose(environment, best, obs), carry
 
     def score(state: QDState, solutions: Any, key: jax.Array) -> Score:
@@ -124,9 +123,14 @@ def quality_diversity(
     def state_metrics(state: QDState) -> dict[str, jax.Array]:
         return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
 
-    acting_state = lambda state: state._replace(emitter=None)  # noqa: E731
-    archived = archive_functions(parts, score)
-    return Algorithm(init, step, act, lambda state: (), acting_state, state_metrics=state_metrics, archived=archived)
+    archived, placed = archive_functions(parts, score), functools.partial(placement, parts)
+    rest = {"state_metrics": state_metrics, "archived": archived, "placement": placed}
+    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **rest)
+
+
+def placement(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], state: QDState) -> QDState:
+    """Which leaves the devices of a single run split, as the archive says and the rows of a replay are."""
+    return placement_of((), {Replay: marked, type(state.archive): parts(state.config)[1].placement})(state)
 
 
 def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], score: Callable[..., Score]) -> Archived:
@@ -179,11 +183,11 @@ def iterate(
     ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
     with scope("emitter"):
         emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
-    loop = archive_state, emitter_state
-    # Over several devices each scores its share; archive and emitter are whole on all of them.
+    # Over several devices each has the whole batch, scores its share and is told all scores; what was experienced stays.
     with scope("environment"):
-        scores = tree.spread(score(tree.spread(solutions, True), score_key), False)
-    loop, counts = take(archive, emitter, loop, solutions, scores, tell_key)
+        told = score(tree.spread(tree.spread(solutions, False), True), score_key)
+    told = tree.spread(told._replace(experience=()), False)._replace(experience=told.experience)
+    loop, counts = take(archive, emitter, (archive_state, emitter_state), solutions, told, tell_key)
     return loop, (counts, tree.all_finite(solutions))
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollax import tree
+from rollax.algorithm import marked
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics, sound
 from rollax.errors import UsageError
 
@@ -90,8 +92,15 @@ def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
         "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites), threshold),
         "cell_of": lambda state, descriptor: cell_of(state.cells, descriptor),
         "num_cells": size,
+        "placement": solutions,
     }
     return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high, **looks)
+
+
+def solutions(state: Any) -> Any:
+    """A function for `Archive.placement`: the elites' solutions are split; what is small and read as a whole is on all."""
+    marks = marked(state, False)
+    return marks._replace(elites=marks.elites._replace(solution=marked(state.elites.solution)))
 
 
 def without_elites(cells: Any, rows: Scored, threshold: Threshold | None) -> CellsState:
@@ -218,9 +227,13 @@ def updated_thresholds(
 def sample(state: CellsState, key: jax.Array, number: int) -> Scored:
     """Members `[n]`, uniformly, with replacement; of an empty archive its zeros."""
     index = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
-    cells = state.order[index]
-    return jax.tree.map(lambda rows: rows[cells], state.elites)
+    return at(state.elites, state.order[index])
 
 
 def best(state: CellsState) -> Scored:
-    return jax.tree.map(lambda rows: rows[state.best], state.elites)
+    return jax.tree.map(lambda row: row[0], at(state.elites, state.best[None]))
+
+
+def at(elites: Scored, places: jax.Array) -> Scored:
+    """The elites at places int32 `[n]`: on every device, wherever they lie."""
+    return tree.spread(jax.tree.map(lambda rows: rows[places], elites), False)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollax.algorithm import marked
+
 REJECTED, BETTER, NEW = 0, 1, 2  # what became of a solution; the order is that of a ranking by it
 
 
@@ -69,6 +71,7 @@ class Archive(NamedTuple):
     empty: Callable[[Any], Any] | None = None
     cell_of: Callable[[Any, jax.Array], jax.Array] | None = None
     num_cells: int = 0  # how many of these there are
+    placement: Callable[[Any], Any] = lambda state: marked(state, False)  # as `Algorithm.placement`, of the archive's state
 
 
 class Sound(NamedTuple):

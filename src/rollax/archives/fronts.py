@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.cells import Cells, check_cells
+from rollax.archives.cells import Cells, at, best, check_cells, solutions
 from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics, sound
 from rollax.errors import UsageError
 
@@ -60,7 +60,7 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
         sample=functools.partial(sample, front_size),
         elites=elites,
         num_elites=num_elites,
-        best=lambda state: jax.tree.map(lambda rows: rows[state.best], state.elites),
+        best=best,
         with_best=lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32)),
         metrics=functools.partial(front_metrics, front_size, reference),
         size=size,
@@ -69,6 +69,7 @@ def fronts(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archi
         empty=lambda state: without_elites(cells, state.cells, jax.tree.map(jnp.zeros_like, state.elites)),
         cell_of=lambda state, descriptor: cells.cell_of(state.cells, descriptor),
         num_cells=cells.size,
+        placement=solutions,
     )
 
 
@@ -99,7 +100,7 @@ def sample(front_size: int, state: FrontsState, key: jax.Array, number: int) -> 
     mask = state.elites.fitness.reshape(-1, front_size)[cell] > -jnp.inf
     rank = jax.random.randint(place_key, (number, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1))
     within = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
-    return jax.tree.map(lambda rows: rows[cell * front_size + within], state.elites)
+    return at(state.elites, cell * front_size + within)
 
 
 def front_metrics(front_size: int, reference: tuple[float, ...], state: FrontsState, offset: Any) -> dict[str, jax.Array]:

@@ -66,7 +66,10 @@ def mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
         return None
     if is_population and spec.num_members % number:
         raise UsageError(f"the population has {spec.num_members} members, which devices ({number}) does not divide")
-    return sharding.mesh(number, "members" if is_population else "environments")
+    over, num_envs = sharding.mesh(number, "members" if is_population else "environments"), getattr(spec.config, "num_envs", 0)
+    if not is_population and num_envs % number:
+        raise UsageError(f"num_envs ({num_envs}) must be a multiple of devices ({number})")
+    return over
 
 
 def placed(algorithm: Algorithm, state: Any, over: jax.sharding.Mesh | None, is_population: bool) -> Any:
@@ -76,5 +79,5 @@ def placed(algorithm: Algorithm, state: Any, over: jax.sharding.Mesh | None, is_
         where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
         places = jax.tree.map(lambda _: where, state)
     else:
-        places = sharding.environment_shardings(state, algorithm.by_environment(state), over)
+        places = sharding.single_run_shardings(state, algorithm.placement(state), over)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from rollax import tree
 from rollax.errors import UsageError
 
 
@@ -116,10 +117,11 @@ def init(example: Any, num_streams: int, capacity: int) -> Replay:
 
 def add(replay: Replay, rows: Any, keep: jax.Array) -> Replay:
     """One row `[S, ...]` for each stream where `keep`, in place of the oldest one when the ring is full."""
-    num_streams, places = _shape(replay)
-    streams = jnp.arange(num_streams)
+    places = _shape(replay)[1]
     place = jnp.where(keep, replay.cursor, places)  # out of range: not written
-    data = jax.tree.map(lambda all, row: all.at[streams, place].set(row, mode="drop"), replay.data, rows)
+    # Each stream writes into its own ring, so that over several devices none asks another where to write.
+    put = jax.vmap(lambda ring, place, row: ring.at[place].set(row, mode="drop"))
+    data = jax.tree.map(lambda rings, row: put(rings, place, row), replay.data, rows)
     moved = keep.astype(jnp.int32)
     return Replay(data, (replay.cursor + moved) % places, jnp.minimum(replay.size + moved, places))
 
@@ -143,7 +145,8 @@ def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> 
     if not isinstance(replay.size, Tracer) and not can_sample(replay, 1, length):
         raise UsageError(f"nothing to sample: no stream holds {length} rows. Add more, or ask can_sample first")
     num_streams, places = _shape(replay)
-    starts = jnp.maximum(replay.size - length + 1, 0)
+    cursor, size = tree.spread((replay.cursor, replay.size), False)  # all devices draw the same
+    starts = jnp.maximum(size - length + 1, 0)
     last = jnp.cumsum(starts)
     drawn = jax.random.randint(key, (batch_size,), 0, jnp.maximum(last[-1], 1))
     stream = jnp.zeros_like(drawn)
@@ -151,7 +154,7 @@ def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> 
         stream = jnp.searchsorted(last, drawn, side="right", method="compare_all").astype(jnp.int32)
         stream = jnp.minimum(stream, num_streams - 1)
     age = drawn - (last - starts)[stream]
-    oldest = (replay.cursor - replay.size)[stream]
+    oldest = (cursor - size)[stream]
     return stream * places + (oldest + age) % places
 
 

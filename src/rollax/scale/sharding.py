@@ -18,19 +18,15 @@ def mesh(num_devices: int, axis: str) -> Mesh:
     return jax.make_mesh((num_devices,), (axis,), axis_types=(AxisType.Auto,), devices=available[:num_devices])
 
 
-def environment_shardings(state: Any, by_environment: Any, over: Mesh) -> Any:
-    """Where each leaf of a single run's state lives: split where `by_environment`, a tree of bool, else whole everywhere.
-
-    Raises UsageError where the number of environments cannot be split evenly.
-    """
+def single_run_shardings(state: Any, placement: Any, over: Mesh) -> Any:
+    """Where each leaf of a single run's state lives: split along its first axis where `placement`, a tree of bool, says so and
+    the axis divides evenly, else whole everywhere."""
     size = over.shape["environments"]
 
     def place(is_split: bool, leaf: Any) -> NamedSharding:
-        if is_split and leaf.shape[0] % size:
-            raise UsageError(f"num_envs ({leaf.shape[0]}) must be a multiple of devices ({size})")
-        return NamedSharding(over, P("environments") if is_split else P())
+        return NamedSharding(over, P("environments") if is_split and leaf.shape[0] % size == 0 else P())
 
-    return jax.tree.map(place, by_environment, state)
+    return jax.tree.map(place, placement, state)
 
 
 def over_members(function: Callable[..., Any], over: Mesh, in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., Any]:
