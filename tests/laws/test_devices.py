@@ -14,12 +14,13 @@ import pytest
 from laws.evaluating import GRID, SHARE
 from laws.table import BY_NAME, NAMES, first
 
+AT_ONCE = 6  # rows of a process, which compiles four programs for each
 ROWS = first("ppo-gru", "ppo-agents", "dqn")
 
 
 @cache
 def results(arguments: tuple[str, ...], module: str = "laws.devices") -> dict[str, Any]:
-    """All rows in one process: the number of devices is fixed when JAX starts."""
+    """Several rows in one process, as the number of devices is fixed when JAX starts."""
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {
@@ -37,7 +38,9 @@ def results(arguments: tuple[str, ...], module: str = "laws.devices") -> dict[st
 @pytest.fixture(params=ROWS)
 def result(request: pytest.FixtureRequest) -> Any:
     chosen = {item.callspec.params["result"] for item in request.session.items if "result" in getattr(item, "fixturenames", ())}
-    return results(tuple(name for name in NAMES if name in chosen))[request.param], BY_NAME[request.param]
+    names = [name for name in NAMES if name in chosen]
+    first = names.index(request.param) // AT_ONCE * AT_ONCE
+    return results(tuple(names[first : first + AT_ONCE]))[request.param], BY_NAME[request.param]
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -97,6 +97,28 @@ def test_the_worse_half_stops_early(tmp_path: Path) -> None:
     assert sizes == [8, 4, 2, 1]
 
 
+def test_devices_that_divide(tmp_path: Path) -> None:
+    """Of 6 settings 3 are left, then 1: on two devices, on one, and with its environments on two."""
+    words = [*MEMORY, "--config.num-envs", "4", "--config.num-steps", "8", "--config.num-minibatches", "2", "--hidden", "8"]
+    words += [
+        "--sweep.gamma",
+        *["0.4", "0.5", "0.6", "0.7", "0.8", "0.9"],
+        "--pruner",
+        "halving",
+        "--devices",
+        "2",
+        "--no-picture",
+    ]
+    words += ["--total-steps", "256", "--eval-count", "8", "--eval-episodes", "8", "--no-tensorboard", "--study-dir", "study"]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-m", "rollax", "sweep", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (batch,) = Study(tmp_path / "study").batches()
+    specs = [rollax.load(batch.folder / name).spec for name, _ in batch.runs]
+    assert [(spec.num_members, spec.options.devices) for spec in specs] == [(6, 2), (3, 1), (1, 2)]
+
+
 @pytest.mark.parametrize(("pruner", "settings"), [("none", 4), ("halving", 7)])
 def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
     """No setting is drawn that could take more. Those that stop early leave theirs: of 4, 2 and 1 settings here."""

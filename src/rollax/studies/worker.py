@@ -126,11 +126,12 @@ def _run(study: Study, batch: Batch, watch: "_Watch", show: _Quiet) -> Result:
     """The batch's newest run, begun, resumed, or as it ended."""
     name, numbers = batch.runs[-1]
     folder = batch.folder / name
-    if (folder / run_folder.CONFIG).is_file():
-        done = _ended(folder)
-        return done or api.resume(folder, stop_when=watch, show=show)
     spec, trials = study.spec, [trial for trial in batch.trials if trial.number in numbers]
     parts = _parts(study, trials)
+    devices = _devices(study, len(trials), parts["config"])
+    if (folder / run_folder.CONFIG).is_file():
+        done = _ended(folder)
+        return done or api.resume(folder, devices=devices, stop_when=watch, show=show)
     return api.train(
         spec.algorithm,
         spec.environment,
@@ -141,7 +142,7 @@ def _run(study: Study, batch: Batch, watch: "_Watch", show: _Quiet) -> Result:
         sweep=parts["sweep"],
         evolve={one.name.partition(".")[2]: one.span for one in study.space} if spec.evolves else None,
         options=spec.options
-        | {"run_dir": folder, "sweep_paired": bool(parts["sweep"])}
+        | {"run_dir": folder, "sweep_paired": bool(parts["sweep"]), "devices": devices}
         | ({"seeds": len(trials)} if spec.evolves else {}),
         imports=spec.imports,
         stop_when=watch,
@@ -162,6 +163,15 @@ def _parts(study: Study, trials: list[Any]) -> dict[str, dict[str, Any]]:
         else:
             parts[group][name] = trials[0].settings[one.name]
     return parts
+
+
+def _devices(study: Study, number: int, config: dict[str, Any]) -> int:
+    """How many devices a run of so many trials is split over: the most, up to those asked for, that divide its members evenly,
+    or the environments (the solutions of quality-diversity) of a single one. Batches are of any size."""
+    members = number if study.spec.evolves else number * study.base.options.seeds
+    sizes = vars(study.base.config) | config
+    size = members if members > 1 else sizes.get("num_envs", sizes.get("batch_size", 1))
+    return max(d for d in range(1, int(study.base.options.devices) + 1) if size % d == 0)
 
 
 def _ended(folder: Path) -> Result | None:
