@@ -56,7 +56,7 @@ def test_only_sums_are_exchanged(result: Any) -> None:
     found, row = result
     allowed = {"all-reduce"} if row.spreads else {"all-reduce", "all-gather"}
     assert all(set(each["collectives"]) <= allowed for each in found.values())
-    if not row.spreads:
+    if not row.spreads and not row.name.startswith("impala"):
         for count, each in found.items():
             (share,) = each["streams"]
             streams = share * int(count)
