@@ -89,6 +89,18 @@ def test_where_it_is_cut_changes_no_bit(name: str) -> None:
 
 
 # Of each kind of emitter one.
+@pytest.mark.parametrize("name", NAMES)
+def test_what_devices_split(name: str) -> None:
+    """By shapes alone: the solutions of cells, and replays. Populations are whole, and so is what is small."""
+    shapes = jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name))
+    marks = algorithm(name).placement(shapes)
+    assert jax.tree.structure(marks) == jax.tree.structure(shapes)
+    elites = marks.archive.elites
+    assert set(jax.tree.leaves(elites.solution)) == {name not in ("dns", "aurora")}
+    assert not any(jax.tree.leaves((elites.fitness, elites.descriptor, elites.extras, marks.config, marks.first)))
+    assert any(jax.tree.leaves(marks.emitter)) == (name in LEARNERS)
+
+
 MEMBERS = ("map_elites", "cma_mae", "pga_me", "me_es", "mome")
 
 

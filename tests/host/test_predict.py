@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import rollax
 from rollax.errors import UsageError
 from rollax.host.predicting import checked
 from rollax.host.result import Result
-from rollax.spaces import Box
+from rollax.spaces import Box, Discrete
 
 ROOT = Path(__file__).parents[2]
 CONFIG = rollax.PPOConfig(num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, num_epochs=1)
@@ -104,6 +105,13 @@ def test_zeros_and_ones_of_any_type_are_truths() -> None:
         assert value.dtype == bool and value.tolist() == [False, True, True] and batch is None
     with pytest.raises(UsageError, match="has the type float64, and must be of bool"):
         checked(space, (), [0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("symbol", [4, -1, np.asarray([0, 9])])
+def test_a_number_that_a_discrete_space_lacks(symbol: Any) -> None:
+    assert checked(Discrete(4), (), 3)[1] is None
+    with pytest.raises(UsageError, match=r"the observation .* must be within 0 ... 3"):
+        checked(Discrete(4), (), symbol)
 
 
 def test_sampled_actions_differ_and_repeat(policy: rollax.Policy) -> None:

@@ -130,7 +130,9 @@ def quality_diversity(
 
 def placement(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], state: QDState) -> QDState:
     """Which leaves the devices of a single run split, as the archive says and the rows of a replay are."""
-    return placement_of((), {Replay: marked, type(state.archive): parts(state.config)[1].placement})(state)
+    found: list[Callable[[Any], Any]] = []  # a state may be shapes alone: so its archive is made while they are traced
+    jax.eval_shape(lambda config: found.append(parts(config)[1].placement), state.config)
+    return placement_of((), {Replay: marked, type(state.archive): found[0]})(state)
 
 
 def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], score: Callable[..., Score]) -> Archived:
@@ -138,9 +140,6 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], s
 
     def archive(state: QDState) -> tuple[Archive, Any]:
         return parts(state.config)[1], state.archive
-
-    def with_archive(state: QDState, archive: Any) -> QDState:
-        return state._replace(archive=archive)
 
     def ask(state: QDState) -> tuple[QDState, Any]:
         _, archive, emitter = parts(state.config)
@@ -155,7 +154,7 @@ def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], s
         loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
         return QDState(key, state.config, *loop, state.updates + 1, state.first), counts
 
-    return Archived(archive, with_archive, score, ask, tell)
+    return Archived(archive, lambda state, archive: state._replace(archive=archive), score, ask, tell)
 
 
 def assemble(

@@ -12,7 +12,7 @@ import numpy as np
 from rollax import tree
 from rollax.environments.views import AgentId, with_agent_id
 from rollax.errors import UsageError
-from rollax.spaces import Dict, Space, zeros
+from rollax.spaces import Dict, Discrete, Space, zeros
 from rollax.typed import shown
 
 
@@ -131,6 +131,8 @@ def _numbers(name: str, space: Any, value: Any) -> np.ndarray:
     kinds = "biuf" if is_truth or np.issubdtype(space.dtype, np.floating) else "biu"
     if array.dtype.kind not in kinds:
         raise UsageError(f"the {name} has the type {array.dtype}, and must be of {space.dtype}")
+    if isinstance(space, Discrete) and array.size and not 0 <= array.min() <= array.max() < space.n:
+        raise UsageError(f"the {name} ({shown(value)}) must be within 0 ... {space.n - 1}")
     return array.astype(space.dtype)
 
 

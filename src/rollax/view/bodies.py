@@ -35,7 +35,7 @@ _VIEWS = {
 _PLAYGROUND = {
     "Acrobot": (SIDE, 8.0, -0.3, False),
     "BallInCup": (SIDE, 1.4, 0.2, False),
-    "Cartpole": (SIDE, 5.0, 0.0, False),
+    "Cartpole": (SIDE, 5.0, 0.29, False),  # the cart is a metre above the ground, and the pole a metre long
     "Cheetah": (SIDE, 4.0, 0.38, True),
     "Finger": (SIDE, 1.2, -0.3, False),
     "Fish": (ABOVE, 1.4, 0.0, False),

@@ -74,7 +74,7 @@ def agent_lines(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentL
         return []
     if environment.num_agents <= MOST_AGENTS:
         acted = [
-            "start" if frame.action is None else _words(environment.action_space, drawing.actions, frame.action[i])
+            "start" if frame.action is None else action_words(environment, drawing, i, frame.action[i])
             for i in range(environment.num_agents)
         ]
         numbers = zip(agent_names(environment), acted, frame.reward, frame.total, strict=True)
@@ -86,6 +86,13 @@ def agent_lines(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentL
         name = f"{kind} (mean of {members.sum()})" if members.sum() > 1 else kind
         lines.append(AgentLine(name, "", _number(frame.reward[members].mean()), _number(frame.total[members].mean())))
     return lines
+
+
+def action_words(environment: Any, drawing: Drawing, agent: int, action: np.ndarray) -> str:
+    """What an agent did."""
+    if drawing.acted is not None:
+        return drawing.acted(environment, agent, action)
+    return _words(environment.action_space, drawing.actions, action)
 
 
 def pictures_of(environment: Any, drawing: Drawing, play: Play, title: str = "") -> list[Image.Image]:

@@ -53,6 +53,7 @@ class Drawing(NamedTuple):
     actions: tuple[str, ...] = ()  # what discrete actions are called
     palette: Callable[[], Sequence[Color]] = tuple  # colors that must not be lost, however small what has them
     legend: Callable[[Any, Any, Any], list[Sign]] | None = None  # what colors stand for; that of an episode's start is shown
+    acted: Callable[[Any, int, Any], str] | None = None  # (environment, agent, its action) -> what it did, in words
     # (environment, states of an episode) -> from where each is seen, so that the view does not jump
     cameras: Callable[[Any, list[Any]], list[Any]] | None = None
     # (environment, every n-th state, frames in a second or None, n) -> a page in HTML that plays them
@@ -80,6 +81,7 @@ def drawing_of(environment: Any) -> Drawing:
             seen = {part: getattr(drawing, part) for part in ("draw", "text", "notes", "legend")}
             over_time = {part: getattr(drawing, part) for part in ("cameras", "page")}
             return drawing._replace(
+                acted=drawing.acted and _of_agent(drawing.acted),
                 **{part: function and _of_innermost(function) for part, function in seen.items()},
                 **{part: function and _of_inner_states(function) for part, function in over_time.items()},
             )
@@ -89,6 +91,11 @@ def drawing_of(environment: Any) -> Drawing:
 def _of_innermost(function: Callable[..., T]) -> Callable[..., T]:
     """A function of the environment within all views as one of the environment with them."""
     return lambda environment, state, obs, *camera: function(*unwrap(environment, state, obs), *camera)
+
+
+def _of_agent(function: Callable[..., T]) -> Callable[..., T]:
+    """The same of a function of an agent and its action."""
+    return lambda environment, agent, action: function(innermost(environment), agent, action)
 
 
 def _of_inner_states(function: Callable[..., T]) -> Callable[..., T]:
@@ -233,7 +240,7 @@ def frozen_lake(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 
 def symbols(environment: Any, state: Any, obs: Any) -> Image.Image:
-    """The symbols shown so far, the newest on the right: the next action is to repeat the one on the left."""
+    """The symbols shown so far, the newest on the right: the next action, not that of this frame, is to repeat the left one."""
     edge, gap = min(64, (WIDTH - 16) // len(state.recent)), 4
     picture = Image.new("RGB", (WIDTH, 120), PAPER)
     pen = ImageDraw.Draw(picture)
@@ -247,7 +254,8 @@ def symbols(environment: Any, state: Any, obs: Any) -> Image.Image:
         if is_shown and edge >= 20:
             pen.text((corner + edge / 2, 60 - gap / 2), str(symbol), PAPER, font(edge / 2.5), anchor="mm")
     middle = 32  # at least so far from the edges of the picture are words that have their middle there
-    pen.text((max(left + edge / 2, middle), top - 6), "asked for", INK, font(11), anchor="md")
+    if int(state.time) < environment.time_limit:
+        pen.text((max(left + edge / 2, middle), top - 6), "asked next", INK, font(11), anchor="md")
     newest = min(left + edge * (len(state.recent) - 0.5), WIDTH - middle)
     pen.text((newest, top + edge + 2), "on show", GREY, font(11), anchor="ma")
     return picture
@@ -314,9 +322,10 @@ DRAWINGS: dict[str, Drawing] = {
     "jumanji/SlidingTilePuzzle-*": Drawing(suites.jumanji, 4, actions=suites.JUMANJI_MOVES),
     "jumanji/*": Drawing(suites.jumanji, 4),
     **{
-        f"pgx/{name}": Drawing(suites.stones, 2, legend=suites.stone_signs)
+        f"pgx/{name}": Drawing(suites.stones, 2, legend=suites.stone_signs, acted=suites.moved)
         for name in ("connect_four", "go_*", "othello", "tic_tac_toe")
     },
+    "pgx/*": Drawing(observation, 10, acted=suites.moved),
     "jaxmarl/MPE_*": Drawing(agents.particles, 8, legend=agents.particle_signs, cameras=agents.particle_cameras),
     "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces, legend=agents.battle_signs, cameras=agents.battle_cameras),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),

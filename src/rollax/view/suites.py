@@ -75,5 +75,12 @@ def stones(environment: Any, state: Any, obs: Any) -> Image.Image:
     return picture
 
 
+def moved(environment: Any, agent: int, action: Any) -> str:
+    """A player's move. Those of opponents that the environment plays are not the policy's, and not told."""
+    if int(action) == environment.action_space.n - 1:
+        return "waits"
+    return str(int(action)) if agent == 0 or environment.opponent == "agents" else f"{environment.opponent} move"
+
+
 def stone_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:
     return [Sign(name, color, outline=INK) for name, color in zip(environment.agent_types, _STONES, strict=True)]
