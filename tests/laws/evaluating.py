@@ -26,6 +26,7 @@ SHARE = 7  # solutions that each device scores: acting, they are the only ones t
 GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
+    "cma_me": {"num_emitters": 7},
     "pga_me": {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 560, "critic_hidden": (8,)},
 }
 

@@ -64,7 +64,7 @@ def test_only_sums_are_exchanged(result: Any) -> None:
             assert streams % row.config.num_envs == 0 and share == streams // int(count)
 
 
-@pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["map_elites", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pga_me", "cma_me"))])
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> None:
     """Each device scores its share of the solutions of a single run, or has its members of a population."""

@@ -45,12 +45,25 @@ def begin(mean: jax.Array, sigma: Any) -> Search:
     return Search(mean, jnp.asarray(sigma, mean.dtype), identity, identity, zeros, zeros, jnp.zeros((), jnp.int32))
 
 
+@jax.custom_batching.custom_vmap
+def _cholesky(matrix: jax.Array) -> jax.Array:
+    """The factor of a matrix. Of many on the devices of a CPU, one after the other: LAPACK's calls of a batch each wait for
+    threads of one pool, and those of several devices for one another, for ever (jaxlib 0.10)."""
+    return jnp.linalg.cholesky(matrix)
+
+
+@_cholesky.def_vmap
+def _cholesky_of_many(size: int, batched: list[bool], matrices: jax.Array) -> tuple[jax.Array, bool]:
+    is_apart = jax.default_backend() == "cpu" and jax.device_count() > 1
+    return jax.lax.map(_cholesky, matrices) if is_apart else jnp.linalg.cholesky(matrices), True
+
+
 def decompose(search: Search) -> Search:
     """The search with the factor of its covariance as it is now."""
     covariance = search.covariance
     # Rounding may leave eigenvalues below 0 that are nearly 0; this is about what is lost of them.
     lost = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
-    factor = jnp.linalg.cholesky(covariance + lost * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
+    factor = _cholesky(covariance + lost * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
     return search._replace(factor=jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor))
 
 
