@@ -134,7 +134,7 @@ class Algorithm(NamedTuple):
     rollouts: Callable[[State], tuple[Any, Any, jax.Array, int]] | None = None
     # Which leaves the devices of a single run split along their first axis (environments, streams of a replay, places of an
     # archive), a tree of bool; all others are whole on every device, and so is one whose axis does not divide evenly.
-    placement: Callable[[State], Any] = lambda state: jax.tree.map(lambda leaf: False, state)
+    placement: Callable[[State], Any] = lambda state: marked(state, False)
 
 
 def marked(part: Any, is_split: bool = True) -> Any:

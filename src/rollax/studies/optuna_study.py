@@ -1,6 +1,7 @@
 """What is asked of Optuna: a study in a storage, trials to try, and what became of them."""
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -15,6 +16,7 @@ from rollax.studies.space import Settings, Space
 
 LOST = "lost"  # of a trial whose process ended before its batch was written: the same settings are drawn again
 BLOCK = 65536  # bytes
+FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # a disk, a quota, a file that may be no larger
 MOST_NAMES = 5  # of studies, in an error
 ANEW = "or begin a new study (the runs in batches/ are whole: rollax plot, eval and report work on them)"
 
@@ -110,6 +112,8 @@ def answering(folder: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            if error.errno not in FULL:
+                raise
             where = str(error.filename or folder)
             raise OSError(
                 error.errno, f"{error.strerror} (with room again, go on with: rollax sweep {folder})", where
