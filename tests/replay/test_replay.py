@@ -154,12 +154,13 @@ def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -
 
 
 def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float) -> tuple[float, float, float]:
-    """Reward, discount and next observation of the n-step return from `start`, by its definition."""
+    """Reward, discount and next observation of the n-step return from `start`, by its definition. `step` begins an episode
+    at every third row, ended or not."""
     total, power, i = 0.0, 1.0, start
     while True:
         reward, terminated, truncated = steps[i]
         total, power = total + power * reward, power * gamma
-        if terminated or truncated or i + 1 - start == n or i + 1 == len(steps):
+        if terminated or truncated or i + 1 - start == n or i + 1 == len(steps) or (i + 1) % 3 == 0:
             return total, 0.0 if terminated else power, i + 0.5
         i += 1
 

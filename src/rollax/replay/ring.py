@@ -177,7 +177,8 @@ def returns(replay: Replay, index: jax.Array, num_steps: int, gamma: jax.Array |
     """The batch of `num_steps`-step returns of rows of `Step`s, from `index` [B] on.
 
     R = sum_(i<k) gamma^i r_i, discount gamma^k, where k is `num_steps`, or less where the episode ends before (with discount 0
-    after a termination) or where the newest row is reached: that is a shorter return, not a wrong one.
+    after a termination), where another begins without an end, as simulators do when a run is resumed, or where the newest
+    row is reached: that is a shorter return, not a wrong one.
     """
     num_streams, places = _shape(replay)
     steps: Step = replay.data
@@ -185,11 +186,12 @@ def returns(replay: Replay, index: jax.Array, num_steps: int, gamma: jax.Array |
         now = rows(replay, index)
         discount = gamma * jnp.where(now.terminated, 0.0, 1.0)
         return Batch(now.obs, now.action, now.reward, discount, now.next_obs, jnp.ones_like(now.reward), now.reset, now.carry)
-    scalars = replay._replace(data=(steps.reward, steps.terminated, steps.truncated))
-    reward, terminated, truncated = sequences(scalars, index, num_steps)
+    scalars = replay._replace(data=(steps.reward, steps.terminated, steps.truncated, steps.reset))
+    reward, terminated, truncated, begins = sequences(scalars, index, num_steps)
     stream = index // places
     to_come = (replay.cursor[stream] - 1 - index % places) % places  # how many rows are newer
     ended = terminated | truncated | (jnp.arange(num_steps)[:, None] >= to_come[None])
+    ended = ended.at[:-1].set(ended[:-1] | begins[1:])
     before = jnp.cumsum(ended, axis=0) - ended  # ends before each step
     power = jnp.power(gamma, jnp.arange(num_steps, dtype=jnp.float32))[:, None]
     last = jnp.sum(before == 0, axis=0) - 1
