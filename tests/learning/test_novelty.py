@@ -56,6 +56,19 @@ def test_the_random_network_is_never_learnt() -> None:
         assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, getattr(learnt, part), getattr(state, part))))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+def test_pictures_and_boards_are_normalized_too(dtype: str) -> None:
+    """As their numbers are, by moments of each pixel: so what moves is seen however little it is."""
+    space, floats = Box(0.0, 255.0, (6, 6, 2), dtype), Box(-10.0, 10.0, (6, 6, 2))
+    pictures = jax.random.bits(jax.random.key(1), (32, 4, 6, 6, 2), jnp.uint8) % (2 if dtype == "bool" else 9)
+    errors = []
+    for kind, obs in ((space, pictures.astype(dtype)), (floats, pictures.astype(jnp.float32))):
+        state = novelty.new(kind, CONFIG, jax.random.key(0))
+        state, *_ = novelty.credit(CONFIG, state, rollout(obs, obs), obs[0], jnp.zeros(4))
+        errors.append(jax.vmap(novelty.surprise, (None, 0))(state, obs[0]))
+    np.testing.assert_allclose(*errors, rtol=1e-5)
+
+
 def test_returns_go_on_through_ends() -> None:
     """By hand: r_t + gamma V(s_{t+1}) - V(s_t), summed with decay gamma lambda, wherever episodes end."""
     obs, last = seen(1, 5, 2), seen(2, 1, 2)[0]

@@ -33,7 +33,7 @@ class PPORNDConfig(ppo.PPOConfig):
     """Settings of PPO and of novelty. Those marked (static) shape the program; all others are data, to be swept over."""
 
     intrinsic_coefficient: float = number(1.0, low=0)
-    """Weight of the intrinsic advantage; 0 is PPO."""
+    """Weight of the intrinsic advantage; with 0, and 1 for the extrinsic one, it is PPO."""
     extrinsic_coefficient: float = number(2.0, low=0)
     """Weight of the advantage of the task's own reward; 0 explores alone."""
     intrinsic_gamma: float = number(0.99, 0, 1)

@@ -17,7 +17,7 @@ from rollax.learning import losses, minibatches, normalization
 from rollax.learning.returns import gae, over_streams
 from rollax.learning.train_state import adam
 from rollax.networks import layers
-from rollax.spaces import Space, zeros
+from rollax.spaces import Box, Dict, Space, zeros
 
 CLIP = 5.0  # of normalized observations (section 2.4)
 
@@ -54,12 +54,12 @@ class Sample(NamedTuple):
 
 def new(space: Space, config: Any, key: jax.Array) -> Novelty:
     """Before any update. The config has `novelty_hidden` and `novelty_outputs`; the predictor is two layers deeper."""
-    unseen = layers.of_critics(space)
-    width = config.novelty_hidden
+    unseen, width = layers.of_critics(space), config.novelty_hidden
+    whitened = _whitened(space)
 
     def network(hidden: tuple[int, ...], outputs: int, gain: float, key: jax.Array) -> Outputs:
         encoder_key, last_key = jax.random.split(key)
-        encoder = layers.Encoder(space, hidden, "relu", None, 8, unseen, key=encoder_key)
+        encoder = layers.Encoder(whitened, hidden, "relu", None, 8, unseen, key=encoder_key)
         return Outputs(encoder, layers.linear(hidden[-1], outputs, last_key, gain))
 
     keys = jax.random.split(key, 3)
@@ -74,13 +74,27 @@ def new(space: Space, config: Any, key: jax.Array) -> Novelty:
 
 def surprise(novelty: Novelty, obs: Any) -> jax.Array:
     """The predictor's mean squared error at one observation, `[]` (section 2.2)."""
-    obs = normalization.normalize(novelty.observations, obs, CLIP)
+    obs = _normalized(novelty, obs)
     return jnp.mean((novelty.predictor(obs) - jax.lax.stop_gradient(novelty.target(obs))) ** 2)
 
 
 def value(novelty: Novelty, obs: Any) -> jax.Array:
     """The intrinsic return that is expected from one observation on, `[]`."""
-    return novelty.critic(normalization.normalize(novelty.observations, obs, CLIP))[0]
+    return novelty.critic(_normalized(novelty, obs))[0]
+
+
+def _normalized(novelty: Novelty, obs: Any) -> Any:
+    """Observations by their moments (section 2.4), pictures and boards too. Symbols stay as they are."""
+    is_number = lambda x: x.dtype in (jnp.uint8, jnp.bool_)  # noqa: E731
+    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if is_number(x) else x, obs)
+    return normalization.normalize(novelty.observations, floats, CLIP)
+
+
+def _whitened(space: Space) -> Space:
+    """The space of what `_normalized` returns: without bytes, which networks scale, as these are scaled already."""
+    if isinstance(space, Dict):
+        return Dict({name: part if name == "action_mask" else _whitened(part) for name, part in space.items})
+    return Box(-CLIP, CLIP, space.shape) if isinstance(space, Box) else space
 
 
 def credit(
