@@ -12,6 +12,7 @@ from PIL import Image
 
 import rollax
 from rollax.environments import arguments, list_environments, make
+from rollax.environments.registry import evaluation_arguments
 from rollax.environments.suites.gymnasium import atari, spaces
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
@@ -67,12 +68,60 @@ def test_the_time_limit_truncates_and_is_an_argument() -> None:
         make("gymnasium/MountainCar-v0", max_episode_steps=0)
 
 
+@pytest.mark.parametrize("limit", [0, -3, 2.5, True])
+def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
+    """Also where gymnasium's own is None, and of an environment of a user's own."""
+    with pytest.raises(UsageError, match="max_episode_steps"):
+        make("gymnasium/CliffWalking-v1", max_episode_steps=limit)
+    with pytest.raises(UsageError, match="max_episode_steps"):
+        rollax.from_gymnasium("CartPole-v1", max_episode_steps=limit)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((4, 84, 60), (84, 60, 4)), ((84, 60), (84, 60, 1)), ((84, 60, 3), (84, 60, 3))]
+)
+def test_channels_of_pictures_are_last(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    space = theirs.Box(0, 255, shape, np.uint8)
+    found, convert = spaces.observation("test", space)
+    assert found == Box(0.0, 255.0, expected, "uint8")
+    picture = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    np.testing.assert_array_equal(convert(picture), np.moveaxis(picture, 0, -1) if shape[0] == 4 else picture.reshape(expected))
+
+
+def test_boards_of_8_bits_stay_as_they_are() -> None:
+    found, _ = spaces.observation("test", theirs.Box(0, 3, (3, 8, 8), np.uint8))
+    assert found == Box(0.0, 3.0, (3, 8, 8), "uint8")
+
+
 def test_legal_actions_become_a_part_of_the_observation() -> None:
     environment: Any = make("gymnasium/Taxi-v4")
     assert environment.observation_space == Dict({"observation": Discrete(500), "action_mask": Box(0.0, 1.0, (6,), "bool")})
     simulator = environment.make_simulator()
     assert simulator.reset(3)["action_mask"].dtype == bool
     simulator.close()
+
+
+class Refusing(gymnasium.Env):
+    """Takes its one legal action alone."""
+
+    def __init__(self, legal: int = 4) -> None:
+        self.observation_space, self.action_space = theirs.Box(-1.0, 1.0, (2,)), theirs.Discrete(6, start=2)
+        self.legal = legal
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {"action_mask": np.eye(6, dtype=np.int8)[4]}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if action != self.legal + 2:
+            raise ValueError(f"illegal move {action}")
+        return np.zeros(2, np.float32), 0.0, False, False, {"action_mask": np.eye(6, dtype=np.int8)[4]}
+
+
+def test_what_refuses_illegal_moves_is_looked_at_by_a_legal_one() -> None:
+    parts: Any = rollax.from_gymnasium(Refusing).observation_space
+    assert set(parts.spaces) == {"observation", "action_mask"}
+    with pytest.raises(UsageError, match="its step raises ValueError: illegal move 6"):
+        rollax.from_gymnasium(lambda: Refusing(legal=1))
 
 
 def test_mistakes_are_answered_in_words() -> None:
@@ -99,6 +148,25 @@ def test_games_of_ale_are_preprocessed() -> None:
     assert [x[1] for x in seen] == [x[1] for x in again]
     assert any(x[2] and x[4]["lives"] > 0 for x in seen), "a lost life ends an episode"
     simulator.close()
+
+
+def test_a_game_cut_off_by_time_begins_anew_where_lives_are_episodes() -> None:
+    pytest.importorskip("ale_py")
+    simulator: Any = make("gymnasium/ALE/Breakout-v5", episodic_life=True, noop_max=0, max_episode_steps=20).make_simulator()
+    frames = []
+    for _ in range(2):
+        simulator.reset(None)
+        steps = [simulator.step(np.int32(0)) for _ in range(20)]
+        assert [x[3] for x in steps] == [False] * 19 + [True]
+        frames.append(steps[-1][4]["episode_frame_number"])
+    assert frames[0] == frames[1]
+    simulator.close()
+
+
+def test_evaluations_of_ale_are_of_whole_games() -> None:
+    whole = {"episodic_life": False, "clip_rewards": False}
+    assert evaluation_arguments("gymnasium/ALE/Pong-v5") == whole
+    assert evaluation_arguments("gymnasium/CartPole-v1") == {}
 
 
 def test_what_was_made_already_is_made_again_with_its_wrappers() -> None:

@@ -76,7 +76,7 @@ def test_ends_are_told_apart_by_the_discount(name: str) -> None:
 def test_rewards_are_those_of_the_suite(name: str) -> None:
     """Only terminations are rewarded, and where there is a wrong goal, not all of them."""
     record = played(name)
-    np.testing.assert_array_equal(record["reward"], record["suite"].reward)
+    np.testing.assert_allclose(record["reward"], record["suite"].reward, rtol=1e-6)  # of some processors the last bit differs
     won = record["reward"] > 0
     assert won.any() and not won[~record["terminated"]].any()
     assert (record["terminated"] & ~won).any() == (name == MEMORY)

@@ -70,10 +70,17 @@ class GymnasiumCounter(gymnasium.Env):
         if self.fault == "shape" and self.taken >= self.at:
             obs = obs[:1]
         added = np.inf if self.fault == "inf" and self.taken >= self.at else added
-        return obs, float(added), bool(self.state[1] >= FULL), False, {"sum": self.state[1], "name": "counter"}
+        info: Any = {"sum": self.state[1], "name": "counter"}
+        if self.fault in ("text", "nothing") and self.taken >= self.at:
+            info = {"sum": "three"} if self.fault == "text" else ()
+        return obs, float(added), bool(self.state[1] >= FULL), False, info
 
     def render(self) -> Any:
         return np.full((20, 30, 3), min(int(self.state[0]) * 40, 255), np.uint8)
+
+    def close(self) -> None:
+        if self.fault == "close" and self.taken >= self.at:  # not the one that is looked at
+            raise RuntimeError("already closed")
 
     def _fail(self) -> None:
         if self.fault == "raise":

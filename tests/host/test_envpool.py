@@ -61,6 +61,29 @@ def test_a_pool_tells_what_one_simulator_tells() -> None:
     one.close()
 
 
+def test_the_next_life_is_an_episode_of_the_same_game() -> None:
+    needs_envpool()
+    environment: Any = make("envpool/Breakout-v5", episodic_life=True, noop_max=1)
+    pool, one = simulated.simulators_of(environment, 1, 0, 60.0, ("lives",)), environment.make_simulator()
+    pool.reset([5])
+    one.reset(5)
+    fire, lives = True, {"pool": [], "one": []}
+    for _ in range(600):
+        action = np.int32(fire)
+        after, alone = pool.step(action[None]), one.step(action)
+        fire = bool(after.terminated[0])
+        assert fire == alone[2]
+        if fire:
+            lives["pool"].append(int(after.info[0, 0]))
+            lives["one"].append(int(alone[4]["lives"]))
+            one.reset(None)
+        if len(lives["pool"]) == 6:
+            break
+    assert lives["pool"] == lives["one"] == [4, 3, 2, 1, 0, 4]
+    pool.close()
+    one.close()
+
+
 def test_evaluations_report_info_and_runs_are_drawn(tmp_path: Path) -> None:
     """`lives` and the game's own reward, by the mean or as is asked for; an episode as a GIF."""
     needs_envpool()

@@ -1,7 +1,11 @@
 """Simulators side by side, in this process and in others; and what a run does with those that fail."""
 
+import multiprocessing
+import os
 import re
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,7 @@ from rollax.host import program as programs
 from rollax.host.options import RunOptions
 from rollax.host.pools import Pool
 from rollax.host.settings import make_spec
-from rollax.host.simulators import Layout, SimulatorFailed, Stepped
+from rollax.host.simulators import InProcess, InWorkers, Layout, SimulatorFailed, Stepped
 from rollax.spaces import Discrete
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
@@ -65,14 +69,18 @@ class CountingPool:
     """As the pools of EnvPool are: numbers of those that move come back in any order, and an end needs a reset."""
 
     def __init__(self, number: int, seed: int) -> None:
-        self.state, self.seed, self.closed = np.zeros((number, 2)), seed, False
+        self.state, self.seed, self.begun, self.closed = np.zeros((number, 2)), seed, 0, False
 
     def reset(self, ids: np.ndarray) -> Any:
         self.state[ids] = 0
         return self.state[ids[::-1]].astype(np.float32), ids[::-1]
 
+    def begin_next(self, ids: np.ndarray) -> Any:
+        self.begun += len(ids)
+        return self.reset(ids)
+
     def step(self, action: np.ndarray, ids: np.ndarray) -> Any:
-        assert not np.any(self.state[ids, 0] >= LIMIT), "it was reset after the end"
+        assert not np.any(self.state[ids, 0] >= LIMIT), "it was begun anew after the end"
         self.state[ids] += np.stack([np.ones(len(ids)), action], axis=-1)
         moved = self.state[ids[::-1]].astype(np.float32)
         info = {"sum": moved[:, 1], "env_id": ids[::-1]}
@@ -87,6 +95,7 @@ def test_pools_give_what_simulators_give() -> None:
     pool = Pool(CountingPool, 5, Layout(np.zeros(2, np.float32), ("sum",)))
     for a, b in zip(jax.tree.leaves(rollout(here, 12)), jax.tree.leaves(rollout(pool, 12)), strict=True):
         np.testing.assert_array_equal(a, b)
+    assert pool._pool.begun > 0, "EnvPool's own restart goes on with a game, which a reset would begin anew"
     where = np.array([True, False, True, False, False])
     after = pool.step(np.ones(5, np.int32), None, where)
     np.testing.assert_array_equal(np.isfinite(after.info[:, 0]), where)
@@ -123,6 +132,64 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
     told = capsys.readouterr()
     assert (again.status, again.steps) == ("done", 96)
     assert "going on from step 32" in told.out + told.err and "episodes begin anew" in told.out + told.err
+
+
+def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_nothing(tmp_path: Path) -> None:
+    simulators = simulated.simulators_of(on_host(fault="text", at=2), 1, 0, 60.0, ("sum",))
+    simulators.reset([0])
+    assert [float(simulators.step(np.array([1])).info[0, 0]) for _ in range(2)] == pytest.approx([1, np.nan], nan_ok=True)
+    nothing = simulated.simulators_of(on_host(fault="nothing", at=2), 1, 0, 60.0, ("sum",))
+    nothing.reset([0])
+    nothing.step(np.array([1]))
+    with pytest.raises(SimulatorFailed, match="raised AttributeError in step"):
+        nothing.step(np.array([1]))
+    options = OPTIONS | {"run_dir": tmp_path / "run"}
+    with pytest.warns(RuntimeWarning, match=r"simulator \d raised RuntimeError when it was closed: already closed"):
+        result = api.train("ppo", on_host(fault="close", at=8), total_steps=32, config=CONFIG, options=options, quiet=True)
+    assert (result.status, result.steps) == ("done", 32)
+
+
+class Slow:
+    """A simulator that takes its time to begin an episode."""
+
+    def reset(self, seed: int | None) -> Any:
+        time.sleep(0.3)
+        return np.zeros(2, np.float32)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer")
+def test_each_simulator_has_the_time_that_is_given() -> None:
+    layout = Layout(np.zeros(2, np.float32), ())
+    assert InProcess(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
+    with pytest.raises(SimulatorFailed, match="simulator 0 has not answered for 0.1 s"):
+        InProcess(Slow, 2, layout, timeout=0.1).reset([None] * 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_workers_outlive_what_asks_the_run_to_stop(_in_workers: Any) -> None:
+    """Terminals and schedulers signal whole groups of processes; only the run answers, by saving and closing its workers."""
+    _in_workers.reset([None] * 5)
+    for process, _ in _in_workers._workers:
+        os.kill(process.pid, signal.SIGTERM)
+    time.sleep(0.2)
+    assert _in_workers.step(np.ones(5, np.int32)).reward.tolist() == [1.0] * 5
+
+
+def test_no_worker_is_left_where_one_fails_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, timeout: float) -> None:
+        raise SimulatorFailed("the worker process of simulators 0 has not answered")
+
+    before = multiprocessing.active_children()
+    monkeypatch.setattr(InWorkers, "_answers", fail)
+    with pytest.raises(SimulatorFailed):
+        simulated.simulators_of(on_host(), 2, 2, 60.0)
+    assert multiprocessing.active_children() == before
+
+
+def test_a_script_without_a_guard_does_not_train_in_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(UsageError, match="__main__"):
+        api.train("ppo", on_host(), total_steps=32)
 
 
 def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:

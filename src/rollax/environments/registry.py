@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -88,7 +89,8 @@ def choices(id: str) -> dict[str, tuple[str, ...]]:
 def evaluation_arguments(id: str) -> dict[str, Any]:
     """The arguments that evaluations have other values of, by the suite of the environment; {} where there are none."""
     suite, _, name = id.partition("/")
-    return dict(SUITES[suite].evaluation) if suite in SUITES and name in SUITES[suite].names else {}
+    patterns = SUITES[suite].evaluation if suite in SUITES and name in SUITES[suite].names else {}
+    return {key: value for pattern, given in patterns.items() if fnmatchcase(name, pattern) for key, value in given.items()}
 
 
 def best_metric(id: str) -> str:

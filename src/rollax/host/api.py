@@ -69,6 +69,7 @@ def train(
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
+    given.check_is_no_worker()
     algorithm, own_environment = registered(algorithm), given.own_environment(environment)
     name = environment if isinstance(environment, str) else environment.name
     own_network = network if given.is_network(network) else None

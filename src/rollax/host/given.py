@@ -1,6 +1,7 @@
 """What is passed to `train` and to `Policy.evaluate`, as what is meant by it."""
 
 import dataclasses
+import multiprocessing
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,15 @@ from rollax.typed import shown, typed
 
 _SUITES = {"mujoco_playground": "playground"}  # by the name that is imported, where it is another
 _WRAPPED = ("brax", "gymnax", "jumanji", "pgx", "playground")  # there is a `rollax.from_...` for their objects
+
+
+def check_is_no_worker() -> None:
+    """Raises UsageError in a process of simulators that is being started: there `multiprocessing` runs the script again."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "worker processes (env_workers) import the script that trains, and would train as well: put what it does under "
+            '`if __name__ == "__main__":`'
+        )
 
 
 def own_environment(environment: Any) -> Any:

@@ -43,7 +43,7 @@ class Pool:
         rows, ended = next_rows, self._all[terminated | truncated]
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
-            self._put(rows, *self._try("reset", lambda: self._pool.reset(ended)))
+            self._put(rows, *self._try("reset", lambda: self._pool.begin_next(ended)))
             check_finite(jax.tree.leaves(rows), None, _name)
         check_finite(jax.tree.leaves(next_rows), reward, _name)
         return Stepped(next_rows, rows, reward, terminated, truncated, info)

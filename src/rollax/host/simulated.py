@@ -259,8 +259,8 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Any, devices: i
     """Raises UsageError for what environments on the host cannot serve."""
     if algorithm.rollouts is None:
         raise UsageError(
-            f"{environment.name} runs on the host, where {name} cannot act: ppo, impala, pqn, td3, sac and dqn can (one of "
-            "your own with Algorithm.rollouts)"
+            f"{environment.name} runs on the host, where {name} cannot act: ppo, ppo_rnd, impala, pqn, td3, sac and dqn can "
+            "(one of your own with Algorithm.rollouts)"
         )
     if devices > 1:
         raise UsageError(f"devices ({devices}) must be 1 in {environment.name}, which runs on the host")

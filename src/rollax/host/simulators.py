@@ -1,11 +1,14 @@
 """Many simulators side by side: in this process, or in workers of their own. They restart where an episode ended."""
 
 import contextlib
+import functools
+import math
 import multiprocessing
 import signal
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -52,15 +55,16 @@ class Layout(NamedTuple):
 
 
 @contextlib.contextmanager
-def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[None]:
-    """Raises SimulatorFailed where what is within takes longer; `name` says what does. None: no limit.
+def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[Callable[[], Any]]:
+    """Raises SimulatorFailed where what is within takes longer; `name` says what does. None: no limit. Gives what lets the time
+    begin anew.
 
     By a timer of the process, which acts in the main thread of POSIX alone and not while a simulator is within compiled code.
     Where a caller has set that timer it is left alone.
     """
     is_possible = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
     if seconds is None or not is_possible or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
-        yield
+        yield lambda: None
         return
 
     def ring(*_: Any) -> None:
@@ -69,9 +73,10 @@ def limited(seconds: float | None, name: Callable[[], str]) -> Iterator[None]:
         )
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    anew = functools.partial(signal.setitimer, signal.ITIMER_REAL, seconds, seconds)
+    anew()
     try:
-        yield
+        yield anew
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -91,7 +96,7 @@ def check_finite(rows: list[np.ndarray], reward: np.ndarray | None, name: Callab
 
 
 class InProcess:
-    """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. All have
+    """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. Each has
     `timeout` seconds for a step or a start, where there is one.
     """
 
@@ -99,16 +104,17 @@ class InProcess:
         self, make: Callable[..., Any], number: int, layout: Layout, first: int = 0, timeout: float | None = None
     ) -> None:
         self._made, self._layout, self._first, self._timeout, self._current = [], layout, first, timeout, 0
+        self._begin_time: Callable[[], Any] = lambda: None
         self._leaves, self._structure = jax.tree.flatten(layout.obs)
         for index in range(number):
             self._made.append(self._try(index, "making it", make))
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
-        with limited(self._timeout, lambda: self._name(self._current)):
+        with limited(self._timeout, lambda: self._name(self._current)) as self._begin_time:
             return self._reset(seeds, where)
 
     def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
-        with limited(self._timeout, lambda: self._name(self._current)):
+        with limited(self._timeout, lambda: self._name(self._current)) as self._begin_time:
             return self._step(action, seeds, where)
 
     def _reset(self, seeds: Sequence[int | None], where: np.ndarray | None) -> Any:
@@ -129,12 +135,10 @@ class InProcess:
         for index, simulator in enumerate(self._made):
             if where is not None and not where[index]:
                 continue
-            obs, reward[index], over, cut, told = self._try(index, "step", simulator.step, action[index])
+            given = self._try(index, "step", _stepped, simulator, action[index], names)
+            obs, reward[index], terminated[index], truncated[index], info[index] = given
             self._put(next_rows, index, obs)
-            terminated[index], truncated[index] = over, cut
-            if names:
-                info[index] = [told.get(name, np.nan) for name in names]
-            if over or cut:
+            if terminated[index] or truncated[index]:
                 seed = None if seeds is None else seeds[index]
                 begun.append((index, self._try(index, "reset", simulator.reset, None if seed is None else int(seed))))
         rows = next_rows
@@ -148,8 +152,12 @@ class InProcess:
         return Stepped(unflatten(next_rows), unflatten(rows), reward, terminated, truncated, info)
 
     def close(self) -> None:
-        for simulator in self._made:
-            simulator.close()
+        for index, simulator in enumerate(self._made):
+            try:
+                simulator.close()
+            except Exception as error:  # what was learnt is worth more than how a simulator ends
+                told = f"{self._name(index)} raised {type(error).__name__} when it was closed: {error}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
 
     def _rows(self) -> list[np.ndarray]:
         return [np.zeros((len(self._made), *leaf.shape), leaf.dtype) for leaf in self._leaves]
@@ -169,6 +177,7 @@ class InProcess:
 
     def _try(self, index: int, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         self._current = index
+        self._begin_time()
         try:
             return function(*arguments)
         except (SimulatorFailed, UsageError):
@@ -179,6 +188,20 @@ class InProcess:
 
     def _name(self, index: int) -> str:
         return f"simulator {self._first + index}"
+
+
+def _stepped(simulator: Any, action: Any, names: Sequence[str]) -> tuple[Any, float, bool, bool, list[float]]:
+    """A step, with the numbers asked for of its info: NaN for what is not there or is no number."""
+    obs, reward, terminated, truncated, info = simulator.step(action)
+    numbers = [_number(info.get(name)) for name in names]
+    return obs, np.asarray(reward, np.float32).item(), bool(terminated), bool(truncated), numbers
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 class InWorkers:
@@ -205,7 +228,11 @@ class InWorkers:
                 ) from error
             theirs.close()
             self._workers.append((process, ours))
-        self._answers(max(timeout, 60.0))
+        try:
+            self._answers(max(timeout, 60.0))
+        except BaseException:
+            self.close()
+            raise
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
         return _joined(self._ask("reset", [(seeds[share], _cut(where, share)) for share in self._shares]))

@@ -7,12 +7,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rollax.errors import UsageError
+from rollax.host.signals import stopping_signals
 from rollax.host.simulators import InProcess, Layout, SimulatorFailed
 
 
 def main(connection: Connection, make: Callable[..., Any], number: int, layout: Layout, first: int) -> None:
     """Makes the simulators, says so, and does what is asked for: `(method, arguments)` -> `("done", value)`, or what failed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all its processes: the run itself ends this one
+    for stop in stopping_signals():  # a terminal or a scheduler sends it to all processes: the run itself ends this one
+        signal.signal(stop, signal.SIG_IGN)
     made = _answer(connection, lambda: InProcess(make, number, layout, first), None)
     while made is not None:
         try:

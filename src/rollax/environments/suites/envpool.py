@@ -1,6 +1,6 @@
 """The environments of EnvPool (1.2 or newer): simulators in C++ that step together in threads of their own.
 
-EnvPool begins an episode at the step after its end; here a simulator is reset at once, so that no step is lost and the last
+EnvPool begins an episode at the step after its end; here that step is taken at once, so that none is lost and the last
 observation is the true one. Numbers become float32, 8-bit images stay with the channels last. `info` has EnvPool's numbers
 without those that identify environments or say that a game ended. One environment alone, which can be drawn, is a pool of one.
 """
@@ -37,6 +37,11 @@ class Pool:
         obs, info = self.made.reset(ids)
         return self._seen(obs), info["env_id"]
 
+    def begin_next(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The episodes after those that ended. Not `reset`, by which Atari's games with `episodic_life` would begin anew."""
+        begun = self.step(np.zeros((len(ids), *self.made.action_space.shape), self._dtype), ids)
+        return begun[0], begun[-1]
+
     def step(
         self, action: np.ndarray, ids: np.ndarray
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Mapping[str, np.ndarray], np.ndarray]:
@@ -57,19 +62,22 @@ class Single:
     def __init__(self, build: Callable[[int, int], Pool]) -> None:
         self._build = build
         self._pool: Pool | None = None
+        self._has_ended = False
 
     def reset(self, seed: int | None) -> Any:
+        ended, self._has_ended = self._has_ended, False
         if seed is not None or self._pool is None:
             self.close()
-            self._pool = self._build(1, seed or 0)
-        return _of_first(self._pool.reset(_FIRST)[0])
+            self._pool, ended = self._build(1, seed or 0), False
+        return _of_first((self._pool.begin_next if ended else self._pool.reset)(_FIRST)[0])
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
         assert self._pool is not None, "reset comes first"
         obs, reward, terminated, truncated, info, _ = self._pool.step(np.asarray(action)[None], _FIRST)
         told = {name: info[name][0] for name in self._pool.info_names}
-        ended = bool(terminated[0])
-        return _of_first(obs), float(reward[0]), ended, bool(truncated[0]) and not ended, told
+        ended, cut = bool(terminated[0]), bool(truncated[0])
+        self._has_ended = ended or cut
+        return _of_first(obs), float(reward[0]), ended, cut and not ended, told
 
     def frame(self) -> np.ndarray:
         assert self._pool is not None, "reset comes first"
@@ -97,12 +105,12 @@ def numbers(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 def observation(name: str, space: Any) -> tuple[Space, Any]:
     """The space of observations, and what makes those of a pool ours: images of EnvPool have their channels first."""
+    if space.dtype == np.uint8 and len(space.shape) == 3:
+        channels, *size = space.shape
+        return Box(0.0, 255.0, (*size, channels), "uint8"), lambda obs: np.moveaxis(obs, 1, -1)
     found, seen = spaces.observation(name, space)
     if isinstance(found, Box) and np.any(np.equal(found.low, np.finfo(np.float32).tiny)):
         found = Box(float("-inf"), float("inf"), found.shape)  # its lower bounds are the least number above 0
-    if isinstance(found, Box) and found.dtype == "uint8" and len(found.shape) == 3:
-        channels, *size = found.shape
-        return Box(0.0, 255.0, (*size, channels), "uint8"), lambda obs: np.moveaxis(obs, 1, -1)
     parts = found.spaces.values() if isinstance(found, Dict) else (found,)
     if not all(isinstance(part, Box) for part in parts):
         raise UsageError(f"{name}: of a pool only observations of Box, or a Dict of them, are offered: take gymnasium/...")

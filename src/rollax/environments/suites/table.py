@@ -24,7 +24,8 @@ class Suite(NamedTuple):
     extra: str | None  # what to install: pip install "rollax[extra]"; None for suites that are part of rollax
     absent: dict[str, str] = {}
     on_host: bool = False  # simulators in Python or C++ (`rollax.environments.core.HostEnvironment`)
-    evaluation: dict[str, Any] = {}  # arguments that are others in evaluations, unless one says otherwise
+    # Arguments that are others in evaluations, unless one says otherwise, of the names that match the pattern.
+    evaluation: dict[str, dict[str, Any]] = {}
     best_metric: str = "return_mean"  # what the best checkpoint is best by, unless one says otherwise
     python: tuple[int, int] = (0, 0)  # the lowest version of Python that its package installs on, where rollax's is lower
 
@@ -227,7 +228,13 @@ SUITES: dict[str, Suite] = {
         "gymnax",
         {"MNISTBandit-bsuite": "it downloads its images when it is made; every other gymnax environment works offline"},
     ),
-    "gymnasium": Suite("rollax.environments.suites.gymnasium.adapter", _GYMNASIUM_IDS, "gymnasium", on_host=True),
+    "gymnasium": Suite(
+        "rollax.environments.suites.gymnasium.adapter",
+        _GYMNASIUM_IDS,
+        "gymnasium",
+        on_host=True,
+        evaluation={"ALE/*": {"episodic_life": False, "clip_rewards": False}},  # whole games and their score
+    ),
     "envpool": Suite("rollax.environments.suites.envpool", _ENVPOOL, "envpool", on_host=True),
     "probe": Suite("rollax.environments.native.probes", _PROBES, None),
     "memory": Suite("rollax.environments.native.memory", _MEMORY, None),
@@ -236,7 +243,7 @@ SUITES: dict[str, Suite] = {
     "task": Suite("rollax.environments.native.tasks", _TASKS, None),
     "granular": Suite("rollax.environments.native.granular", _GRANULAR, None),
     "xminigrid": Suite("rollax.environments.suites.xminigrid.adapter", (*_XLAND, *_MINIGRID), "xland"),
-    "rl2": Suite("rollax.environments.suites.xminigrid.trials", _XLAND, "xland", evaluation={"split": "validation"}),
+    "rl2": Suite("rollax.environments.suites.xminigrid.trials", _XLAND, "xland", evaluation={"*": {"split": "validation"}}),
     "brax": Suite(
         "rollax.environments.suites.brax",
         _BRAX,
@@ -260,7 +267,7 @@ SUITES: dict[str, Suite] = {
             "bridge_bidding": "it needs a data set of solved deals, which Pgx downloads",
             **dict.fromkeys(names.PGX_MINATAR, "MinAtar is that of gymnax here: gymnax/Breakout-MinAtar and the like"),
         },
-        evaluation={"opponent": "random"},
+        evaluation={"*": {"opponent": "random"}},
         best_metric="return_player_0",
     ),
     "playground": Suite(

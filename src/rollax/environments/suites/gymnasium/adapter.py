@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 
-from rollax.environments.convert import convert_all, signature_defaults
+from rollax.environments.convert import convert_all, signature_defaults, step_limit
 from rollax.environments.hosted import Hosted
 from rollax.environments.suites import version
 from rollax.environments.suites.gymnasium import atari, display, pictures, simulator
@@ -34,9 +35,7 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     """
     id = f"gymnasium/{name}"
     given = convert_all(id, arguments, _defaults(name))
-    limit, chosen = given.pop(LIMIT, _limit(name)), None
-    if limit is not None and limit < 1:
-        raise UsageError(f"{id}: {LIMIT} ({limit}) must be at least 1.")
+    limit, chosen = checked_limit(id, given.pop(LIMIT, _limit(name))), None
     if pictures.is_pictured(name):
         chosen = pictures.settings(id, given)
         given = {key: value for key, value in given.items() if key not in pictures.DEFAULTS}
@@ -46,6 +45,13 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     else:
         build = functools.partial(build_one, name, tuple(given.items()))
     return hosted(id, build if chosen is None else functools.partial(pictures.build, chosen, build), limit)
+
+
+def checked_limit(id: str, limit: Any) -> int | None:
+    """The most steps of an episode, None where there is no limit. Raises UsageError for what is no whole number from 1 on."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer)):
+        raise UsageError(f"{id}: {LIMIT} ({limit!r}) must be a whole number.")
+    return limit if limit is None else step_limit(id, LIMIT, limit)
 
 
 def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:

@@ -88,19 +88,19 @@ class Atari:
         self._stack = Stack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
         self.observation_space = self._stack.space
         self._random = np.random.default_rng()
-        self._is_over = True  # the game, which goes on after a life where episodes are lives
+        self._goes_on = False  # the game, after the life that was the last episode
         self._lives = 0
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        if self._is_over or seed is not None or not self.chosen.episodic_life:
+        if self._goes_on and seed is None:  # with the next life
+            screen, _, _, _, info = self.game.step(0)
+        else:
             screen, info = self.game.reset(seed=seed)
             waits = int(self._random.integers(0, self.chosen.noop_max, endpoint=True))
             screen, info = self._wait(waits, screen, info)
-        else:  # the next life
-            screen, _, _, _, info = self.game.step(0)
-        self._is_over, self._lives = False, info.get("lives", 0)
+        self._goes_on, self._lives = False, info.get("lives", 0)
         self._stack.clear()
         return self._observed([screen]), info
 
@@ -112,13 +112,12 @@ class Atari:
             screens = [*screens[-1:], screen]
             if terminated or truncated:
                 break
-        self._is_over = bool(terminated or truncated)
         lives = info.get("lives", 0)
-        if self.chosen.episodic_life and 0 < lives < self._lives:
-            terminated = True
+        is_over = bool(terminated or truncated)
+        self._goes_on = self.chosen.episodic_life and not is_over and 0 < lives < self._lives
         self._lives = lives
         total = float(np.sign(total)) if self.chosen.clip_rewards else total
-        return self._observed(screens), total, bool(terminated), bool(truncated), info
+        return self._observed(screens), total, bool(terminated or self._goes_on), bool(truncated), info
 
     def render(self) -> Any:
         return self.game.render()

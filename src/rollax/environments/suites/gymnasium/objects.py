@@ -17,8 +17,8 @@ def from_gymnasium(make: Any, *, name: str | None = None, max_episode_steps: int
     Simulators in processes of their own (`env_workers`) need a function at the top of a module. `name` is that of the folder of
     runs. `max_episode_steps` cuts episodes off, besides the environment's own limit.
 
-    Raises UsageError for what makes no environment of gymnasium, for an object that was made without `gymnasium.make`, and for
-    spaces that have no counterpart.
+    Raises UsageError for what makes no environment of gymnasium, for an object that was made without `gymnasium.make`, for
+    spaces that have no counterpart, and for a `max_episode_steps` that is no whole number from 1 on.
     """
     from rollax.environments.suites.gymnasium import adapter
 
@@ -28,6 +28,7 @@ def from_gymnasium(make: Any, *, name: str | None = None, max_episode_steps: int
         name = f"own/{make.__name__}"
     default = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__).strip("<>")
     id = name or f"own/{default.replace('/', '-').replace(':', '-')}"
+    max_episode_steps = adapter.checked_limit(id, max_episode_steps)
     build = functools.partial(_build, make, id)
     environment = adapter.made(id, build, None)
     known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)

@@ -70,21 +70,28 @@ def look(environment: Any, name: str) -> tuple[Seen, bool]:
     Raises UsageError for spaces without counterpart, and for an environment that does not keep gymnasium's own contract.
     """
     observation_space, _ = spaces.observation(name, environment.observation_space)
-    action_space, _ = spaces.action(name, environment.action_space)
+    action_space, convert = spaces.action(name, environment.action_space)
     environment.action_space.seed(0)
-    begun = environment.reset(seed=0)
-    if not isinstance(begun, tuple) or len(begun) != 2:
+    begun = _tried(name, "reset", lambda: environment.reset(seed=0))
+    if not isinstance(begun, tuple) or len(begun) != 2 or not isinstance(begun[1], Mapping):
         raise UsageError(f"{name}: reset must return (observation, info), as gymnasium has it since 0.26")
-    after = environment.step(environment.action_space.sample())
-    if not isinstance(after, tuple) or len(after) != 5:
+    legal, number = np.asarray(begun[1].get(MASK, ())), action_space.n if isinstance(action_space, Discrete) else -1
+    masks = legal.shape == (number,)
+    first = convert(np.argmax(legal)) if masks else environment.action_space.sample()
+    after = _tried(name, "step", lambda: environment.step(first))
+    if not isinstance(after, tuple) or len(after) != 5 or not isinstance(after[4], Mapping):
         raise UsageError(f"{name}: step must return (observation, reward, terminated, truncated, info), as gymnasium has it")
-    legal = begun[1].get(MASK)
-    masks = False
-    if isinstance(action_space, Discrete) and legal is not None and np.shape(legal) == (action_space.n,):
-        masks = True
+    if masks:
         parts = observation_space.spaces if isinstance(observation_space, Dict) else {"observation": observation_space}
-        observation_space = Dict({**parts, MASK: Box(0.0, 1.0, (action_space.n,), "bool")})
+        observation_space = Dict({**parts, MASK: Box(0.0, 1.0, (number,), "bool")})
     return Seen(observation_space, action_space, scalars(after[4])), masks
+
+
+def _tried(name: str, what: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:  # an environment may raise anything
+        raise UsageError(f"{name}: its {what} raises {type(error).__name__}: {error}") from error
 
 
 def scalars(info: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
 
 Convert = Callable[[Any], Any]
+_SMALLEST = 24  # pixels of a picture's side, and more than it has channels
 
 
 def observation(name: str, space: Any) -> tuple[Space, Convert]:
     """The space of observations, and what makes one of gymnasium's observations one of ours.
 
-    8-bit images stay as they are, other numbers become float32, integers of a `Discrete` begin at 0. Parts of dictionaries and
-    tuples within others have names with a slash.
+    8-bit images stay 8-bit, with their channels last; other numbers become float32, integers of a `Discrete` begin at 0. Parts
+    of dictionaries and tuples within others have names with a slash.
 
     Raises UsageError for a space that has no counterpart.
     """
@@ -89,13 +90,25 @@ def _leaf(name: str, space: Any) -> tuple[Space, Convert]:
         return Box(0.0, 1.0, space.shape), _to_float
     if isinstance(space, theirs.Box):
         if space.dtype == np.uint8:
-            return _box(space, "uint8"), _to_uint8
+            return _picture(space)
         return _box(space), _to_float
     raise UsageError(
         f"{name}: observations {_shown(space)} have no counterpart: they must be Box, Discrete, MultiDiscrete, MultiBinary, or "
         "a Dict or Tuple of these; gymnasium.wrappers.TransformObservation can make them so (rollax.from_gymnasium takes what "
         "it wraps)"
     )
+
+
+def _picture(space: Any) -> tuple[Space, Convert]:
+    """8-bit numbers. Of what can only be a picture the channels are the last axis: `[C, H, W]`, as stacked gray ones are, is
+    turned, and `[H, W]` gets one channel."""
+    turned: Convert = lambda value: value  # noqa: E731
+    if len(space.shape) == 3 and space.shape[0] < _SMALLEST <= min(space.shape[1:]):
+        turned = lambda value: np.moveaxis(value, 0, -1)  # noqa: E731
+    elif len(space.shape) == 2 and min(space.shape) >= _SMALLEST:
+        turned = lambda value: value[..., None]  # noqa: E731
+    low, high = turned(space.low), turned(space.high)
+    return Box(_one_if_same(low), _one_if_same(high), low.shape, "uint8"), lambda value: turned(_to_uint8(value))
 
 
 def _to_float(value: Any) -> np.ndarray:
@@ -106,8 +119,8 @@ def _to_uint8(value: Any) -> np.ndarray:
     return np.asarray(value, np.uint8)
 
 
-def _box(space: Any, dtype: str = "float32") -> Box:
-    return Box(_one_if_same(space.low), _one_if_same(space.high), space.shape, dtype)
+def _box(space: Any) -> Box:
+    return Box(_one_if_same(space.low), _one_if_same(space.high), space.shape)
 
 
 def _one_if_same(bounds: np.ndarray) -> Any:
