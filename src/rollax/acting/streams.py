@@ -77,8 +77,13 @@ def split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     In one row, whatever `vmap` adds: XLA takes three to four times as long to compile threefry of three axes for a CPU.
     """
-    of_both = jax.vmap(jax.random.fold_in)(jnp.concatenate([keys, keys]), jnp.repeat(jnp.arange(2), keys.shape[0]))
+    of_both = jax.vmap(jax.random.fold_in)(_repeated(keys, 2), jnp.repeat(jnp.arange(2), keys.shape[0]))
     return of_both[: keys.shape[0]], of_both[keys.shape[0] :]
+
+
+def _repeated(keys: jax.Array, times: int) -> jax.Array:
+    """All keys `[E]`, then all again: `[times * E]`."""
+    return jnp.broadcast_to(keys, (times, *keys.shape)).reshape(-1)
 
 
 def step(
@@ -149,8 +154,7 @@ def unroll(
         # Keys are per environment, so that a device's share does not depend on the others. All are drawn here, as threefry is a
         # loop of many small operations on a CPU, whatever the number of keys. As numbers, since the check against reuse of keys
         # takes those that a scan is given for used.
-        each = jnp.broadcast_to(keys, (num_steps, *keys.shape)).reshape(-1)
-        of_steps = split(_keys_at(each, jnp.repeat(jnp.arange(num_steps), keys.shape[0])))
+        of_steps = split(_keys_at(_repeated(keys, num_steps), jnp.repeat(jnp.arange(num_steps), keys.shape[0])))
         numbers = jax.tree.map(jax.random.key_data, of_steps)
         return jax.lax.scan(body, actor, jax.tree.map(lambda x: x.reshape(num_steps, -1, *x.shape[1:]), numbers))
 
