@@ -116,8 +116,9 @@ def test_the_record_is_that_of_the_policy(core: str, num_agents: int | None) -> 
 def test_scaled_rewards() -> None:
     """The sign and the zero of rewards stay; their scale is that of the discounted returns so far, this rollout included."""
     network, _, _, experience, _ = happened("none", None)
-    moments, none = normalization.initial(0.0), jnp.zeros(ENVS)
-    train, scaled, discounted = train_state.scale_rewards(TrainState(network, {}, None, moments), experience, none, 0.9)
+    experience = experience._replace(reset=experience.reset.at[0].set(True))  # so that nothing before it counts
+    moments, before = normalization.initial(0.0), jnp.full(ENVS, 7.0)
+    train, scaled, discounted = train_state.scale_rewards(TrainState(network, {}, None, moments), experience, before, 0.9)
     running, sums = np.zeros(ENVS), []
     for reward, ended in zip(experience.reward, experience.terminated | experience.truncated, strict=True):
         running = 0.9 * running + np.asarray(reward)

@@ -86,6 +86,8 @@ def scale_rewards(
     """Rewards `[T, S]`, scaled where the moments of discounted returns are kept; discounted returns `[S]` after the rollout."""
     if train.returns is None:
         return train, rollout.reward, discounted_return
+    # Simulators may have begun anew without an end, as when a run is resumed.
+    discounted_return = jnp.where(rollout.reset[0], 0.0, discounted_return)
     reward, discounted_return, returns = normalization.scale_rewards(train.returns, rollout, discounted_return, gamma)
     return train._replace(returns=returns), reward, discounted_return
 
