@@ -1,7 +1,7 @@
 """MuJoCo Playground (0.2 or newer; Zakka et al. 2025, arXiv:2502.08844): the tasks of the DeepMind Control Suite in MJX.
 
 Raw environments have no horizon: `done` is what ends the task, here only a simulation that has broken, and the time limit is
-rollax's own. Physics are computed by JAX (`impl`), unless one asks for Warp, Playground's default, which needs a GPU. What is
+rollax's own. Physics are computed by JAX (`impl`), not by Warp, Playground's default, whose states cannot begin anew one by one. What is
 put right on the way:
 
 - a step writes into the dictionaries of the state that it is given; here that state stays as it was;
@@ -34,8 +34,7 @@ without_their_own("mujoco_playground", "mujoco_playground._src")
 with silenced(), jax.ensure_compile_time_eval():
     suite: Any = importlib.import_module("mujoco_playground._src.dm_control_suite")
 
-IMPLEMENTATIONS = ("jax", "warp")
-CHOICES = {"impl": IMPLEMENTATIONS}
+CHOICES = {"impl": ("jax",)}
 _LIMIT = "episode_length"
 _LEFT_OUT = ("action_repeat", "vision")  # a view repeats actions (`ActionRepeat`); pictures need Warp
 # Numbers of the physics, and where MuJoCo's model has them.
@@ -121,11 +120,16 @@ def make(name: str, arguments: dict[str, Any]) -> Playground:
     if any(isinstance(value, Tracer) for value in given.values()):
         raise UsageError(f"{id}: its arguments shape the program, so they must be plain values; its physics are leaves.")
     limit = step_limit(id, _LIMIT, given[_LIMIT])
-    if given["impl"] not in IMPLEMENTATIONS:
-        raise UsageError(f"{id}: impl ({given['impl']!r}) must be one of {', '.join(IMPLEMENTATIONS)}.")
+    _check_implementation(id, given["impl"])
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _assembled(id, _dynamics(name, tuple(sorted(given.items()))), limit)
+
+
+def _check_implementation(id: str, impl: str) -> None:
+    """Raises UsageError for physics by Warp: a part of their state is that of all copies, and none can begin anew by itself."""
+    if impl != "jax":
+        raise UsageError(f"{id}: impl ({impl!r}) must be jax, as config_overrides={{'impl': 'jax'}} has it in Playground.")
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -137,6 +141,7 @@ def wrapped(id: str, dynamics: Any, episode_length: int | None) -> Playground:
     """The environment around an object of Playground's. Raises UsageError for what is none."""
     if not callable(getattr(dynamics, "reset", None)) or not hasattr(dynamics, "_mjx_model"):
         raise UsageError(f"from_playground takes an environment of MuJoCo Playground, not a {type(dynamics).__name__}.")
+    _check_implementation(id, dynamics.mjx_model.impl.value)
     limit = dynamics._config.episode_length if episode_length is None else episode_length
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _assembled(id, dynamics, step_limit(id, _LIMIT, limit))
