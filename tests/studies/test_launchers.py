@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from rollax.cli.main import main
 from rollax.errors import UsageError
-from rollax.host.progress import display
+from rollax.host.progress import Unseen, display
 from rollax.scale import processes
 from rollax.studies import launchers
 from rollax.studies import optuna_study as drawing
@@ -104,3 +105,44 @@ def test_more_devices_than_there_are(sweep: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"devices \(64\) is more than there are"):
         launchers.launch(folder, "local", 1, display(quiet=True))
     assert set(drawing.states(Study(folder).drawn).values()) == {"WAITING"} and Study(folder).batches() == []
+
+
+class Told(Unseen):
+    """What a study says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "resources"), [("slurm", {"cluster": "local"}), pytest.param("ray", {}, marks=pytest.mark.slow)]
+)
+def test_workers_that_fail_say_why(tmp_path: Path, launcher: Any, resources: dict[str, Any]) -> None:
+    """Such as by a module that is not where they are, which each of them imports."""
+    pytest.importorskip("submitit" if launcher == "slurm" else "ray")
+    spec = StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}, imports=("no_such_module",))
+    folder, show = create(spec, tmp_path / "study"), Told()
+    assert launchers.launch(folder, launcher, 1, show, resources=resources) is None
+    (told,) = [line for line in show.lines if line.startswith("warning: ")]
+    assert "--import no_such_module: there is no such module" in told
+
+
+def test_modules_reach_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the study, and those that the command was given to go on with it."""
+    folder, started = (
+        create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}, imports=("json",)), tmp_path / "study"),
+        [],
+    )
+    for launcher in ("_processes", "_slurm", "_ray"):
+        monkeypatch.setattr(launchers, launcher, lambda folder, number, show, hours, modules, *_: started.append(modules))
+    for launcher, workers in (("local", 2), ("slurm", 1), ("ray", 1)):
+        launchers.launch(folder, launcher, workers, Told(), imports=("csv", "json"))  # pyright: ignore[reportArgumentType]
+    assert started == [("json", "csv")] * 3
+    monkeypatch.setattr(launchers, "work", lambda *_: started.append("works"))
+    (tmp_path / "module_of_a_study.py").write_text("imported = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    launchers.worker(str(folder), None, ("module_of_a_study",))
+    assert started[-1] == "works" and sys.modules.pop("module_of_a_study").imported

@@ -324,9 +324,13 @@ def holder(lock: Path) -> int | None:
     ("launcher", "resources"),
     [("slurm", {"cluster": "local", "timeout_min": 10}), pytest.param("ray", {}, marks=pytest.mark.slow)],
 )
-def test_workers_of_a_cluster(tmp_path: Path, launcher: str, resources: dict[str, Any]) -> None:
+def test_workers_of_a_cluster(
+    tmp_path: Path, launcher: str, resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two of submitit's local jobs, or of a Ray cluster of this machine; one of them is killed while it trains."""
-    pytest.importorskip("submitit" if launcher == "slurm" else "ray")
+    package = pytest.importorskip("submitit" if launcher == "slurm" else "ray")
+    if launcher == "slurm":
+        monkeypatch.setattr(package.Job, "_results_timeout_s", 0)  # that of the killed one, on a slow disk
     folder, killed = tmp_path / "study", []
 
     def kill() -> None:
