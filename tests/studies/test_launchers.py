@@ -146,3 +146,20 @@ def test_modules_reach_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(tmp_path)
     launchers.worker(str(folder), None, ("module_of_a_study",))
     assert started[-1] == "works" and sys.modules.pop("module_of_a_study").imported
+
+
+def test_resources_that_no_node_has(tmp_path: Path) -> None:
+    """Of this machine alone it is refused; a cluster elsewhere may grow."""
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 8.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0, "accelerator_type:H100": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    for fits in ({}, {"num_cpus": 8}, {"num_gpus": 0.5}, {"num_cpus": 0, "accelerator_type": "H100"}):
+        launchers._check_nodes(nodes, fits, True, tmp_path, Told())
+    with pytest.raises(UsageError, match=rf"no node .* has CPU 1, GPU 2 \(at most CPU 8, GPU 1\).*rollax sweep {tmp_path}"):
+        launchers._check_nodes(nodes, {"num_gpus": 2}, True, tmp_path, Told())
+    show = Told()
+    for lacks in ({"num_cpus": 8, "num_gpus": 1}, {"resources": {"TPU": 4}}, {"accelerator_type": "A100"}):
+        launchers._check_nodes(nodes, lacks, False, tmp_path, show)
+    assert len(show.lines) == 3 and all("workers wait until one joins it" in line for line in show.lines)

@@ -32,6 +32,7 @@ SECONDS = 2.0  # between looks at what others do
 PATIENCE = 60.0  # seconds that a worker has to save and end
 RAY_ADDRESS = "RAY_ADDRESS"  # of the cluster, HOST:PORT
 RAY_SECONDS = 10.0  # in which something has to answer there
+RAY_WORKER: dict[str, Any] = {"num_cpus": 1}  # what a worker has where nothing else is asked for
 MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of a GPU, that JAX takes when it starts
 
 
@@ -210,9 +211,11 @@ def _ray(
     import ray
 
     with contextlib.ExitStack() as cluster:
+        is_own = not ray.is_initialized() and RAY_ADDRESS not in os.environ
         if not ray.is_initialized():
             _begin_ray(ray, folder)
             cluster.callback(ray.shutdown)
+        _check_nodes(ray.nodes(), resources, is_own, folder, show)
         request = cluster.enter_context(stop_on_signals())  # not before: a signal ends the wait for a cluster
         task = _task(ray, resources)
         tasks = [task.remote(str(folder.resolve()), hours, modules) for _ in range(number)]
@@ -228,9 +231,32 @@ def _ray(
         return request.number
 
 
+def _check_nodes(nodes: list[Any], resources: dict[str, Any], is_own: bool, folder: Path, show: Display) -> None:
+    """What no node has a worker waits for without a word. Raises UsageError for it in a cluster of this machine alone; another
+    may be one that grows."""
+    named = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    given = RAY_WORKER | resources
+    needs = {name: given[option] for option, name in named.items() if given.get(option)} | dict(given.get("resources") or {})
+    if given.get("accelerator_type"):
+        needs[f"accelerator_type:{given['accelerator_type']}"] = 0.001  # Ray's own amount
+    has = [node["Resources"] for node in nodes if node["Alive"]]
+    if any(all(each.get(name, 0) >= amount for name, amount in needs.items()) for each in has):
+        return
+    most = ", ".join(f"{name} {max((each.get(name, 0) for each in has), default=0):g}" for name in needs)
+    told = (
+        f"no node of the Ray cluster has {', '.join(f'{name} {amount:g}' for name, amount in needs.items())} (at most {most})"
+    )
+    if is_own:
+        raise UsageError(
+            f"{told}: ask for less with --resources.NAME, or set RAY_ADDRESS to another cluster; then go on with: "
+            f"rollax sweep {folder} --launcher ray"
+        )
+    show.message(f"warning: {told}: workers wait until one joins it")
+
+
 def _task(ray: Any, resources: dict[str, Any]) -> Any:
     """A worker, as Ray runs it. Raises UsageError for resources that Ray does not know."""
-    settings: Any = {"num_cpus": 1, "max_retries": 2} | resources
+    settings = RAY_WORKER | {"max_retries": 2} | resources
     try:
         return ray.remote(**settings)(worker)
     except (TypeError, ValueError) as error:
