@@ -14,6 +14,7 @@ import pytest
 from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.progress import Unseen, display
+from rollax.host.signals import stop_on_signals
 from rollax.scale import processes
 from rollax.studies import launchers
 from rollax.studies import optuna_study as drawing
@@ -163,3 +164,21 @@ def test_resources_that_no_node_has(tmp_path: Path) -> None:
     for lacks in ({"num_cpus": 8, "num_gpus": 1}, {"resources": {"TPU": 4}}, {"accelerator_type": "A100"}):
         launchers._check_nodes(nodes, lacks, False, tmp_path, show)
     assert len(show.lines) == 3 and all("workers wait until one joins it" in line for line in show.lines)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
+def test_the_end_of_its_time_stops_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitit's signal reaches the run that a worker trains, as a signal to stop does."""
+    folder = create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}), tmp_path / "study")
+
+    def work(*_: Any) -> int | None:
+        with stop_on_signals() as request:
+            signal.raise_signal(signal.SIGUSR2)
+            return request.number
+
+    monkeypatch.setattr(launchers, "work", work)
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        assert launchers.slurm_job(str(folder), None, ()) == signal.SIGUSR2
+    finally:
+        signal.signal(signal.SIGUSR2, before)

@@ -37,8 +37,9 @@ _around: contextvars.ContextVar[StopRequest | None] = contextvars.ContextVar("ar
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Within this, the first SIGINT, SIGTERM or SIGHUP only sets the request, so that compiling, evaluating and saving finish.
+def stop_on_signals(*more: signal.Signals) -> Iterator[StopRequest]:
+    """Within this, the first SIGINT, SIGTERM or SIGHUP, or one of `more` that whatever runs this process asks for a stop by,
+    only sets the request, so that compiling, evaluating and saving finish.
 
     A second SIGINT interrupts at once; what was saved stays. Outside the main thread signals cannot be caught, and only a
     request around this one is heard.
@@ -51,7 +52,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
         request.number = number
 
     is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, ask) for number in stopping_signals()} if is_main else {}
+    before = {number: signal.signal(number, ask) for number in (*stopping_signals(), *more)} if is_main else {}
     token = _around.set(request)
     try:
         yield request

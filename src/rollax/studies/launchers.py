@@ -7,6 +7,7 @@ its batch to the others; what nobody finishes goes on with `rollax sweep FOLDER`
 import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,14 @@ def worker(folder: str, hours: float | None, imports: Sequence[str] = ()) -> int
         return work(Path(folder), Lines(seconds=30.0), hours)
 
 
+def slurm_job(folder: str, hours: float | None, imports: Sequence[str]) -> int | None:
+    """A worker as a job of Slurm. What submitit sends it before its time is over, or it has to make way, stops and saves it."""
+    import submitit
+
+    with stop_on_signals(getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")):
+        return worker(folder, hours, imports)
+
+
 def _processes(folder: Path, number: int, show: Display, hours: float | None, modules: tuple[str, ...]) -> int | None:
     """Several processes of this machine, which share its GPUs, their output in files of the study's folder."""
     (folder / "workers").mkdir(exist_ok=True)
@@ -165,7 +174,7 @@ def _slurm(
     """An array of jobs by submitit, which this process follows. A signal to it cancels them; killed, it leaves them running."""
     executor = _executor(folder, resources)
     with _refusing_jobs(f"; then go on with: rollax sweep {folder} --launcher slurm"):
-        jobs = executor.map_array(worker, [str(folder)] * number, [hours] * number, [modules] * number)
+        jobs = executor.map_array(slurm_job, [str(folder)] * number, [hours] * number, [modules] * number)
     show.message(f"jobs {', '.join(job.job_id for job in jobs)}: their output is in {folder}/slurm")
     with stop_on_signals() as request:
         _follow(folder, show, lambda: request.number is not None or all(job.done() for job in jobs))
