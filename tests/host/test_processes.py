@@ -204,7 +204,8 @@ def test_one_is_killed(
 
 
 def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> None:
-    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written."""
+    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written; but not
+    with a learning rate that not all are given."""
     run = tmp_path / "run"
     ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run), large=0)
     until(lambda: in_an_update(run, ran.logs[0]))
@@ -212,7 +213,10 @@ def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> No
     assert ran.wait(SECONDS) == [143, 143], ran.said(0)
     assert "stopped, nothing is lost" in ran.said(0)
     (before,) = Checkpoints(run / CHECKPOINTS).steps()[-1:]
-    more = group(2, "resume", str(run), "--total-steps", str(before + UPDATE), devices=2)
+    resume = ["resume", str(run), "--total-steps", str(before + UPDATE)]
+    unlike = group(2, *resume, words_of_1=["--learning-rate", "0.5"])
+    assert unlike.wait(SECONDS) == [2, 2] and "other settings on some of them" in unlike.said(0), unlike.said(0)
+    more = group(2, *resume, devices=2)
     assert more.wait() == [0, 0], more.said(0)
     assert Checkpoints(run / CHECKPOINTS).steps()[-1] == before + UPDATE
 
