@@ -128,13 +128,19 @@ def gathered(*numbers: float) -> np.ndarray:
 
 
 def exchanged(words: str) -> list[str]:
-    """What every process says, at most 4 kB each. All processes must call it."""
+    """What every process says, at most 4 kB each. All processes must call it. Raises RuntimeError where one does not."""
     if count() == 1:
         return [words]
     _State.has_exchanged = True
     told = words.encode()[:_WORDS_BYTES]
     row = np.frombuffer(told.ljust(_WORDS_BYTES, b"\0"), np.uint8)
-    rows = np.asarray(multihost_utils.process_allgather(row))
+    try:
+        rows = np.asarray(multihost_utils.process_allgather(row))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"process {index()} of {count()} heard nothing of another, which has ended or cannot be reached: its output may "
+            f"say why ({_line(error)})"
+        ) from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
@@ -161,10 +167,11 @@ def together(do: Callable[[], T]) -> T:
     return value
 
 
-def refuse(error: UsageError) -> None:
+def refuse(error: Exception) -> None:
     """Tells the others, who wait at their first exchange, that this process cannot begin."""
     if count() > 1 and not _State.has_exchanged:
-        exchanged(str(error) or "failed")
+        with contextlib.suppress(RuntimeError):  # of one that has ended, too: this error is the one to be seen
+            exchanged(str(error) or type(error).__name__)
 
 
 def of_first(make: Callable[[], str]) -> str:
@@ -318,10 +325,10 @@ class Watch:
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Around what a process does before it begins: the others are told of a UsageError that is raised here alone."""
+    """Around what a process does before it begins: the others are told of an error that is raised here alone."""
     try:
         yield
-    except UsageError as error:
+    except Exception as error:
         refuse(error)
         raise
 
