@@ -280,6 +280,13 @@ def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no memory")
 
 
+def test_a_port_that_another_program_has() -> None:
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"process 0 cannot listen at port {port} .*give all another --coordinator"):
+            processes.connect(f"localhost:{port}", 2, 0)
+
+
 def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CONNECT_SECONDS", 1)
     with pytest.raises(UsageError, match="process 1 reached no first process at localhost:9 within 1 s"):

@@ -55,6 +55,8 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"--process-id ({process_id}) must be from 0 to {int(num_processes or 1) - 1}")
     if coordinator is not None and process_id:
         _wait_for(coordinator, process_id)
+    elif coordinator is not None:
+        _check_port(coordinator)
     who = f"process {process_id} of {num_processes}" if all(given) else "this process"
     remedy = "start all of them, on hosts that reach the first"
     alone = f"error: {who} found the others not all there within {CONNECT_SECONDS} s: {remedy}"
@@ -72,6 +74,15 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"{alone.removeprefix('error: ')} ({_line(error)})") from error
     finally:
         dismiss()
+
+
+def _check_port(coordinator: str) -> None:
+    """Raises UsageError where the first process cannot listen there: JAX looks for long, and says not where."""
+    port = int(coordinator.rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise UsageError(f"process 0 cannot listen at port {port} ({error}): give all another --coordinator") from error
 
 
 def _wait_for(coordinator: str, process_id: int) -> None:
@@ -137,10 +148,8 @@ def exchanged(words: str) -> list[str]:
     try:
         rows = np.asarray(multihost_utils.process_allgather(row))
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        raise RuntimeError(
-            f"process {index()} of {count()} heard nothing of another, which has ended or cannot be reached: its output may "
-            f"say why ({_line(error)})"
-        ) from error
+        what = "heard nothing of another, which has ended or cannot be reached: its output may say why"
+        raise RuntimeError(f"process {index()} of {count()} {what} ({_line(error)})") from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
