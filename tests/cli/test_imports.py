@@ -57,6 +57,20 @@ def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[
     assert "my_module" in sys.modules
 
 
+def test_a_study_in_a_file(rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]) -> None:
+    """The study keeps the module beside those of its file, and is not gone on with where it was not imported."""
+    pytest.importorskip("optuna")
+    (tmp_path / "my_module.py").write_text(MODULE)
+    text = "{algorithm: ppo, environment: mine/Memory, sweep: {num_minibatches: [3, 5]}, imports: [json]}"
+    (tmp_path / "study.yaml").write_text(text)
+    outcome = rollax("sweep", "study.yaml", "--import", "my_module", "--study-dir", "study")
+    assert "has a result" in outcome.err, outcome.err
+    assert yaml.safe_load(Path("study/study.yaml").read_text())["imports"] == ["json", "my_module"]
+    forgotten()
+    outcome = rollax("sweep", "study")
+    assert outcome.code == 2 and "give --import my_module" in outcome.err
+
+
 @pytest.mark.parametrize("command", ["envs", "algorithms", "doctor"])
 def test_every_command_takes_it(rollax: Rollax, tmp_path: Path, command: str) -> None:
     (tmp_path / "my_module.py").write_text(MODULE)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -204,7 +205,8 @@ def test_one_is_killed(
 
 
 def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> None:
-    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written."""
+    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written; but not
+    with a learning rate that not all are given."""
     run = tmp_path / "run"
     ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run), large=0)
     until(lambda: in_an_update(run, ran.logs[0]))
@@ -212,7 +214,10 @@ def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> No
     assert ran.wait(SECONDS) == [143, 143], ran.said(0)
     assert "stopped, nothing is lost" in ran.said(0)
     (before,) = Checkpoints(run / CHECKPOINTS).steps()[-1:]
-    more = group(2, "resume", str(run), "--total-steps", str(before + UPDATE), devices=2)
+    resume = ["resume", str(run), "--total-steps", str(before + UPDATE)]
+    unlike = group(2, *resume, words_of_1=["--learning-rate", "0.5"])
+    assert unlike.wait(SECONDS) == [2, 2] and "other settings on some of them" in unlike.said(0), unlike.said(0)
+    more = group(2, *resume, devices=2)
     assert more.wait() == [0, 0], more.said(0)
     assert Checkpoints(run / CHECKPOINTS).steps()[-1] == before + UPDATE
 
@@ -240,6 +245,46 @@ def test_they_have_to_be_alike(tmp_path: Path, group: Callable[..., Group], othe
     ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), **other)
     assert ran.wait(SECONDS) == [2, 2], ran.said(0) + ran.said(1)
     assert told in ran.said(0) and not (tmp_path / "run").exists()
+
+
+FAILS = "from rollax.host import program\ndef fail(*_): {how}\nprogram.check_environment = fail"
+
+
+def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
+    """By what is no mistake of the user's; the others hear of it as of one."""
+    ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), before_1=FAILS.format(how="raise OSError('no memory')"))
+    assert ran.wait(SECONDS) == [2, 1], ran.said(0) + ran.said(1)
+    assert "process 1 of 2 could not begin: no memory" in ran.said(0) and "error: no memory" in ran.said(1)
+
+
+@pytest.mark.slow
+def test_one_that_is_killed_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
+    ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), before_1=FAILS.format(how="import os; os.kill(os.getpid(), 9)"))
+    assert ran.wait(2 * SECONDS) == [1, -signal.SIGKILL], ran.said(0)
+    assert "process 0 of 2 heard nothing of another, which has ended or cannot be reached" in ran.said(0)
+
+
+def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another that has ended is told of in plain words, and does not hide why this process cannot begin."""
+
+    def gather(_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: cpu:gloo/0,2048/1")
+
+    monkeypatch.setattr(processes.multihost_utils, "process_allgather", gather)
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes._State, "has_exchanged", False)
+    with pytest.raises(RuntimeError, match="process 0 of 2 heard nothing of another.*DEADLINE_EXCEEDED"):
+        processes.exchanged("")
+    monkeypatch.setattr(processes._State, "has_exchanged", False)
+    with pytest.raises(OSError, match="no memory"), processes.telling():
+        raise OSError("no memory")
+
+
+def test_a_port_that_another_program_has() -> None:
+    with socket.create_server(("localhost", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"process 0 cannot listen at port {port} .*give all another --coordinator"):
+            processes.connect(f"localhost:{port}", 2, 0)
 
 
 def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import pytest
 
 from rollax.cli.main import main
 from rollax.errors import UsageError
-from rollax.host.progress import display
+from rollax.host.progress import Unseen, display
+from rollax.host.signals import stop_on_signals
 from rollax.scale import processes
 from rollax.studies import launchers
 from rollax.studies import optuna_study as drawing
@@ -104,3 +106,79 @@ def test_more_devices_than_there_are(sweep: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"devices \(64\) is more than there are"):
         launchers.launch(folder, "local", 1, display(quiet=True))
     assert set(drawing.states(Study(folder).drawn).values()) == {"WAITING"} and Study(folder).batches() == []
+
+
+class Told(Unseen):
+    """What a study says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "resources"), [("slurm", {"cluster": "local"}), pytest.param("ray", {}, marks=pytest.mark.slow)]
+)
+def test_workers_that_fail_say_why(tmp_path: Path, launcher: Any, resources: dict[str, Any]) -> None:
+    """Such as by a module that is not where they are, which each of them imports."""
+    pytest.importorskip("submitit" if launcher == "slurm" else "ray")
+    spec = StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}, imports=("no_such_module",))
+    folder, show = create(spec, tmp_path / "study"), Told()
+    assert launchers.launch(folder, launcher, 1, show, resources=resources) is None
+    (told,) = [line for line in show.lines if line.startswith("warning: ")]
+    assert "--import no_such_module: there is no such module" in told
+
+
+def test_modules_reach_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the study, and those that the command was given to go on with it."""
+    folder, started = (
+        create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}, imports=("json",)), tmp_path / "study"),
+        [],
+    )
+    for launcher in ("_processes", "_slurm", "_ray"):
+        monkeypatch.setattr(launchers, launcher, lambda folder, number, show, hours, modules, *_: started.append(modules))
+    for launcher, workers in (("local", 2), ("slurm", 1), ("ray", 1)):
+        launchers.launch(folder, launcher, workers, Told(), imports=("csv", "json"))  # pyright: ignore[reportArgumentType]
+    assert started == [("json", "csv")] * 3
+    monkeypatch.setattr(launchers, "work", lambda *_: started.append("works"))
+    (tmp_path / "module_of_a_study.py").write_text("imported = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    launchers.worker(str(folder), None, ("module_of_a_study",))
+    assert started[-1] == "works" and sys.modules.pop("module_of_a_study").imported
+
+
+def test_resources_that_no_node_has(tmp_path: Path) -> None:
+    """Of this machine alone it is refused; a cluster elsewhere may grow."""
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 8.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0, "accelerator_type:H100": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    for fits in ({}, {"num_cpus": 8}, {"num_gpus": 0.5}, {"num_cpus": 0, "accelerator_type": "H100"}):
+        launchers._check_nodes(nodes, fits, True, tmp_path, Told())
+    with pytest.raises(UsageError, match=rf"no node .* has CPU 1, GPU 2 \(at most CPU 8, GPU 1\).*rollax sweep {tmp_path}"):
+        launchers._check_nodes(nodes, {"num_gpus": 2}, True, tmp_path, Told())
+    show = Told()
+    for lacks in ({"num_cpus": 8, "num_gpus": 1}, {"resources": {"TPU": 4}}, {"accelerator_type": "A100"}):
+        launchers._check_nodes(nodes, lacks, False, tmp_path, show)
+    assert len(show.lines) == 3 and all("workers wait until one joins it" in line for line in show.lines)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
+def test_the_end_of_its_time_stops_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitit's signal reaches the run that a worker trains, as a signal to stop does."""
+    folder = create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}), tmp_path / "study")
+
+    def work(*_: Any) -> int | None:
+        with stop_on_signals() as request:
+            signal.raise_signal(signal.SIGUSR2)
+            return request.number
+
+    monkeypatch.setattr(launchers, "work", work)
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    try:
+        assert launchers.slurm_job(str(folder), None, ()) == signal.SIGUSR2
+    finally:
+        signal.signal(signal.SIGUSR2, before)

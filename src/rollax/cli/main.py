@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if shared.place is None else _leave(code, alone=False)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _refused(error)
+        return _refused(error, 2)
     except BrokenPipeError:
         # Whoever read our output has enough; Python would complain once more while closing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,15 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("ROLLAX_TRACEBACK"):
             raise
         print(f"error: {error}\n(ROLLAX_TRACEBACK=1 shows where)", file=sys.stderr)
-        return _leave(1, alone=True)
+        return _refused(error, 1)
 
 
-def _refused(error: UsageError) -> int:
-    """Exit code 2; of several processes the others hear why this one does not begin."""
-    if "rollax.scale.processes" not in sys.modules:
-        return 2
-    sys.modules["rollax.scale.processes"].refuse(error)
-    return _leave(2, alone=True)
+def _refused(error: Exception, code: int) -> int:
+    """The exit code; of several processes the others hear why this one does not begin."""
+    if "rollax.scale.processes" in sys.modules:
+        sys.modules["rollax.scale.processes"].refuse(error)
+    return _leave(code, alone=True)
 
 
 def _leave(code: int, alone: bool) -> int:

@@ -90,7 +90,7 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     folder = _folder(names, rest, given, shared)
     if is_worker:
         return 0 if launchers.worker(str(folder), launch.hours) is None else 143
-    return _run(folder, launch, needs)
+    return _run(folder, launch, needs, shared)
 
 
 def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Path:
@@ -109,7 +109,8 @@ def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Pa
             raise UsageError(f"{rest[0]}: what a study in a file compares stands in the file")
         spec = study.read(Path(names[0]))
         changed = {name: value for name, value in vars(given.search).items() if value != getattr(study.Search(), name)}
-        spec = dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed))
+        imports = tuple(dict.fromkeys((*spec.imports, *shared.imports)))
+        spec = dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed), imports=imports)
         return study.create(spec, given.launch.study_dir, trains_here)
     if len(names) != 2:
         raise UsageError(
@@ -210,7 +211,7 @@ def _options(kind: type) -> str:
     return helping.text_of(kind)
 
 
-def _run(folder: Path, launch: Launch, resources: dict[str, Any]) -> int:
+def _run(folder: Path, launch: Launch, resources: dict[str, Any], shared: Shared) -> int:
     from rollax.host.progress import display
     from rollax.studies import launchers, pictures, results
     from rollax.studies.study import Study
@@ -218,7 +219,7 @@ def _run(folder: Path, launch: Launch, resources: dict[str, Any]) -> int:
     show = display(stderr=launch.json)
     try:
         show.message(f"study {folder}")
-        stopped = launchers.launch(folder, launch.launcher, launch.workers, show, launch.hours, resources)
+        stopped = launchers.launch(folder, launch.launcher, launch.workers, show, launch.hours, resources, shared.imports)
     finally:
         show.close()
     study = Study(folder)

@@ -138,7 +138,7 @@ def resume(
     environment = opponents_of.with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
-    processes.check_alike(run_folder.text_of(spec))
+    processes.check_alike(f"{run_folder.text_of(spec)}learning_rate: {rate}")
     with run_folder.held(folder):
         return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate, stop_when)
 

@@ -55,6 +55,8 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"--process-id ({process_id}) must be from 0 to {int(num_processes or 1) - 1}")
     if coordinator is not None and process_id:
         _wait_for(coordinator, process_id)
+    elif coordinator is not None:
+        _check_port(coordinator)
     who = f"process {process_id} of {num_processes}" if all(given) else "this process"
     remedy = "start all of them, on hosts that reach the first"
     alone = f"error: {who} found the others not all there within {CONNECT_SECONDS} s: {remedy}"
@@ -72,6 +74,15 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"{alone.removeprefix('error: ')} ({_line(error)})") from error
     finally:
         dismiss()
+
+
+def _check_port(coordinator: str) -> None:
+    """Raises UsageError where the first process cannot listen there: JAX looks for long, and says not where."""
+    port = int(coordinator.rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        raise UsageError(f"process 0 cannot listen at port {port} ({error}): give all another --coordinator") from error
 
 
 def _wait_for(coordinator: str, process_id: int) -> None:
@@ -128,13 +139,17 @@ def gathered(*numbers: float) -> np.ndarray:
 
 
 def exchanged(words: str) -> list[str]:
-    """What every process says, at most 4 kB each. All processes must call it."""
+    """What every process says, at most 4 kB each. All processes must call it. Raises RuntimeError where one does not."""
     if count() == 1:
         return [words]
     _State.has_exchanged = True
     told = words.encode()[:_WORDS_BYTES]
     row = np.frombuffer(told.ljust(_WORDS_BYTES, b"\0"), np.uint8)
-    rows = np.asarray(multihost_utils.process_allgather(row))
+    try:
+        rows = np.asarray(multihost_utils.process_allgather(row))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        what = "heard nothing of another, which has ended or cannot be reached: its output may say why"
+        raise RuntimeError(f"process {index()} of {count()} {what} ({_line(error)})") from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
@@ -161,10 +176,11 @@ def together(do: Callable[[], T]) -> T:
     return value
 
 
-def refuse(error: UsageError) -> None:
+def refuse(error: Exception) -> None:
     """Tells the others, who wait at their first exchange, that this process cannot begin."""
     if count() > 1 and not _State.has_exchanged:
-        exchanged(str(error) or "failed")
+        with contextlib.suppress(RuntimeError):  # of one that has ended, too: this error is the one to be seen
+            exchanged(str(error) or type(error).__name__)
 
 
 def of_first(make: Callable[[], str]) -> str:
@@ -318,10 +334,10 @@ class Watch:
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Around what a process does before it begins: the others are told of a UsageError that is raised here alone."""
+    """Around what a process does before it begins: the others are told of an error that is raised here alone."""
     try:
         yield
-    except UsageError as error:
+    except Exception as error:
         refuse(error)
         raise
 

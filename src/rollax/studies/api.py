@@ -72,6 +72,6 @@ def sweep(
         spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
         trains_here = launcher == "local" and workers == 1
         where = create(spec, None if folder is None else Path(folder), trains_here)
-    launch(where, launcher, workers, show or display(quiet), hours, resources)
+    launch(where, launcher, workers, show or display(quiet), hours, resources, imports)
     study = Study(where)
     return Swept(where, results.rows(study), results.importance(study))

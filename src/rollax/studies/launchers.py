@@ -7,22 +7,25 @@ its batch to the others; what nobody finishes goes on with `rollax sweep FOLDER`
 import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from rollax.errors import UsageError
+from rollax.host.importing import IMPORT, import_module
 from rollax.host.progress import Display, Lines
+from rollax.host.settings import naming_imports
 from rollax.host.signals import stop_on_signals
 from rollax.scale import processes
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
-from rollax.studies.study import Study
+from rollax.studies.study import STUDY, Study, read
 from rollax.studies.worker import work
 
 Launcher = Literal["local", "slurm", "ray"]
@@ -30,6 +33,7 @@ SECONDS = 2.0  # between looks at what others do
 PATIENCE = 60.0  # seconds that a worker has to save and end
 RAY_ADDRESS = "RAY_ADDRESS"  # of the cluster, HOST:PORT
 RAY_SECONDS = 10.0  # in which something has to answer there
+RAY_WORKER: dict[str, Any] = {"num_cpus": 1}  # what a worker has where nothing else is asked for
 MEMORY_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of a GPU, that JAX takes when it starts
 
 
@@ -40,21 +44,27 @@ def launch(
     show: Display,
     hours: float | None = None,
     resources: Mapping[str, Any] | None = None,
+    imports: Sequence[str] = (),
 ) -> int | None:
     """Works on the study until every trial has a result, or nobody works on it any more. The number of the signal that stopped
     it, if one did.
 
     `resources`: of a job of Slurm as submitit names them (`slurm_partition`, `timeout_min`, ...), of a worker of Ray as Ray
-    does (`num_cpus`, `num_gpus`). All of it was looked at by `check`. Raises UsageError where a cluster or the study's storage
-    does not answer.
+    does (`num_cpus`, `num_gpus`). All of it was looked at by `check`. `imports`: modules that workers elsewhere import beside
+    those of the study; this process has them. Raises UsageError where a cluster or the study's storage does not answer.
     """
     with drawing.answering(folder):
-        Study(folder)  # before anything is started that would fail by it
+        own = read(folder / STUDY).imports
+        with naming_imports(own):
+            Study(folder)  # before anything is started that would fail by it
+        if launcher == "local" and workers == 1:
+            return work(folder, show, hours)
+        modules = tuple(dict.fromkeys((*own, *imports)))
         if launcher == "slurm":
-            return _slurm(folder, workers, show, hours, dict(resources or {}))
+            return _slurm(folder, workers, show, hours, modules, dict(resources or {}))
         if launcher == "ray":
-            return _ray(folder, workers, show, hours, dict(resources or {}))
-        return work(folder, show, hours) if workers == 1 else _processes(folder, workers, show, hours)
+            return _ray(folder, workers, show, hours, modules, dict(resources or {}))
+        return _processes(folder, workers, show, hours, modules)
 
 
 def check(launcher: Launcher, workers: int, hours: float | None, resources: Mapping[str, Any] | None) -> None:
@@ -76,17 +86,28 @@ def check(launcher: Launcher, workers: int, hours: float | None, resources: Mapp
         _check_ray(dict(resources or {}))
 
 
-def worker(folder: str, hours: float | None) -> int | None:
-    """Works on a study as one of several, its output in lines."""
+def worker(folder: str, hours: float | None, imports: Sequence[str] = ()) -> int | None:
+    """Works on a study as one of several, its output in lines, after these modules were imported. Raises as `work` does, and
+    UsageError for a module that cannot be imported."""
+    for module in imports:
+        import_module(module)
     with drawing.answering(Path(folder)):
         return work(Path(folder), Lines(seconds=30.0), hours)
 
 
-def _processes(folder: Path, number: int, show: Display, hours: float | None) -> int | None:
+def slurm_job(folder: str, hours: float | None, imports: Sequence[str]) -> int | None:
+    """A worker as a job of Slurm. What submitit sends it before its time is over, or it has to make way, stops and saves it."""
+    import submitit
+
+    with stop_on_signals(getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")):
+        return worker(folder, hours, imports)
+
+
+def _processes(folder: Path, number: int, show: Display, hours: float | None, modules: tuple[str, ...]) -> int | None:
     """Several processes of this machine, which share its GPUs, their output in files of the study's folder."""
     (folder / "workers").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "rollax", "sweep", str(folder), "--worker"]
-    command += [word for module in Study(folder).spec.imports for word in ("--import", module)]
+    command += [word for module in modules for word in (IMPORT, module)]
     command += [] if hours is None else ["--hours", str(hours)]
     with contextlib.ExitStack() as files, stop_on_signals() as request:
         logs = [files.enter_context((folder / "workers" / f"{index}.log").open("ab")) for index in range(number)]
@@ -147,18 +168,29 @@ def _follow(folder: Path, show: Display, is_over: Any) -> None:
         told = now
 
 
-def _slurm(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
+def _slurm(
+    folder: Path, number: int, show: Display, hours: float | None, modules: tuple[str, ...], resources: dict[str, Any]
+) -> int | None:
     """An array of jobs by submitit, which this process follows. A signal to it cancels them; killed, it leaves them running."""
     executor = _executor(folder, resources)
     with _refusing_jobs(f"; then go on with: rollax sweep {folder} --launcher slurm"):
-        jobs = executor.map_array(worker, [str(folder)] * number, [hours] * number)
+        jobs = executor.map_array(slurm_job, [str(folder)] * number, [hours] * number, [modules] * number)
     show.message(f"jobs {', '.join(job.job_id for job in jobs)}: their output is in {folder}/slurm")
     with stop_on_signals() as request:
         _follow(folder, show, lambda: request.number is not None or all(job.done() for job in jobs))
         if request.number is not None:
             for job in jobs:
                 job.cancel()
-    return request.number
+            return request.number
+    for job in jobs:
+        if (error := job.exception()) is not None:
+            show.message(f"warning: job {job.job_id} failed ({_last_line(job.stderr() or error)}): see {folder}/slurm")
+    return None
+
+
+def _last_line(told: Any) -> str:
+    """Of an error that came with the lines of its traceback, or of what a process wrote: what it was."""
+    return (str(told).strip() or type(told).__name__).splitlines()[-1]
 
 
 def _executor(folder: Path, resources: dict[str, Any]) -> Any:
@@ -181,26 +213,59 @@ def _refusing_jobs(more: str = "") -> Iterator[None]:
         raise UsageError(f"Slurm took no jobs ({error}): {remedy}") from error
 
 
-def _ray(folder: Path, number: int, show: Display, hours: float | None, resources: dict[str, Any]) -> int | None:
+def _ray(
+    folder: Path, number: int, show: Display, hours: float | None, modules: tuple[str, ...], resources: dict[str, Any]
+) -> int | None:
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one of this machine alone. Ray begins one anew whose worker dies."""
     import ray
 
     with contextlib.ExitStack() as cluster:
+        is_own = not ray.is_initialized() and RAY_ADDRESS not in os.environ
         if not ray.is_initialized():
             _begin_ray(ray, folder)
             cluster.callback(ray.shutdown)
+        _check_nodes(ray.nodes(), resources, is_own, folder, show)
         request = cluster.enter_context(stop_on_signals())  # not before: a signal ends the wait for a cluster
         task = _task(ray, resources)
-        tasks = [task.remote(str(folder.resolve()), hours) for _ in range(number)]
+        tasks = [task.remote(str(folder.resolve()), hours, modules) for _ in range(number)]
         _follow(folder, show, lambda: request.number is not None or not ray.wait(tasks, num_returns=number, timeout=0)[1])
-        for each in tasks if request.number is not None else []:
-            ray.cancel(each)
+        for index, each in enumerate(tasks):
+            if request.number is not None:
+                ray.cancel(each)
+                continue
+            try:
+                ray.get(each)
+            except Exception as error:  # of the worker, or of Ray, whose kinds are many
+                show.message(f"warning: worker {index} failed ({_last_line(error)})")
         return request.number
+
+
+def _check_nodes(nodes: list[Any], resources: dict[str, Any], is_own: bool, folder: Path, show: Display) -> None:
+    """What no node has a worker waits for without a word. Raises UsageError for it in a cluster of this machine alone; another
+    may be one that grows."""
+    named = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    given = RAY_WORKER | resources
+    needs = {name: given[option] for option, name in named.items() if given.get(option)} | dict(given.get("resources") or {})
+    if given.get("accelerator_type"):
+        needs[f"accelerator_type:{given['accelerator_type']}"] = 0.001  # Ray's own amount
+    has = [node["Resources"] for node in nodes if node["Alive"]]
+    if any(all(each.get(name, 0) >= amount for name, amount in needs.items()) for each in has):
+        return
+    most = ", ".join(f"{name} {max((each.get(name, 0) for each in has), default=0):g}" for name in needs)
+    told = (
+        f"no node of the Ray cluster has {', '.join(f'{name} {amount:g}' for name, amount in needs.items())} (at most {most})"
+    )
+    if is_own:
+        raise UsageError(
+            f"{told}: ask for less with --resources.NAME, or set RAY_ADDRESS to another cluster; then go on with: "
+            f"rollax sweep {folder} --launcher ray"
+        )
+    show.message(f"warning: {told}: workers wait until one joins it")
 
 
 def _task(ray: Any, resources: dict[str, Any]) -> Any:
     """A worker, as Ray runs it. Raises UsageError for resources that Ray does not know."""
-    settings: Any = {"num_cpus": 1, "max_retries": 2} | resources
+    settings = RAY_WORKER | {"max_retries": 2} | resources
     try:
         return ray.remote(**settings)(worker)
     except (TypeError, ValueError) as error:

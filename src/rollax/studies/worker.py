@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import signal
 import threading
 import time
@@ -52,7 +51,7 @@ def work(folder: Path, show: Display, hours: float | None = None) -> int | None:
     did: also where the hours were over."""
     study = Study(folder)
     study.spec.check_devices()  # else each trial would fail
-    with stop_on_signals() as request, _deadline(hours):
+    with stop_on_signals() as request, _deadline(hours, request):
         while not request.number and (batch := _next(study, request)) is not None:
             _train_alone(study, batch, show, request)
     return request.number
@@ -69,9 +68,9 @@ def _train_alone(study: Study, batch: Batch, show: Display, request: StopRequest
 
 
 @contextlib.contextmanager
-def _deadline(hours: float | None) -> Iterator[None]:
-    """Asks this process to stop after so many hours, as a signal from outside would."""
-    timer = threading.Timer((hours or 0) * 3600, os.kill, (os.getpid(), signal.SIGTERM))
+def _deadline(hours: float | None, request: StopRequest) -> Iterator[None]:
+    """Asks for a stop after so many hours, as a signal from outside would, which only a main thread could catch."""
+    timer = threading.Timer((hours or 0) * 3600, setattr, (request, "number", int(signal.SIGTERM)))
     timer.daemon = True
     if hours is not None:
         timer.start()
