@@ -1,8 +1,8 @@
 """MuJoCo Playground (0.2 or newer; Zakka et al. 2025, arXiv:2502.08844): the tasks of the DeepMind Control Suite in MJX.
 
 Raw environments have no horizon: `done` is what ends the task, here only a simulation that has broken, and the time limit is
-rollax's own. Physics are computed by JAX (`impl`), not by Warp, Playground's default, whose states cannot begin anew one by one. What is
-put right on the way:
+rollax's own. Physics are computed by JAX (`impl`), not by Warp, Playground's default, whose states cannot begin anew one by
+one. What is put right on the way:
 
 - a step writes into the dictionaries of the state that it is given; here that state stays as it was;
 - rewards are float32, ends bool, and states of definite types.
