@@ -181,7 +181,10 @@ def _ended(folder: Path) -> Result | None:
         return None
     spec = run_folder.read_spec(folder)
     with resuming.checkpoints_of(folder, spec) as checkpoints:
-        summary = next(checkpoints.readable())
+        summary = next(checkpoints.readable(), None)
+    # Checkpoints are written in the background: a process may end with its last evaluation told and the state of it lost.
+    if summary is None or summary.step < row["total_steps"]:
+        return None
     return Result(folder, "done", 0, row["steps"], dict(summary.metrics), 0.0, 0.0, None, summary.scores)
 
 

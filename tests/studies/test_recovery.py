@@ -1,0 +1,51 @@
+"""Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollax
+from rollax.host.checkpoint import Checkpoints, SaveFailed
+from rollax.host.logging import read_metrics
+from rollax.studies import results
+from rollax.studies.study import Study, StudySpec, create
+
+CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+OPTIONS = {"total_steps": 256, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
+MEMORY, CONTINUOUS = ("ppo", "probe/memory"), ("ppo", "probe/continuous")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a study of two values of gamma, which train in one program."""
+
+    def made(task: tuple[str, str] = MEMORY, **changed: Any) -> Path:
+        given = {"sweep": {"gamma": (0.9, 0.99)}, "config": CONFIG, "network": {"hidden": (8,)}, "options": OPTIONS}
+        return create(StudySpec(*task, **given | changed), tmp_path / "study")
+
+    return made
+
+
+@pytest.mark.parametrize("batch", [{"gamma": (0.9, 0.99)}, {"num_epochs": (1,)}], ids=["population", "single"])
+def test_a_last_checkpoint_that_was_not_written(study: Any, monkeypatch: pytest.MonkeyPatch, batch: dict[str, Any]) -> None:
+    """The last evaluation is told before: a setting has its score, not that of an older checkpoint."""
+    config = {name: value for name, value in CONFIG.items() if name not in batch} | {"learning_rate": 0.003}
+    folder = study(CONTINUOUS, sweep=batch, config=config, options=OPTIONS | {"checkpoint_steps": 224})
+    write = Checkpoints._write_files
+
+    def ends(self: Checkpoints, summary: Any, arrays: Any) -> None:
+        if summary.step == 256:
+            raise OSError("the process ends here")
+        write(self, summary, arrays)
+
+    with monkeypatch.context() as patched, pytest.raises(SaveFailed):
+        patched.setattr(Checkpoints, "_write_files", ends)
+        rollax.sweep(folder, quiet=True)
+    found = rollax.sweep(folder, quiet=True)
+    (run,) = {row.run for row in found.rows}
+    told = [line for line in read_metrics(folder / str(run) / "metrics.jsonl") if line.get("event") == "evaluation"]
+    assert [line["step"] for line in told] == [0, 64, 128, 192, 256]
+    last = told[-1].get("return_members", [told[-1]["return_mean"]])
+    assert {row.number: row.value for row in results.rows(Study(folder))} == pytest.approx(dict(enumerate(last)))
