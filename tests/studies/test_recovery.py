@@ -1,5 +1,6 @@
 """Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 
 import rollax
+from rollax.cli.main import main
+from rollax.host import run_folder
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.logging import read_metrics
+from rollax.host.run_folder import CONFIG as CONFIG_FILE
 from rollax.studies import results
 from rollax.studies.study import Study, StudySpec, create
 
@@ -49,3 +53,17 @@ def test_a_last_checkpoint_that_was_not_written(study: Any, monkeypatch: pytest.
     assert [line["step"] for line in told] == [0, 64, 128, 192, 256]
     last = told[-1].get("return_members", [told[-1]["return_mean"]])
     assert {row.number: row.value for row in results.rows(Study(folder))} == pytest.approx(dict(enumerate(last)))
+
+
+def test_a_disk_that_is_full_when_a_run_begins(study: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """That is no fault of its settings, which stay to be trained."""
+    folder = study()
+
+    def full(run: Path, spec: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(run / CONFIG_FILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "write_spec", full)
+        assert main(["sweep", str(folder), "--no-picture"]) == 1
+    assert f"with room again, go on with: rollax sweep {folder}" in capsys.readouterr().err
+    assert [row.state for row in results.rows(Study(folder))] == ["RUNNING"] * 2

@@ -65,7 +65,10 @@ def _train_alone(study: Study, batch: Batch, show: Display, request: StopRequest
             held.enter_context(run_folder.alone(batch.folder))
         except UsageError:
             return
-        _train(study, batch, show, request)
+        try:
+            _train(study, batch, show, request)
+        except run_folder.Unwritable as error:  # nobody chooses the folders of a study's runs: what the system says is enough
+            raise error.__cause__ or error from None
 
 
 @contextlib.contextmanager
@@ -106,8 +109,9 @@ def _train(study: Study, batch: Batch, show: Display, request: StopRequest) -> N
         try:
             result = _run(study, batch, watch, _Quiet(show, batch.folder.name))
         except UsageError as error:  # such as sizes that do not divide, of some values of the space
-            if (batch.folder / batch.runs[-1][0] / run_folder.CONFIG).is_file():
-                raise  # a run that had begun can be mended, and gone on with
+            has_begun = (batch.folder / batch.runs[-1][0] / run_folder.CONFIG).is_file()
+            if has_begun or isinstance(error, run_folder.Unwritable):
+                raise  # it can be mended, and gone on with
             show.message(f"batch {batch.folder.name} cannot be trained: {error}")
             for trial in batch.trials:
                 drawing.tell(study.drawn, trial.number, None, {"problem": str(error), "batch": batch.folder.name})
