@@ -56,7 +56,7 @@ def test_a_last_checkpoint_that_was_not_written(study: Any, monkeypatch: pytest.
 
 
 def test_a_disk_that_is_full_when_a_run_begins(study: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """That is no fault of its settings, which stay to be trained."""
+    """That is no fault of its settings: with room again they are trained."""
     folder = study()
 
     def full(run: Path, spec: Any) -> None:
@@ -67,3 +67,14 @@ def test_a_disk_that_is_full_when_a_run_begins(study: Any, monkeypatch: pytest.M
         assert main(["sweep", str(folder), "--no-picture"]) == 1
     assert f"with room again, go on with: rollax sweep {folder}" in capsys.readouterr().err
     assert [row.state for row in results.rows(Study(folder))] == ["RUNNING"] * 2
+    assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
+
+
+def test_a_folder_of_a_run_that_was_not_begun(study: Any) -> None:
+    """Its process ended between the lock and config.yaml: what is there is set aside."""
+    folder = study()
+    (batch,) = Study(folder).draw()
+    (batch.folder / "run").mkdir()
+    (batch.folder / "run" / ".lock").touch()
+    assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
+    assert (batch.folder / "unfinished_run" / ".lock").is_file() and (batch.folder / "run" / CONFIG_FILE).is_file()

@@ -14,6 +14,7 @@ import numpy as np
 
 from rollax.errors import UsageError
 from rollax.host import api, forking, lineage, listing, resuming, run_folder
+from rollax.host.files import set_aside
 from rollax.host.progress import Display
 from rollax.host.result import Evaluated, Result
 from rollax.host.signals import StopRequest, stop_on_signals
@@ -136,6 +137,8 @@ def _run(study: Study, batch: Batch, watch: "_Watch", show: _Quiet) -> Result:
     if (folder / run_folder.CONFIG).is_file():
         done = _ended(folder)
         return done or api.resume(folder, devices=devices, stop_when=watch, show=show)
+    if folder.is_dir() and any(folder.iterdir()):  # of a process that ended before it had begun the run
+        show.message(f"warning: {folder} has no {run_folder.CONFIG}: it is {set_aside(folder, 'unfinished').name} now")
     return api.train(
         spec.algorithm,
         spec.environment,
