@@ -1,5 +1,6 @@
 """Studies: what is drawn, trained together, stopped early, and gone on with by other processes."""
 
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -17,6 +18,7 @@ import yaml
 
 import rollax
 from host.runs import PATIENCE
+from rollax.cli import training
 from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
@@ -73,6 +75,20 @@ def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["sweep", str(folder)]) == 0, "nothing is left to do"
     assert main(["sweep", *MEMORY, *words, "--study-dir", str(folder)]) == 2
     assert f"go on with it: rollax sweep {folder}" in capsys.readouterr().err
+
+
+def test_a_preset_of_the_best_has_what_the_library_tuned(tmp_path: Path) -> None:
+    """It takes the place of the library's: what a study left as it is there, and what it put back to a default."""
+    task, default = ("ppo", "gymnax/CartPole-v1"), rollax.PPOConfig().num_minibatches
+    folder = create(StudySpec(*task, sweep={"gamma": (0.9,)}, config={"num_minibatches": default}), tmp_path / "study")
+    study = Study(folder)
+    assert {"num_envs": 16, "num_steps": 125}.items() <= vars(study.base.config).items()
+    study.draw()
+    drawing.tell(study.drawn, 0, 1.0, {"run": "run", "steps": 100_000, "scores": [1.0]})
+    (tmp_path / "best.yaml").write_text(results.preset(study))
+    given, _ = training.given([*task], ["--preset", str(tmp_path / "best.yaml")])
+    assert given["config"] == dataclasses.replace(study.base.config, gamma=0.9)
+    assert (given["network"], given["options"].total_steps) == (study.base.network, 100_000)
 
 
 def test_the_worse_half_stops_early(tmp_path: Path) -> None:
