@@ -146,6 +146,8 @@ def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
     assert len(found.rows) == settings and {row.state for row in found.rows} <= {"COMPLETE", "PRUNED"}
     study = Study(tmp_path)
     assert study.steps_taken() == taken and study.draw() == []
+    assert study.is_done() and results.summary(study)["trials"] == settings
+    assert main(["sweep", str(tmp_path), "--no-picture"]) == 0, "nothing is left to do"
     assert f"{taken:,} of {4 * each + 100:,} steps" in results.progress(study)
 
 

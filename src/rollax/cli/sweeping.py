@@ -225,7 +225,7 @@ def _run(folder: Path, launch: Launch, resources: dict[str, Any]) -> int:
     for line in results.table(study):
         show.message(line)
     summary = results.summary(study)
-    is_done = summary["complete"] + summary["pruned"] + summary["fail"] == summary["trials"]
+    is_done = study.is_done()
     if not is_done:
         show.message(f"not all settings have a result; to go on: rollax sweep {folder}")
     if "best" in summary:

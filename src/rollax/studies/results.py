@@ -158,7 +158,8 @@ def summary(study: Study) -> dict[str, Any]:
     found = rows(study)
     states = [row.state for row in found]
     counts = {name.lower(): states.count(name) for name in ("COMPLETE", "PRUNED", "FAIL", "RUNNING")}
-    told: dict[str, Any] = {"study": str(study.folder), "trials": study.spec.num_trials, **counts, "metric": study.metric}
+    number = len(found) if study.is_done() else study.spec.num_trials  # which a budget may not be enough for
+    told: dict[str, Any] = {"study": str(study.folder), "trials": number, **counts, "metric": study.metric}
     if found and found[0].state == "COMPLETE":
         told |= {
             "best": found[0].value,

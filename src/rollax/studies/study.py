@@ -237,15 +237,25 @@ class Study:
         trials = [trial.number for batch in self.batches() for trial in batch.trials]
         return sum(one if steps.get(number) is None else steps[number] * self.base.options.seeds for number in trials)
 
+    def _left(self, drawn: int) -> int:
+        """How many trials there are yet to draw, after so many."""
+        left = self.spec.num_trials - drawn
+        if self.spec.search.budget is not None:
+            left = min(left, (self.spec.search.budget - self.steps_taken()) // self.spec.steps_of_one)
+        return max(0, left)
+
+    def is_done(self) -> bool:
+        """Whether every trial that was drawn has a result, and no more are to be drawn."""
+        batches = self.batches()
+        return not any(map(self.is_open, batches)) and self._left(sum(len(batch.trials) for batch in batches)) == 0
+
     def draw(self) -> list[Batch]:
         """New batches of the next trials, none when all have been drawn. One process draws at a time."""
         with self._alone():
             batches = self.batches()
             known = {trial.number for batch in batches for trial in batch.trials}
             drawing.draw_again(self.drawn, known)  # what a process had drawn that ended before its batch was written
-            left = self.spec.num_trials - len(known)
-            if self.spec.search.budget is not None:
-                left = max(0, min(left, (self.spec.search.budget - self.steps_taken()) // self.spec.steps_of_one))
+            left = self._left(len(known))
             number, search = min(left, self.spec.largest_batch), (self.spec.method, self.spec.search.search_seed)
             # Those of a population that evolves have the settings that it ends with.
             given = (Space(), left) if self.spec.evolves else (self.space, number)
