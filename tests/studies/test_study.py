@@ -151,6 +151,14 @@ def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
     assert f"{taken:,} of {4 * each + 100:,} steps" in results.progress(study)
 
 
+def test_a_budget_counts_whole_updates() -> None:
+    """Of all seeds, and of the size of which they come out longest."""
+    options = OPTIONS | {"total_steps": 100, "seeds": 2}
+    assert StudySpec(*MEMORY, range={"gamma": (0.5, 0.9)}, config=CONFIG, options=options).steps_of_one == 2 * 4 * 32
+    sizes = {"num_envs": (4, 8), "network.hidden": [[8], [4]], "env.delay": [[1], [2]]}
+    assert StudySpec(*MEMORY, sweep=sizes, config=CONFIG, options=options).steps_of_one == 2 * 2 * 64
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [

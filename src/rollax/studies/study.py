@@ -118,10 +118,10 @@ class StudySpec:
 
     @functools.cached_property
     def steps_of_one(self) -> int:
-        """The steps of a setting that is not stopped early, with all its seeds."""
+        """The most steps of a setting that is not stopped early, with all its seeds."""
         given = self.config, self.network, RunOptions(**self.options), {}
-        options = make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports).options
-        return (options.total_steps or 0) * options.seeds
+        base = make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports)
+        return self.space.most_steps(base.config, base.options.total_steps or 0) * base.options.seeds
 
     @property
     def evolves(self) -> bool:
