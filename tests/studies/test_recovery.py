@@ -1,10 +1,12 @@
 """Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
 
 import errno
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 import rollax
@@ -78,3 +80,26 @@ def test_a_folder_of_a_run_that_was_not_begun(study: Any) -> None:
     (batch.folder / "run" / ".lock").touch()
     assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
     assert (batch.folder / "unfinished_run" / ".lock").is_file() and (batch.folder / "run" / CONFIG_FILE).is_file()
+
+
+@pytest.mark.parametrize("moment", ["between two suggestions", "between the new trial and the end of the old one"])
+def test_a_combination_of_a_grid_is_not_lost(study: Any, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Where a process ends while it draws, or while it draws again what another has lost."""
+    values = {"gamma": (0.1, 0.5, 0.9), "gae_lambda": (0.91, 0.95)}
+    folder = study(sweep=values)
+    one = Study(folder)
+    trial, (first, *_) = one.drawn.ask(), one.space
+    trial.suggest_categorical(first.name, list(first.labels))
+    if moment != "between two suggestions":
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(optuna.Study, "tell", interrupted)
+            one.draw()
+    while Study(folder).draw():
+        pass
+    drawn = [trial.settings for batch in Study(folder).batches() for trial in batch.trials]
+    combinations = itertools.product(*values.values())
+    assert sorted((each["config.gamma"], each["config.gae_lambda"]) for each in drawn) == sorted(combinations)
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
