@@ -23,7 +23,7 @@ from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.studies import optuna_study as drawing
-from rollax.studies import results
+from rollax.studies import pictures, results
 from rollax.studies.launchers import shares
 from rollax.studies.study import Search, Study, StudySpec, create
 
@@ -183,6 +183,8 @@ def test_a_population_that_evolves(tmp_path: Path) -> None:
     for row in found.rows:
         policy = rollax.load(found.folder / str(run), member=row.member)
         assert row.settings == {"config.gamma": pytest.approx(float(policy.state.config.gamma))}
+        curve = pictures._returns(Study(found.folder), row)[1]
+        assert len(curve) == 5 and curve[-1] == pytest.approx(row.value)
     assert len({row.settings["config.gamma"] for row in found.rows}) > 1
     with pytest.raises(UsageError, match="config.num_envs cannot evolve"):
         rollax.sweep(*MEMORY, range={"num_envs": (1, 8)}, search=search, folder=tmp_path / "other", **GIVEN)
