@@ -56,6 +56,18 @@ def test_a_grid(tmp_path: Path) -> None:
     assert policy.spec.network.hidden == tuple(best.settings["network.hidden"])
 
 
+@pytest.mark.parametrize(("batch", "sizes"), [(8, [5, 5]), (4, [3, 2, 3, 2])])
+def test_a_grid_is_drawn_by_programs(tmp_path: Path, batch: int, sizes: list[int]) -> None:
+    """So that each compiles once, or in parts that are as equal as can be."""
+    sweep, search = {"num_epochs": (1, 2), "gamma": (0.1, 0.2, 0.3, 0.4, 0.5)}, Search(batch=batch)
+    folder = create(StudySpec(*MEMORY, sweep=sweep, config=CONFIG, options=OPTIONS, search=search), tmp_path / "study")
+    while Study(folder).draw():
+        pass
+    batches = Study(folder).batches()
+    assert [len(batch.trials) for batch in batches] == sizes
+    assert all(len({trial.settings["config.num_epochs"] for trial in batch.trials}) == 1 for batch in batches)
+
+
 def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config.num-envs", "4", "--config.num-steps", "8", "--config.num-minibatches", "2", "--eval-episodes", "8"]
     words += ["--sweep.gamma", "0.5", "0.9", "--sweep.hidden", "4,4", "--total-steps", "128", "--no-tensorboard"]

@@ -175,6 +175,13 @@ def enqueue(study: Any, settings: list[dict[str, Any]]) -> None:
             study.enqueue_trial(each)
 
 
+def waiting(study: Any) -> list[Settings]:
+    """Of the trials that wait, in the order in which they are drawn, what stands for their settings in the storage."""
+    with _optuna() as optuna:
+        trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
+        return [trial.system_attrs.get("fixed_params", {}) for trial in trials]
+
+
 def ask(study: Any, space: Space, number: int, method: str, seed: int) -> list[tuple[int, Settings]]:
     """The next trials, by number. What is drawn follows from the seed and the trials there are."""
     with _optuna() as optuna:

@@ -12,7 +12,9 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
+import math
 import secrets
 import sys
 import time
@@ -256,11 +258,21 @@ class Study:
             known = {trial.number for batch in batches for trial in batch.trials}
             drawing.draw_again(self.drawn, known)  # what a process had drawn that ended before its batch was written
             left = self._left(len(known))
-            number, search = min(left, self.spec.largest_batch), (self.spec.method, self.spec.search.search_seed)
+            number, search = min(left, self._together()), (self.spec.method, self.spec.search.search_seed)
             # Those of a population that evolves have the settings that it ends with.
             given = (Space(), left) if self.spec.evolves else (self.space, number)
             trials = drawing.ask(self.drawn, *given, *search)
             return self._batches([Trial(number, settings) for number, settings in trials], len(batches))
+
+    def _together(self) -> int:
+        """How many trials to draw at once: of a grid those that train in one program, in parts as equal as can be."""
+        most, waiting = self.spec.largest_batch, drawing.waiting(self.drawn) if self.spec.method == "grid" else []
+        if not waiting:
+            return most
+        static = [one.name for one in self.space if not one.is_traced]
+        first = [waiting[0].get(name) for name in static]
+        group = sum(1 for _ in itertools.takewhile(lambda each: [each.get(name) for name in static] == first, waiting))
+        return math.ceil(group / math.ceil(group / most))
 
     def _batches(self, trials: list[Trial], first: int) -> list[Batch]:
         """The trials by what they have in common, each group in a folder of its own."""
