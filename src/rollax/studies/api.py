@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollax.errors import UsageError
 from rollax.host.progress import Display, display
 from rollax.studies import results
 from rollax.studies.launchers import Launcher, check, launch
@@ -58,18 +59,23 @@ def sweep(
     values, with which it applies. All else is as in `rollax.train`; `options` has `seeds` and `total_steps`. `search` has
     `trials`, `method`, `pruner`, `batch`, `search_seed` and `storage`. Settings that shape no program train together in one.
 
-    With the folder of a study alone, `rollax.sweep(FOLDER)`, it goes on with it; `hours` ends it early.
+    With the folder of a study, `rollax.sweep(FOLDER)`, it goes on with it, which keeps all of these; `hours` ends it early.
 
     Raises UsageError when something does not fit, before anything is trained, and for a package that is missing.
     """
     check(typed("launcher", launcher, Launcher), workers, hours, resources)
+    what: dict[str, Any] = {"sweep": sweep, "range": range, "when": when, "config": config, "network": network}
+    what |= {"arguments": arguments, "eval_arguments": eval_arguments, "options": options, "search": search}
+    what |= {"imports": tuple(imports) or None}
+    given = {name: value for name, value in what.items() if value is not None}
     if environment is None:
         where = Study(Path(algorithm)).folder
+        kept = [*given, *(["folder"] if folder is not None else [])]
+        if kept:
+            raise UsageError(f"{where} is a study, which keeps its settings: leave {' and '.join(kept)} out")
     else:
-        what = {"sweep": sweep, "range": range, "when": when, "config": config, "network": network, "arguments": arguments}
-        more = {"eval_arguments": eval_arguments, "options": options, "search": search}
-        given = {name: dict(value) for name, value in (what | more).items() if value is not None}
-        spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
+        parts = {name: value if name == "imports" else dict(value) for name, value in given.items()}
+        spec = of_dictionary({"algorithm": algorithm, "environment": environment, **parts})
         trains_here = launcher == "local" and workers == 1
         where = create(spec, None if folder is None else Path(folder), trains_here)
     launch(where, launcher, workers, show or display(quiet), hours, resources)
