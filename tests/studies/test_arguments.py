@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 
@@ -46,3 +48,38 @@ def test_a_study_that_goes_on_keeps_its_settings(tmp_path: Path, capsys: pytest.
         assert main(["sweep", str(folder), *words]) == 2
         assert "is a study, which keeps its settings" in capsys.readouterr().err
     assert rollax.sweep(folder).rows == []
+
+
+@pytest.mark.parametrize(
+    ("given", "gammas"),
+    [
+        ({"sweep": {"gamma": [np.float32(0.5), np.float64(0.75)]}}, [0.5, 0.75]),
+        ({"sweep": {"gamma": np.array([0.5, 0.75])}}, [0.5, 0.75]),
+        ({"sweep": {"gamma": jnp.array([0.5, 0.75])}, "options": OPTIONS | {"total_steps": np.int64(256)}}, [0.5, 0.75]),
+        ({"sweep": {"gamma": (0.5,), "num_epochs": [np.int64(1), np.int64(2)]}}, [0.5, 0.5]),
+        ({"sweep": {"gamma": (0.5,)}, "config": rollax.PPOConfig(num_envs=4, num_steps=8, num_minibatches=2)}, [0.5]),
+        ({"sweep": {"gamma": (0.5,)}, "network": rollax.NetworkConfig(hidden=(8,))}, [0.5]),
+        ({"sweep": {"gamma": (0.5,)}, "options": rollax.RunOptions(**OPTIONS), "search": Search(batch=2)}, [0.5]),
+    ],
+)
+def test_values_as_train_takes_them(tmp_path: Path, given: dict[str, Any], gammas: list[float]) -> None:
+    """Numbers and arrays of NumPy and JAX, and settings as objects: the study's file has them as plain values."""
+    study = Study(rollax.sweep(*MEMORY, folder=tmp_path / "study", **{"config": CONFIG, "options": OPTIONS, **given}).folder)
+    while study.draw():
+        pass
+    assert [trial.settings["config.gamma"] for batch in study.batches() for trial in batch.trials] == gammas
+    assert (study.base.config.num_steps, study.base.options.total_steps) == (8, 256)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sweep": {"gamma": [object()]}}, r"sweep.gamma\[0\] .* is a object: it must be a number"),
+        ({"config": 3}, "config .3. must be a dictionary"),
+        ({"network": lambda key: key}, "network .* must be a dictionary"),
+    ],
+)
+def test_values_that_no_file_can_hold(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        rollax.sweep(*MEMORY, folder=tmp_path / "study", **{"sweep": {"gamma": (0.5,)}, **given})
+    assert not (tmp_path / "study").exists()

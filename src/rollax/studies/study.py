@@ -28,7 +28,7 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.host import run_folder
 from rollax.host.files import write_atomically
 from rollax.host.options import RunOptions, check_path
-from rollax.host.settings import entry, make_spec
+from rollax.host.settings import entry, make_spec, plain
 from rollax.host.spec_file import document_of
 from rollax.scale.sharding import mesh
 from rollax.studies import optuna_study as drawing
@@ -345,7 +345,7 @@ def _write(spec: StudySpec, folder: Path) -> None:
     if spec.method == "grid":
         drawing.enqueue(drawn, spec.space.grid()[: spec.num_trials])
     document = {"rollax": __version__, "format": FORMAT, NAME: name, **dataclasses.asdict(spec)}
-    text = yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False)
+    text = yaml.safe_dump(json.loads(json.dumps(plain("study", document))), sort_keys=False)
     write_atomically(folder / STUDY, text.encode())
 
 
@@ -382,7 +382,7 @@ def of_dictionary(given: dict[str, Any]) -> StudySpec:
         if name not in search:
             raise UnknownNameError("key", f"search.{name}", [f"search.{known}" for known in search])
     found = {name: typed(f"search.{name}", value, search[name]) for name, value in parts.items()}
-    values = {name: typed(name, value, wanted[name]) for name, value in given.items() if name != "search"}
+    values = {name: plain(name, typed(name, value, wanted[name])) for name, value in given.items() if name != "search"}
     return StudySpec(**values, search=Search(**found))
 
 
