@@ -51,6 +51,23 @@ def test_a_study_that_goes_on_keeps_its_settings(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
+    ("option", "setting", "other"),
+    [
+        ("--when.gamma.network.hidden", "config.gamma", "network.hidden"),
+        ("--when.config.gamma.hidden", "config.gamma", "network.hidden"),
+        ("--when.network.hidden.config.gamma", "network.hidden", "config.gamma"),
+        ("--when.env.delay.gamma", "env.delay", "config.gamma"),
+    ],
+)
+def test_a_condition_between_settings_with_their_groups(tmp_path: Path, option: str, setting: str, other: str) -> None:
+    words = [*MEMORY, "--sweep.gamma", "0.5", "0.9", "--sweep.hidden", "4,4", "8", "--sweep.env.delay", "1", "2"]
+    value = {"network.hidden": "4,4", "config.gamma": "0.5"}[other]
+    assert main(["sweep", *words, option, value, "--study-dir", str(tmp_path / "study")]) == 1
+    when = {one.name: dict(one.when) for one in Study(tmp_path / "study").space if one.when}
+    assert when == {setting: {other: ((4, 4),) if other == "network.hidden" else (0.5,)}}
+
+
+@pytest.mark.parametrize(
     ("given", "gammas"),
     [
         ({"sweep": {"gamma": [np.float32(0.5), np.float64(0.75)]}}, [0.5, 0.75]),

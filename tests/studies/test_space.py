@@ -46,6 +46,15 @@ def test_a_grid_has_every_combination_that_applies_and_programs_lie_together() -
     assert [programs[0], *(b for a, b in zip(programs, programs[1:], strict=False) if a != b)] == list(dict.fromkeys(programs))
 
 
+@pytest.mark.parametrize("values", [[[64, 64]], [64, 64], ((64, 64),)])
+def test_a_condition_on_a_setting_of_several_numbers(values: Any) -> None:
+    """One of its values or a list of them, each a list or a tuple."""
+    found = of({"hidden": [[64, 64], [256]], "clip": (0.1, 0.2)}, when={"clip": {"hidden": values}})
+    assert [tuple(each.values()) for each in found.grid()] == [("[64, 64]", 0.1), ("[64, 64]", 0.2), ("[256]",)]
+    with pytest.raises(UsageError, match=r"network.hidden is never \[64\]: it is \(64, 64\), \(256,\)"):
+        of({"hidden": [[64, 64], [256]], "clip": (0.1, 0.2)}, when={"clip": {"hidden": [[64]]}})
+
+
 @pytest.mark.parametrize(
     ("given", "steps"),
     [

@@ -1,6 +1,7 @@
 """The command that compares settings: sweep."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ How to run it
                          (num-cpus, num-gpus).
 """
 
+TWO_SETTINGS = re.compile(r"((?:(?:config|network|env)\.)?[^.]+)\.(.+)")  # each perhaps with its group
 WORKER = "--worker"  # what a process is given that is one of several that a launcher began: it ends without a table
 
 
@@ -144,10 +146,10 @@ def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any
         raise UsageError("--evolve.NAME and --opponents.TYPE are for `rollax train`: leave them out of a sweep")
     when: dict[str, dict[str, Any]] = {}
     for name, values in conditions.items():
-        setting, dot, other = name.rpartition(".")
-        if not dot:
+        two = TWO_SETTINGS.fullmatch(name)
+        if two is None:
             raise UsageError(f"--when.{name} needs two settings: --when.NAME.OTHER VALUES")
-        when.setdefault(setting, {})[other] = [_value(value) for value in values]
+        when.setdefault(two[1], {})[two[2]] = [_value(value) for value in values]
     defaults = type(given["options"])()
     options = {name: value for name, value in vars(given["options"]).items() if value != getattr(defaults, name)}
     config = {name: value for name, value in dataclasses.asdict(given["config"]).items() if name != "total_updates"}

@@ -216,12 +216,14 @@ def _conditions(
         full = _full(kinds, environment, other)
         if full not in known or known[full].span is not None:
             raise UsageError(f"when.{name}: {full} must be a setting that the study has values of: --sweep.{other} VALUES")
-        accepted = tuple(values) if isinstance(values, list | tuple) else (values,)
-        strange = [value for value in accepted if value not in known[full].choices]
+        labels = known[full].labels  # by which a list is the tuple that the setting has
+        is_one = label(values) in labels or not isinstance(values, list | tuple)
+        accepted = [values] if is_one else list(values)
+        strange = [value for value in accepted if label(value) not in labels]
         if strange or not accepted:
             listed = ", ".join(str(value) for value in known[full].choices)
             raise UsageError(f"when.{name}: {full} is never {shown(strange[0]) if strange else 'any of none'}: it is {listed}")
-        conditions[full] = accepted
+        conditions[full] = tuple(labels[label(value)] for value in accepted)
     return conditions
 
 
