@@ -27,7 +27,7 @@ def parameters(run: Path, member: int | None = None) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_they_learn_as_if_the_others_had_gone_on(tmp_path: Path, seeds: int) -> None:
+def test_they_learn_as_if_the_others_had_gone_on(tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: int) -> None:
     given = {"sweep": SWEEP, "seeds": seeds, "options": {"sweep_paired": True}}
     whole = train(tmp_path / "whole", **given)
     assert [member["gamma"] for member in rollax.load(whole.folder).spec.members()] == list(np.repeat(SWEEP["gamma"], seeds))
@@ -35,7 +35,8 @@ def test_they_learn_as_if_the_others_had_gone_on(tmp_path: Path, seeds: int) -> 
     assert (half.status, half.exit_code, half.steps) == ("stopped", 0, STEPS // 2)
     spec = fork(half.folder, [1], tmp_path / "kept")
     assert spec.members() == [{"learning_rate": 1e-2, "gamma": 0.99, "seed": seed} for seed in range(seeds)]
-    done = rollax.resume(tmp_path / "kept", quiet=True)
+    done = rollax.resume(tmp_path / "kept")
+    assert "warning" not in capsys.readouterr().out, "nothing of it is lost"
     assert (done.status, done.steps) == ("done", STEPS)
     for seed in range(seeds):
         kept = parameters(done.folder, seed if seeds > 1 else None)

@@ -1,5 +1,6 @@
 """The search space of a study."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -43,6 +44,32 @@ def test_a_grid_has_every_combination_that_applies_and_programs_lie_together() -
     assert all(("config.value_clip" in each) == each["config.clip_values"] for each in grid)
     programs = [(each["config.clip_values"], each["network.hidden"]) for each in grid]
     assert [programs[0], *(b for a, b in zip(programs, programs[1:], strict=False) if a != b)] == list(dict.fromkeys(programs))
+
+
+@pytest.mark.parametrize("values", [[[64, 64]], [64, 64], ((64, 64),)])
+def test_a_condition_on_a_setting_of_several_numbers(values: Any) -> None:
+    """One of its values or a list of them, each a list or a tuple."""
+    found = of({"hidden": [[64, 64], [256]], "clip": (0.1, 0.2)}, when={"clip": {"hidden": values}})
+    assert [tuple(each.values()) for each in found.grid()] == [("[64, 64]", 0.1), ("[64, 64]", 0.2), ("[256]",)]
+    with pytest.raises(UsageError, match=r"network.hidden is never \[64\]: it is \(64, 64\), \(256,\)"):
+        of({"hidden": [[64, 64], [256]], "clip": (0.1, 0.2)}, when={"clip": {"hidden": [[64]]}})
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"ranges": {"gamma": (0.5, 0.9)}}, 2 * 2048),
+        ({"sweep": {"num_epochs": (1, 2), "num_envs": (64, 8)}}, 2 * 2048),
+        ({"sweep": {"num_envs": (4, 8)}}, 9 * 256),
+        ({"sweep": {"num_envs": (4, 8), "num_steps": (16, 100)}}, 3 * 800),
+        ({"sweep": {"clip_values": (True, False), "num_envs": (8,)}, "when": {"num_envs": {"clip_values": True}}}, 2 * 2048),
+        ({"ranges": {"num_envs": (4, 8)}}, 2100 + 255),
+    ],
+)
+def test_the_most_steps_of_whole_updates(given: dict[str, Any], steps: int) -> None:
+    """Of 2,100 steps, with 64 environments and 32 steps of each where these do not differ."""
+    config = dataclasses.replace(entry("ppo").config(), num_envs=64, num_steps=32)
+    assert of(**given).most_steps(config, 2100) == steps
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Studies: what is drawn, trained together, stopped early, and gone on with by other processes."""
 
+import dataclasses
 import importlib.util
 import os
 import signal
@@ -18,11 +19,12 @@ import yaml
 
 import rollax
 from host.runs import PATIENCE
+from rollax.cli import training
 from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.logging import read_metrics
 from rollax.studies import optuna_study as drawing
-from rollax.studies import results
+from rollax.studies import pictures, results
 from rollax.studies.launchers import shares
 from rollax.studies.study import Search, Study, StudySpec, create
 
@@ -55,6 +57,18 @@ def test_a_grid(tmp_path: Path) -> None:
     assert policy.spec.network.hidden == tuple(best.settings["network.hidden"])
 
 
+@pytest.mark.parametrize(("batch", "sizes"), [(8, [5, 5]), (4, [3, 2, 3, 2])])
+def test_a_grid_is_drawn_by_programs(tmp_path: Path, batch: int, sizes: list[int]) -> None:
+    """So that each compiles once, or in parts that are as equal as can be."""
+    sweep, search = {"num_epochs": (1, 2), "gamma": (0.1, 0.2, 0.3, 0.4, 0.5)}, Search(batch=batch)
+    folder = create(StudySpec(*MEMORY, sweep=sweep, config=CONFIG, options=OPTIONS, search=search), tmp_path / "study")
+    while Study(folder).draw():
+        pass
+    batches = Study(folder).batches()
+    assert [len(batch.trials) for batch in batches] == sizes
+    assert all(len({trial.settings["config.num_epochs"] for trial in batch.trials}) == 1 for batch in batches)
+
+
 def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config.num-envs", "4", "--config.num-steps", "8", "--config.num-minibatches", "2", "--eval-episodes", "8"]
     words += ["--sweep.gamma", "0.5", "0.9", "--sweep.hidden", "4,4", "--total-steps", "128", "--no-tensorboard"]
@@ -74,6 +88,20 @@ def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["sweep", str(folder)]) == 0, "nothing is left to do"
     assert main(["sweep", *MEMORY, *words, "--study-dir", str(folder)]) == 2
     assert f"go on with it: rollax sweep {folder}" in capsys.readouterr().err
+
+
+def test_a_preset_of_the_best_has_what_the_library_tuned(tmp_path: Path) -> None:
+    """It takes the place of the library's: what a study left as it is there, and what it put back to a default."""
+    task, default = ("ppo", "gymnax/CartPole-v1"), rollax.PPOConfig().num_minibatches
+    folder = create(StudySpec(*task, sweep={"gamma": (0.9,)}, config={"num_minibatches": default}), tmp_path / "study")
+    study = Study(folder)
+    assert {"num_envs": 16, "num_steps": 125}.items() <= vars(study.base.config).items()
+    study.draw()
+    drawing.tell(study.drawn, 0, 1.0, {"run": "run", "steps": 100_000, "scores": [1.0]})
+    (tmp_path / "best.yaml").write_text(results.preset(study))
+    given, _ = training.given([*task], ["--preset", str(tmp_path / "best.yaml")])
+    assert given["config"] == dataclasses.replace(study.base.config, gamma=0.9)
+    assert (given["network"], given["options"].total_steps) == (study.base.network, 100_000)
 
 
 def test_the_worse_half_stops_early(tmp_path: Path) -> None:
@@ -131,7 +159,17 @@ def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
     assert len(found.rows) == settings and {row.state for row in found.rows} <= {"COMPLETE", "PRUNED"}
     study = Study(tmp_path)
     assert study.steps_taken() == taken and study.draw() == []
+    assert study.is_done() and results.summary(study)["trials"] == settings
+    assert main(["sweep", str(tmp_path), "--no-picture"]) == 0, "nothing is left to do"
     assert f"{taken:,} of {4 * each + 100:,} steps" in results.progress(study)
+
+
+def test_a_budget_counts_whole_updates() -> None:
+    """Of all seeds, and of the size of which they come out longest."""
+    options = OPTIONS | {"total_steps": 100, "seeds": 2}
+    assert StudySpec(*MEMORY, range={"gamma": (0.5, 0.9)}, config=CONFIG, options=options).steps_of_one == 2 * 4 * 32
+    sizes = {"num_envs": (4, 8), "network.hidden": [[8], [4]], "env.delay": [[1], [2]]}
+    assert StudySpec(*MEMORY, sweep=sizes, config=CONFIG, options=options).steps_of_one == 2 * 2 * 64
 
 
 @pytest.mark.parametrize(
@@ -158,6 +196,8 @@ def test_a_population_that_evolves(tmp_path: Path) -> None:
     for row in found.rows:
         policy = rollax.load(found.folder / str(run), member=row.member)
         assert row.settings == {"config.gamma": pytest.approx(float(policy.state.config.gamma))}
+        curve = pictures._returns(Study(found.folder), row)[1]
+        assert len(curve) == 5 and curve[-1] == pytest.approx(row.value)
     assert len({row.settings["config.gamma"] for row in found.rows}) > 1
     with pytest.raises(UsageError, match="config.num_envs cannot evolve"):
         rollax.sweep(*MEMORY, range={"num_envs": (1, 8)}, search=search, folder=tmp_path / "other", **GIVEN)
@@ -185,17 +225,6 @@ def test_samplers_draw_in_the_space(tmp_path: Path, method: str) -> None:
     assert len(set(rates)) == 12 and 1e-4 <= min(rates) <= max(rates) <= 1e-2
     for batch in Study(folder).batches():
         assert len({trial.settings["config.num_epochs"] for trial in batch.trials}) == 1
-
-
-def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
-    """It had drawn them, but their batch was not written."""
-    spec = StudySpec(*MEMORY, sweep={"gamma": (0.1, 0.5, 0.9)}, config=CONFIG, options=OPTIONS)
-    folder = create(spec, tmp_path / "study")
-    study = Study(folder)
-    drawing.ask(study.drawn, study.space, 2, "grid", 0)
-    (batch,) = Study(folder).draw()
-    assert sorted(trial.settings["config.gamma"] for trial in batch.trials) == [0.1, 0.5, 0.9]
-    assert states(folder).count("FAIL") == 2
 
 
 def test_what_cannot_be_trained_fails_alone(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command that compares settings: sweep."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ How to run it
                          (num-cpus, num-gpus).
 """
 
+TWO_SETTINGS = re.compile(r"((?:(?:config|network|env)\.)?[^.]+)\.(.+)")  # each perhaps with its group
 WORKER = "--worker"  # what a process is given that is one of several that a launcher began: it ends without a table
 
 
@@ -74,43 +76,55 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     is_worker = WORKER in arguments
     rest, resources = take([word for word in arguments if word != WORKER], "--resources.")
     own, rest = _split(rest, (Search, Launch))
+    names = []
+    while rest and not rest[0].startswith("-"):
+        names.append(rest.pop(0))
+    written = _written(names)
     kind = dataclasses.make_dataclass(
         "Sweep",
         [
-            ("search", tyro.conf.OmitArgPrefixes[Search], dataclasses.field(default=Search())),
+            (
+                "search",
+                tyro.conf.OmitArgPrefixes[Search],
+                dataclasses.field(default=Search() if written is None else written.search),
+            ),
             ("launch", tyro.conf.OmitArgPrefixes[Launch], dataclasses.field(default=Launch())),
         ],
     )
     given: Any = parse(kind, own, "rollax sweep")
-    names = []
-    while rest and not rest[0].startswith("-"):
-        names.append(rest.pop(0))
     launch, needs = given.launch, {name: _value(value) for name, value in single(resources).items()}
     launchers.check(launch.launcher, launch.workers, launch.hours, needs)
-    folder = _folder(names, rest, given, shared)
+    folder = _folder(names, rest, given, shared, written)
     if is_worker:
         return 0 if launchers.worker(str(folder), launch.hours) is None else 143
     return _run(folder, launch, needs, shared)
 
 
-def _folder(names: list[str], rest: list[str], given: Any, shared: Shared) -> Path:
-    """The folder of the study that is meant, made where it is a new one."""
+def _written(names: list[str]) -> Any:
+    """The study in the file or the folder that is named; None where neither is."""
+    from rollax.studies import study
+
+    path = Path(names[0] if len(names) == 1 else "")
+    file = path / study.STUDY if path.is_dir() else path
+    return study.read(file) if len(names) == 1 and file.is_file() else None
+
+
+def _folder(names: list[str], rest: list[str], given: Any, shared: Shared, written: Any) -> Path:
+    """The folder of the study that is meant, made where it is a new one. `written`: the study that the one name names."""
     from rollax.studies import study
 
     trains_here = given.launch.launcher == "local" and given.launch.workers == 1
-    if len(names) == 1 and (Path(names[0]) / study.STUDY).is_file():
-        if rest or given.search != study.Search() or given.launch.study_dir is not None:
+    if written is not None and Path(names[0]).is_dir():
+        if rest or given.search != written.search or given.launch.study_dir is not None:
             raise UsageError(
                 f"{names[0]} is a study, which keeps its settings: only --workers, --launcher, --hours and the like"
             )
         return Path(names[0])
-    if len(names) == 1 and Path(names[0]).is_file():
+    if written is not None:
         if rest:
             raise UsageError(f"{rest[0]}: what a study in a file compares stands in the file")
-        spec = study.read(Path(names[0]))
-        changed = {name: value for name, value in vars(given.search).items() if value != getattr(study.Search(), name)}
-        imports = tuple(dict.fromkeys((*spec.imports, *shared.imports)))
-        spec = dataclasses.replace(spec, search=dataclasses.replace(spec.search, **changed), imports=imports)
+        imports = tuple(dict.fromkeys((*written.imports, *shared.imports)))
+        spec = dataclasses.replace(written, search=given.search, imports=imports)
         return study.create(spec, given.launch.study_dir, trains_here)
     if len(names) != 2:
         raise UsageError(
@@ -134,10 +148,10 @@ def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any
         raise UsageError("--evolve.NAME and --opponents.TYPE are for `rollax train`: leave them out of a sweep")
     when: dict[str, dict[str, Any]] = {}
     for name, values in conditions.items():
-        setting, dot, other = name.rpartition(".")
-        if not dot:
+        two = TWO_SETTINGS.fullmatch(name)
+        if two is None:
             raise UsageError(f"--when.{name} needs two settings: --when.NAME.OTHER VALUES")
-        when.setdefault(setting, {})[other] = [_value(value) for value in values]
+        when.setdefault(two[1], {})[two[2]] = [_value(value) for value in values]
     defaults = type(given["options"])()
     options = {name: value for name, value in vars(given["options"]).items() if value != getattr(defaults, name)}
     config = {name: value for name, value in dataclasses.asdict(given["config"]).items() if name != "total_updates"}
@@ -226,7 +240,7 @@ def _run(folder: Path, launch: Launch, resources: dict[str, Any], shared: Shared
     for line in results.table(study):
         show.message(line)
     summary = results.summary(study)
-    is_done = summary["complete"] + summary["pruned"] + summary["fail"] == summary["trials"]
+    is_done = study.is_done()
     if not is_done:
         show.message(f"not all settings have a result; to go on: rollax sweep {folder}")
     if "best" in summary:

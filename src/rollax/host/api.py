@@ -57,15 +57,15 @@ def train(
 
     `algorithm` is a name, or an `AlgorithmEntry` of one's own, which is registered under the name of its constructor;
     `environment` is an id ("gymnax/CartPole-v1", with `arguments`, of which `eval_arguments` are others in evaluations, such as
-    tasks that are held out) or an environment; `config` the algorithm's settings, or a
-    dictionary that overrides the preset; `network` likewise, or a function from a key to a network; `sweep` maps names of
-    traced settings to values; `evolve` maps such names to ranges `(low, high)` or `(low, high, "log" or "linear")` within which
-    population-based training moves them, over as many members as `seeds`; `opponents` maps types of agents to runs whose
-    policies they follow without learning (the run keeps copies): "RUN" at its last checkpoint, "RUN@best" or "RUN@40960" at
-    another. Where those had an environment or a network object of their own, it is that of this run. `metrics` is a function
-    from `Episodes` to further numbers of an evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come
-    before those in it. `imports` names the modules that registered what the run uses, for the commands that go on with it.
-    After an evaluation for which `stop_when(rollax.Evaluated)` is true the run stops, and can be resumed.
+    tasks that are held out) or an environment; `config` the algorithm's settings, or a dictionary that overrides the preset;
+    `network` likewise, or a function from a key to a network; `sweep` maps names of traced settings to values; `evolve` maps
+    such names to ranges `(low, high)` or `(low, high, "log" or "linear")` within which population-based training moves them,
+    over as many members as `seeds`; `opponents` maps types of agents to runs whose policies they follow without learning (the
+    run keeps copies): "RUN" at its last checkpoint, "RUN@best" or "RUN@40960" at another. Where those had an environment or a
+    network object of their own, it is that of this run. `metrics` is a function from `Episodes` to further numbers of an
+    evaluation. `options` has everything else; `total_steps`, `seed` and `seeds` come before those in it. `imports` names the
+    modules that registered what the run uses, for the commands that go on with it. After an evaluation for which
+    `stop_when(rollax.Evaluated)` is true the run stops, and can be resumed.
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """

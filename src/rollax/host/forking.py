@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from rollax.errors import UsageError
+from rollax.host import logging, resuming, run_folder
 from rollax.host import program as programs
-from rollax.host import resuming, run_folder
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.run_folder import CHECKPOINTS, METRICS
 from rollax.host.settings import Spec
@@ -46,7 +46,7 @@ def fork(folder: Path, kept: Sequence[int], to: Path) -> Spec:
         state = _of_members(state, members if smaller.num_members > 1 else members[0])
         scores = None if scores is None else scores._replace(values=[scores.values[member] for member in members])
     run_folder.create(smaller)
-    (to / METRICS).touch()  # begins here
+    logging.json_lines(to / METRICS, step).close()  # its marker says from where the run goes on, so that no line is missed
     with contextlib.closing(Checkpoints(to / CHECKPOINTS)) as begun:
         begun.save(step, state, {}, run_folder.made_with(smaller), scores if smaller.num_members > 1 else None)
     return smaller

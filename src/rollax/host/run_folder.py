@@ -38,10 +38,14 @@ _LASTING = ("seed", "seeds", "sweep_paired", *(f.name for f in dataclasses.field
 MOST_TRIES = 100
 
 
+class Unwritable(UsageError):
+    """A run folder that cannot be made, as on a full disk: nothing is wrong with the settings. Its cause is an OSError."""
+
+
 def create(spec: Spec) -> Path:
     """A new folder for the run, with its specification and a record of the machine.
 
-    Raises UsageError when the folder is there already or cannot be written.
+    Raises UsageError when the folder is there already, Unwritable when it cannot be written.
     """
     given = spec.options.run_dir
     folder = _new_folder(spec) if given is None else Path(given)
@@ -56,7 +60,7 @@ def create(spec: Spec) -> Path:
     except FileExistsError as error:
         raise UsageError(_taken(folder)) from error
     except OSError as error:
-        raise UsageError(_unwritable(folder, error)) from error
+        raise _unwritable(folder, error) from error
     return folder
 
 
@@ -72,8 +76,8 @@ def _taken(folder: Path) -> str:
     return f"{message}, or go on with: rollax resume {folder}{more}"
 
 
-def _unwritable(folder: Path, error: OSError) -> str:
-    return f"the run folder {folder} cannot be written ({error}): choose another --run-dir"
+def _unwritable(folder: Path, error: OSError) -> Unwritable:
+    return Unwritable(f"the run folder {folder} cannot be written ({error}): choose another --run-dir")
 
 
 def _new_folder(spec: Spec) -> Path:
@@ -86,7 +90,7 @@ def _new_folder(spec: Spec) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(_unwritable(folder, error)) from error
+            raise _unwritable(folder, error) from error
     raise UsageError(f"{_default_folder(spec).parent} has no name left for another run: choose a --run-dir")
 
 

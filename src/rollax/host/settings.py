@@ -151,7 +151,7 @@ def make_spec(
         kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
     }
     # A run may be evaluated and resumed from other folders than this.
-    given = tuned.arguments | _plain("arguments", names("arguments", arguments))
+    given = tuned.arguments | plain("arguments", names("arguments", arguments))
     arguments = registry.resolve_arguments(environment, given)
     spec = Spec(algorithm, environment, arguments, config, network, options, swept, {}, against, ranges, imports=imports)
     spec = evaluated_with(spec, differing)
@@ -225,12 +225,12 @@ def _check_learns(spec: Spec) -> None:
             )
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Arguments as config.yaml can hold them. Raises UsageError for objects that it cannot."""
+def plain(name: str, value: Any) -> Any:
+    """Values as a file can hold them, arrays as lists. Raises UsageError for objects that it cannot."""
     if isinstance(value, Mapping):
-        return {key: _plain(f"{name}.{key}", part) for key, part in names(name, value).items()}
+        return {key: plain(f"{name}.{key}", part) for key, part in names(name, value).items()}
     if isinstance(value, list | tuple):
-        return type(value)(_plain(f"{name}[{i}]", part) for i, part in enumerate(value))
+        return type(value)(plain(f"{name}[{i}]", part) for i, part in enumerate(value))
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         return value.tolist()
     if isinstance(value, Path):
@@ -247,7 +247,7 @@ def evaluated_with(spec: Spec, differing: Mapping[str, Any]) -> Spec:
         raise UsageError(
             f"eval_arguments ({differing}) and opponents ({spec.opponents}) do not go together: leave one of them out"
         )
-    differing = spec.eval_arguments | registry.resolve_arguments(spec.environment, _plain("eval_arguments", differing))
+    differing = spec.eval_arguments | registry.resolve_arguments(spec.environment, plain("eval_arguments", differing))
     registry.check_evaluation(spec.environment, spec.arguments, differing)
     return dataclasses.replace(spec, eval_arguments=differing)
 

@@ -1,14 +1,17 @@
 """Studies from Python: `rollax.sweep`."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollax.errors import UsageError
+from rollax.host.options import RunOptions
 from rollax.host.progress import Display, display
 from rollax.studies import results
 from rollax.studies.launchers import Launcher, check, launch
 from rollax.studies.results import Row
-from rollax.studies.study import Study, create, of_dictionary
+from rollax.studies.study import Search, Study, create, of_dictionary
 from rollax.typed import typed
 
 
@@ -36,12 +39,12 @@ def sweep(
     sweep: Mapping[str, Any] | None = None,
     range: Mapping[str, Any] | None = None,
     when: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | None = None,
-    network: Mapping[str, Any] | None = None,
+    config: Any = None,
+    network: Any = None,
     arguments: Mapping[str, Any] | None = None,
     eval_arguments: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    search: Mapping[str, Any] | None = None,
+    options: RunOptions | Mapping[str, Any] | None = None,
+    search: Search | Mapping[str, Any] | None = None,
     imports: Sequence[str] = (),
     folder: str | Path | None = None,
     launcher: Launcher = "local",
@@ -55,23 +58,34 @@ def sweep(
 
     `sweep` has values to choose from and `range` ranges, `(low, high)` or `(low, high, "log" or "linear")`, by the name of any
     setting: `learning_rate`, `num_envs`, `network.hidden`, `env.gravity`; `when` has by name the other settings, and their
-    values, with which it applies. All else is as in `rollax.train`; `options` has `seeds` and `total_steps`. `search` has
-    `trials`, `method`, `pruner`, `batch`, `search_seed` and `storage`. Settings that shape no program train together in one.
+    values, with which it applies. All else is as in `rollax.train`, with settings in place of a network of one's own; `options`
+    has `seeds` and `total_steps`. `search` has `trials`, `method`, `pruner`, `batch`, `search_seed` and `storage`. Settings
+    that shape no program train together in one.
 
-    With the folder of a study alone, `rollax.sweep(FOLDER)`, it goes on with it; `hours` ends it early.
+    With the folder of a study, `rollax.sweep(FOLDER)`, it goes on with it, which keeps all of these; `hours` ends it early.
 
     Raises UsageError when something does not fit, before anything is trained, and for a package that is missing.
     """
     check(typed("launcher", launcher, Launcher), workers, hours, resources)
+    what: dict[str, Any] = {"sweep": sweep, "range": range, "when": when, "config": config, "network": network}
+    what |= {"arguments": arguments, "eval_arguments": eval_arguments, "options": options, "search": search}
+    what |= {"imports": tuple(imports) or None}
+    given = {name: value for name, value in what.items() if value is not None}
     if environment is None:
         where = Study(Path(algorithm)).folder
+        kept = [*given, *(["folder"] if folder is not None else [])]
+        if kept:
+            raise UsageError(f"{where} is a study, which keeps its settings: leave {' and '.join(kept)} out")
     else:
-        what = {"sweep": sweep, "range": range, "when": when, "config": config, "network": network, "arguments": arguments}
-        more = {"eval_arguments": eval_arguments, "options": options, "search": search}
-        given = {name: dict(value) for name, value in (what | more).items() if value is not None}
-        spec = of_dictionary({"algorithm": algorithm, "environment": environment, "imports": tuple(imports), **given})
+        parts = {name: dataclasses.asdict(value) if _is_settings(value) else value for name, value in given.items()}
+        spec = of_dictionary({"algorithm": algorithm, "environment": environment, **parts})
         trains_here = launcher == "local" and workers == 1
         where = create(spec, None if folder is None else Path(folder), trains_here)
     launch(where, launcher, workers, show or display(quiet), hours, resources, imports)
     study = Study(where)
     return Swept(where, results.rows(study), results.importance(study))
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether it is a config, options or the like, rather than a dictionary of what they have."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -175,6 +175,13 @@ def enqueue(study: Any, settings: list[dict[str, Any]]) -> None:
             study.enqueue_trial(each)
 
 
+def waiting(study: Any) -> list[Settings]:
+    """Of the trials that wait, in the order in which they are drawn, what stands for their settings in the storage."""
+    with _optuna() as optuna:
+        trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
+        return [trial.system_attrs.get("fixed_params", {}) for trial in trials]
+
+
 def ask(study: Any, space: Space, number: int, method: str, seed: int) -> list[tuple[int, Settings]]:
     """The next trials, by number. What is drawn follows from the seed and the trials there are."""
     with _optuna() as optuna:
@@ -186,11 +193,16 @@ def ask(study: Any, space: Space, number: int, method: str, seed: int) -> list[t
 def draw_again(study: Any, known: set[int]) -> None:
     """Trials that run but are none of the `known` ones fail, and wait again with the same settings."""
     with _optuna() as optuna:
-        for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-            if trial.number not in known:
-                fixed = dict(trial.params) or trial.system_attrs.get("fixed_params", {})
-                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        trials = study.get_trials(deepcopy=False)
+        again = {trial.user_attrs.get(LOST) for trial in trials}
+        for trial in trials:
+            if trial.state != optuna.trial.TrialState.RUNNING or trial.number in known:
+                continue
+            if trial.number not in again:  # as of a process that ended before the trial had failed
+                # All that it was to have: it may have ended before each of them was asked for.
+                fixed = trial.system_attrs.get("fixed_params", {}) | trial.params
                 study.enqueue_trial(fixed, user_attrs={LOST: trial.number})
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
 
 
 def states(study: Any) -> dict[int, str]:

@@ -68,7 +68,7 @@ def _returns(study: Study, row: Row) -> tuple[list[int], list[float]]:
         folder = batch.folder / name
         if row.number not in numbers or not (folder / METRICS).is_file():
             continue
-        seeds = read_spec(folder).options.seeds
+        seeds = 1 if study.spec.evolves else read_spec(folder).options.seeds  # whose seeds are its members
         first = numbers.index(row.number) * seeds
         for line in read_metrics(folder / METRICS):
             if line.get("event") == "evaluation":

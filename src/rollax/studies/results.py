@@ -1,5 +1,6 @@
 """What a study has found: a table of its settings, which of them matter, and the best as a preset."""
 
+import dataclasses
 import json
 import math
 from typing import Any, NamedTuple
@@ -128,28 +129,28 @@ def importance(study: Study) -> dict[str, float]:
 
 def preset(study: Study) -> str:
     """The best setting as a preset, in YAML: `rollax train ... --preset FILE`."""
-    row, spec = best(study), study.spec
-    kinds = entry(spec.algorithm)
+    row, base = best(study), study.base
+    kinds = entry(base.algorithm)
+    # The whole of them, as the file takes the place of the library's presets.
     groups: dict[str, dict[str, Any]] = {
-        "env": dict(spec.arguments),
-        "config": _changed(spec.config, kinds.config()),
-        "network": _changed(spec.network, kinds.network_config()),
+        "env": dict(base.arguments),
+        "config": _changed(base.config, kinds.config()),
+        "network": _changed(base.network, kinds.network_config()),
     }
     for name, value in row.settings.items():
         group, _, own = name.partition(".")
         groups[group][own] = value
-    tuned = {"total_steps": study.base.options.total_steps, **{name: values for name, values in groups.items() if values}}
+    tuned = {"total_steps": base.options.total_steps, **{name: values for name, values in groups.items() if values}}
     complete = sum(each.state == "COMPLETE" for each in rows(study))
     seeds = f"{len(row.scores)} seed{'s' * (len(row.scores) > 1)}"
     told = f"# {study.metric} {_mean(row)} over {seeds}, the best of {complete} settings.\n"
     told += "# It was chosen by this number, which is therefore too good: train it with other seeds to know.\n"
-    return told + yaml.safe_dump({spec.environment: json.loads(json.dumps(tuned))}, sort_keys=False)
+    return told + yaml.safe_dump({base.environment: json.loads(json.dumps(tuned))}, sort_keys=False)
 
 
-def _changed(given: dict[str, Any], defaults: Any) -> dict[str, Any]:
-    """What is other than the algorithm's own default; lists count as the tuples that they become."""
-    plain_of = lambda value: tuple(value) if isinstance(value, list) else value  # noqa: E731
-    return {name: value for name, value in given.items() if plain_of(value) != getattr(defaults, name)}
+def _changed(settings: Any, defaults: Any) -> dict[str, Any]:
+    """What is other than the algorithm's own default."""
+    return {name: value for name, value in dataclasses.asdict(settings).items() if value != getattr(defaults, name)}
 
 
 def summary(study: Study) -> dict[str, Any]:
@@ -157,7 +158,8 @@ def summary(study: Study) -> dict[str, Any]:
     found = rows(study)
     states = [row.state for row in found]
     counts = {name.lower(): states.count(name) for name in ("COMPLETE", "PRUNED", "FAIL", "RUNNING")}
-    told: dict[str, Any] = {"study": str(study.folder), "trials": study.spec.num_trials, **counts, "metric": study.metric}
+    number = len(found) if study.is_done() else study.spec.num_trials  # which a budget may not be enough for
+    told: dict[str, Any] = {"study": str(study.folder), "trials": number, **counts, "metric": study.metric}
     if found and found[0].state == "COMPLETE":
         told |= {
             "best": found[0].value,

@@ -60,6 +60,24 @@ class Space(tuple[Dimension, ...]):
                 settings[one.name] = trial.suggest_float(one.name, one.span.low, one.span.high, log=_is_log(one.span))
         return settings
 
+    def most_steps(self, config: Any, total_steps: int) -> int:
+        """The most steps that a run with this config takes, over all sizes in the space: whole updates, rounded up."""
+        of = lambda sizes: dataclasses.replace(config, **sizes).steps_per_update  # noqa: E731
+        sizes: dict[str, set[Any]] = {}
+        has_range = False
+        for one in self:
+            group, _, name = one.name.partition(".")
+            if group != "config":
+                continue
+            ends = () if one.span is None else (one.span.low, one.span.high)
+            values = {*one.choices, *(map(int, ends) if one.is_whole else ends)}
+            if {of({name: value}) for value in values} != {of({})}:
+                sizes[name] = values | ({getattr(config, name)} if one.when else set())
+                has_range |= bool(ends)
+        frames = {of(dict(zip(sizes, values, strict=True))) for values in itertools.product(*sizes.values())}
+        # Within a range there may be one for which it is all but an update more.
+        return total_steps + max(frames) - 1 if has_range else max(-(-total_steps // number) * number for number in frames)
+
     def grid(self) -> list[dict[str, Any]]:
         """Every combination of choices, as what stands for them in a storage. Raises UsageError for too many."""
         assert self.is_finite
@@ -198,12 +216,14 @@ def _conditions(
         full = _full(kinds, environment, other)
         if full not in known or known[full].span is not None:
             raise UsageError(f"when.{name}: {full} must be a setting that the study has values of: --sweep.{other} VALUES")
-        accepted = tuple(values) if isinstance(values, list | tuple) else (values,)
-        strange = [value for value in accepted if value not in known[full].choices]
+        labels = known[full].labels  # by which a list is the tuple that the setting has
+        is_one = label(values) in labels or not isinstance(values, list | tuple)
+        accepted = [values] if is_one else list(values)
+        strange = [value for value in accepted if label(value) not in labels]
         if strange or not accepted:
             listed = ", ".join(str(value) for value in known[full].choices)
             raise UsageError(f"when.{name}: {full} is never {shown(strange[0]) if strange else 'any of none'}: it is {listed}")
-        conditions[full] = accepted
+        conditions[full] = tuple(labels[label(value)] for value in accepted)
     return conditions
 
 

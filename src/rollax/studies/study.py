@@ -12,7 +12,9 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
+import math
 import secrets
 import sys
 import time
@@ -26,7 +28,7 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.host import run_folder
 from rollax.host.files import write_atomically
 from rollax.host.options import RunOptions, check_path
-from rollax.host.settings import entry, make_spec
+from rollax.host.settings import entry, make_spec, plain
 from rollax.host.spec_file import document_of
 from rollax.scale.sharding import mesh
 from rollax.studies import optuna_study as drawing
@@ -118,10 +120,10 @@ class StudySpec:
 
     @functools.cached_property
     def steps_of_one(self) -> int:
-        """The steps of a setting that is not stopped early, with all its seeds."""
+        """The most steps of a setting that is not stopped early, with all its seeds."""
         given = self.config, self.network, RunOptions(**self.options), {}
-        options = make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports).options
-        return (options.total_steps or 0) * options.seeds
+        base = make_spec(self.algorithm, self.environment, self.arguments, *given, imports=self.imports)
+        return self.space.most_steps(base.config, base.options.total_steps or 0) * base.options.seeds
 
     @property
     def evolves(self) -> bool:
@@ -237,20 +239,40 @@ class Study:
         trials = [trial.number for batch in self.batches() for trial in batch.trials]
         return sum(one if steps.get(number) is None else steps[number] * self.base.options.seeds for number in trials)
 
+    def _left(self, drawn: int) -> int:
+        """How many trials there are yet to draw, after so many."""
+        left = self.spec.num_trials - drawn
+        if self.spec.search.budget is not None:
+            left = min(left, (self.spec.search.budget - self.steps_taken()) // self.spec.steps_of_one)
+        return max(0, left)
+
+    def is_done(self) -> bool:
+        """Whether every trial that was drawn has a result, and no more are to be drawn."""
+        batches = self.batches()
+        return not any(map(self.is_open, batches)) and self._left(sum(len(batch.trials) for batch in batches)) == 0
+
     def draw(self) -> list[Batch]:
         """New batches of the next trials, none when all have been drawn. One process draws at a time."""
         with self._alone():
             batches = self.batches()
             known = {trial.number for batch in batches for trial in batch.trials}
             drawing.draw_again(self.drawn, known)  # what a process had drawn that ended before its batch was written
-            left = self.spec.num_trials - len(known)
-            if self.spec.search.budget is not None:
-                left = max(0, min(left, (self.spec.search.budget - self.steps_taken()) // self.spec.steps_of_one))
-            number, search = min(left, self.spec.largest_batch), (self.spec.method, self.spec.search.search_seed)
+            left = self._left(len(known))
+            number, search = min(left, self._together()), (self.spec.method, self.spec.search.search_seed)
             # Those of a population that evolves have the settings that it ends with.
             given = (Space(), left) if self.spec.evolves else (self.space, number)
             trials = drawing.ask(self.drawn, *given, *search)
             return self._batches([Trial(number, settings) for number, settings in trials], len(batches))
+
+    def _together(self) -> int:
+        """How many trials to draw at once: of a grid those that train in one program, in parts as equal as can be."""
+        most, waiting = self.spec.largest_batch, drawing.waiting(self.drawn) if self.spec.method == "grid" else []
+        if not waiting:
+            return most
+        static = [one.name for one in self.space if not one.is_traced]
+        first = [waiting[0].get(name) for name in static]
+        group = sum(1 for _ in itertools.takewhile(lambda each: [each.get(name) for name in static] == first, waiting))
+        return math.ceil(group / math.ceil(group / most))
 
     def _batches(self, trials: list[Trial], first: int) -> list[Batch]:
         """The trials by what they have in common, each group in a folder of its own."""
@@ -323,7 +345,7 @@ def _write(spec: StudySpec, folder: Path) -> None:
     if spec.method == "grid":
         drawing.enqueue(drawn, spec.space.grid()[: spec.num_trials])
     document = {"rollax": __version__, "format": FORMAT, NAME: name, **dataclasses.asdict(spec)}
-    text = yaml.safe_dump(json.loads(json.dumps(document, default=str)), sort_keys=False)
+    text = yaml.safe_dump(json.loads(json.dumps(plain("study", document))), sort_keys=False)
     write_atomically(folder / STUDY, text.encode())
 
 
@@ -360,7 +382,7 @@ def of_dictionary(given: dict[str, Any]) -> StudySpec:
         if name not in search:
             raise UnknownNameError("key", f"search.{name}", [f"search.{known}" for known in search])
     found = {name: typed(f"search.{name}", value, search[name]) for name, value in parts.items()}
-    values = {name: typed(name, value, wanted[name]) for name, value in given.items() if name != "search"}
+    values = {name: plain(name, typed(name, value, wanted[name])) for name, value in given.items() if name != "search"}
     return StudySpec(**values, search=Search(**found))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollax.errors import UsageError
 from rollax.host import api, forking, lineage, listing, resuming, run_folder
+from rollax.host.files import set_aside
 from rollax.host.progress import Display
 from rollax.host.result import Evaluated, Result
 from rollax.host.signals import StopRequest, stop_on_signals
@@ -64,7 +65,10 @@ def _train_alone(study: Study, batch: Batch, show: Display, request: StopRequest
             held.enter_context(run_folder.alone(batch.folder))
         except UsageError:
             return
-        _train(study, batch, show, request)
+        try:
+            _train(study, batch, show, request)
+        except run_folder.Unwritable as error:  # nobody chooses the folders of a study's runs: what the system says is enough
+            raise error.__cause__ or error from None
 
 
 @contextlib.contextmanager
@@ -105,8 +109,9 @@ def _train(study: Study, batch: Batch, show: Display, request: StopRequest) -> N
         try:
             result = _run(study, batch, watch, _Quiet(show, batch.folder.name))
         except UsageError as error:  # such as sizes that do not divide, of some values of the space
-            if (batch.folder / batch.runs[-1][0] / run_folder.CONFIG).is_file():
-                raise  # a run that had begun can be mended, and gone on with
+            has_begun = (batch.folder / batch.runs[-1][0] / run_folder.CONFIG).is_file()
+            if has_begun or isinstance(error, run_folder.Unwritable):
+                raise  # it can be mended, and gone on with
             show.message(f"batch {batch.folder.name} cannot be trained: {error}")
             for trial in batch.trials:
                 drawing.tell(study.drawn, trial.number, None, {"problem": str(error), "batch": batch.folder.name})
@@ -131,6 +136,8 @@ def _run(study: Study, batch: Batch, watch: "_Watch", show: _Quiet) -> Result:
     if (folder / run_folder.CONFIG).is_file():
         done = _ended(folder)
         return done or api.resume(folder, devices=devices, stop_when=watch, show=show)
+    if folder.is_dir() and any(folder.iterdir()):  # of a process that ended before it had begun the run
+        show.message(f"warning: {folder} has no {run_folder.CONFIG}: it is {set_aside(folder, 'unfinished').name} now")
     return api.train(
         spec.algorithm,
         spec.environment,
@@ -180,7 +187,10 @@ def _ended(folder: Path) -> Result | None:
         return None
     spec = run_folder.read_spec(folder)
     with resuming.checkpoints_of(folder, spec) as checkpoints:
-        summary = next(checkpoints.readable())
+        summary = next(checkpoints.readable(), None)
+    # Checkpoints are written in the background: a process may end with its last evaluation told and the state of it lost.
+    if summary is None or summary.step < row["total_steps"]:
+        return None
     return Result(folder, "done", 0, row["steps"], dict(summary.metrics), 0.0, 0.0, None, summary.scores)
 
 
