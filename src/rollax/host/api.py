@@ -69,7 +69,6 @@ def train(
 
     Raises UsageError before anything is compiled or written when something does not fit.
     """
-    given.check_is_no_worker()
     algorithm, own_environment = registered(algorithm), given.own_environment(environment)
     name = environment if isinstance(environment, str) else environment.name
     own_network = network if given.is_network(network) else None
@@ -331,6 +330,7 @@ def load(
 
 def _checked(spec: Spec, environment: Any, network: Any, metrics: Metric | None) -> tuple[Any, dict[str, Policy]]:
     """The environment with the run's opponents in it, and these. Raises UsageError for all that can be known beforehand."""
+    given.check_is_no_worker()
     programs.check_environment(spec, environment)
     policies = _opponents(spec, environment, network)
     played = opponents_of.with_opponents(spec, environment, policies)
