@@ -85,8 +85,8 @@ def value(novelty: Novelty, obs: Any) -> jax.Array:
 
 def _normalized(novelty: Novelty, obs: Any) -> Any:
     """Observations by their moments (section 2.4), pictures and boards too. Symbols stay as they are."""
-    is_number = lambda x: x.dtype in (jnp.uint8, jnp.bool_)  # noqa: E731
-    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if is_number(x) else x, obs)
+    is_pixel = lambda x: x.dtype in (jnp.uint8, jnp.bool_)  # noqa: E731
+    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if is_pixel(x) else x, obs)
     return normalization.normalize(novelty.observations, floats, CLIP)
 
 
