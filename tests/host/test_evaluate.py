@@ -250,7 +250,7 @@ def test_tasks_that_training_does_not_draw() -> None:
 
 def test_an_environment_that_was_passed_is_that_of_evaluations(train: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which a warning says where its suite would have held them elsewhere, as it does by the id."""
-    monkeypatch.setitem(SUITES, "probe", SUITES["probe"]._replace(evaluation={"delay": 4}))
+    monkeypatch.setitem(SUITES, "probe", SUITES["probe"]._replace(evaluation={"*": {"delay": 4}}))
     named, passed = Script(), Script()
     result = train("named", arguments={"delay": 1}, updates=1, show=named)
     assert set(evaluations(result.folder)["length"].ravel()) == {5} and "warning" not in named.text
