@@ -11,6 +11,7 @@ from rollax.algorithms import registry
 from rollax.cli.main import main
 from rollax.environments import registry as environment_registry
 from rollax.host import run_folder
+from rollax.studies import launchers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorials/*.md")), *sorted(ROOT.glob("docs/own/*.md"))]
@@ -44,6 +45,7 @@ class Accepted(BaseException):
 
 
 SHOWN = [words for page in TAUGHT for words in commands_of(page) if words[0] == "train" and "--help" not in words]
+SWEPT = [words for page in (*TAUGHT, "docs/studies.md") for words in commands_of(page) if words[:2] == ["sweep", "ppo"]]
 
 
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)
@@ -58,8 +60,21 @@ def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> No
         main(words)
 
 
+@pytest.mark.parametrize("words", SWEPT, ids=" ".join)
+def test_shown_studies(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every `rollax sweep` that names its settings is accepted: a study is made of it."""
+
+    def launch(*args: object) -> None:
+        raise Accepted
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launchers, "launch", launch)
+    with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):
+        main(words)
+
+
 def test_names_of_commands() -> None:
     """What else README and tutorials call is a command; there are some of each kind."""
     words = [words[0] for page in TAUGHT for words in commands_of(page)]
-    assert {"train", "eval", "plot", "report", "render", "resume", "export", "envs"} == set(words)
-    assert len(SHOWN) >= 8
+    assert {"train", "eval", "plot", "report", "render", "resume", "export", "envs", "sweep"} == set(words)
+    assert len(SHOWN) >= 8 and len(SWEPT) >= 2
