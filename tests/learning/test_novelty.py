@@ -13,15 +13,15 @@ from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
 from rollax.environments import make
 from rollax.learning import minibatches, novelty
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.spaces import Box
+from rollax.spaces import Box, Dict, Grid
 
 SPACE = Box(-10.0, 10.0, (3,))
 CONFIG = PPORNDConfig(novelty_hidden=16, novelty_outputs=8, novelty_learning_rate=1e-3, predictor_share=1.0, num_epochs=4)
 
 
-def rollout(obs: jax.Array, next_obs: jax.Array, ended: Any = False, mask: Any = None) -> Experience:
+def rollout(obs: Any, next_obs: Any, ended: Any = False, mask: Any = None) -> Experience:
     """A rollout `[T, S]` without a policy."""
-    shape = obs.shape[:2]
+    shape = jax.tree.leaves(obs)[0].shape[:2]
     no = jnp.zeros(shape, bool)
     ends = jnp.broadcast_to(jnp.asarray(ended), shape)
     return Experience(obs, no, (), no, (), jnp.zeros(shape), ends, no, next_obs, mask)
@@ -67,6 +67,26 @@ def test_pictures_and_boards_are_normalized_too(dtype: str) -> None:
         state, *_ = novelty.credit(CONFIG, state, rollout(obs, obs), obs[0], jnp.zeros(4))
         errors.append(jax.vmap(novelty.surprise, (None, 0))(state, obs[0]))
     np.testing.assert_allclose(*errors, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_symbols_stay_what_they_are(is_part: bool) -> None:
+    """Grids hold categories, in 8 bits as pixels are: another symbol in one cell is another observation, whatever is usual."""
+    grid = Grid((3, 3), (5,))
+    space = Dict({"view": grid, "place": SPACE}) if is_part else grid
+    symbols = jax.random.randint(jax.random.key(1), (32, 4, 3, 3, 1), 0, 5).astype(jnp.uint8)
+    obs = {"view": symbols, "place": seen(2)} if is_part else symbols
+    state, cut = novelty.new(space, CONFIG, jax.random.key(0)), minibatches.layout(32, 4, 1, 1)
+    met = rollout(obs, obs)
+    state, *_ = novelty.credit(CONFIG, state, met, jax.tree.map(lambda x: x[0], obs), jnp.zeros(4))
+    first = jax.tree.map(lambda x: x[0, 0], obs)
+    other = jax.tree.map(lambda x: (x + 1) % 5 if x.dtype == jnp.uint8 else x, first)
+    assert float(novelty.surprise(state, first)) > 0
+    for function in (novelty.surprise, novelty.value):
+        assert float(function(state, first)) != float(function(state, other))
+    learnt, _ = novelty.learn(CONFIG, state, met, jnp.ones((32, 4)), cut, jax.random.key(1))
+    tables = [jax.tree.leaves(each.predictor.encoder.embeddings) for each in (learnt, state)]
+    assert not np.array_equal(*map(np.ravel, tables)), "the embedding of symbols learns"
 
 
 def test_returns_go_on_through_ends() -> None:

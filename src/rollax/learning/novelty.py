@@ -85,9 +85,14 @@ def value(novelty: Novelty, obs: Any) -> jax.Array:
 
 def _normalized(novelty: Novelty, obs: Any) -> Any:
     """Observations by their moments (section 2.4), pictures and boards too. Symbols stay as they are."""
-    is_pixel = lambda x: x.dtype in (jnp.uint8, jnp.bool_)  # noqa: E731
-    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if is_pixel(x) else x, obs)
-    return normalization.normalize(novelty.observations, floats, CLIP)
+    return normalization.normalize(novelty.observations, _as_floats(novelty.target.encoder.space, obs), CLIP)
+
+
+def _as_floats(space: Space, obs: Any) -> Any:
+    """The numbers of boxes as float32. By the space: symbols of grids, which are categories, have 8 bits as pixels do."""
+    if isinstance(space, Dict):
+        return obs | {name: _as_floats(part, obs[name]) for name, part in space.items}
+    return obs.astype(jnp.float32) if isinstance(space, Box) else obs
 
 
 def _whitened(space: Space) -> Space:
