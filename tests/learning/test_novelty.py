@@ -123,6 +123,30 @@ def test_agents_that_are_done_count_for_nothing() -> None:
     assert all(jax.tree.leaves(close))
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_waiting_for_the_next_episode_counts_for_nothing(begins: bool) -> None:
+    """An agent is done after two steps and waits for two, whatever it observes; its return goes on with its next episode, or
+    from where it is while that has not begun. So an early end neither pays nor costs what nobody learns."""
+    own, nexts = seen(1, 6, 1), seen(2, 6, 1)
+    waits = jnp.asarray([False, False, True, True, not begins, not begins])
+    found = []
+    for junk in (0.0, 7.0):
+        obs = jnp.where(waits[:, None, None], junk, own)
+        next_obs = jnp.where(waits[:, None, None], junk, nexts)
+        state = novelty.new(SPACE, CONFIG, jax.random.key(0))
+        met = rollout(obs, next_obs, mask=~waits[:, None])
+        last = jnp.full((1, 3), 1.0 if begins else junk)
+        found.append(novelty.credit(CONFIG, state, met, last, jnp.zeros(1), jnp.asarray([not begins])))
+    state, advantage, target, *_ = found[0]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, found[0], found[1])))
+    np.testing.assert_allclose(target[1] - advantage[1], novelty.value(state, own[1, 0]), rtol=1e-5)
+    following = novelty.value(state, own[4 if begins else 1, 0])
+    reward = novelty.surprise(state, nexts[1, 0]) * jax.lax.rsqrt(state.returns.variance + 1e-8)
+    trace = (CONFIG.intrinsic_gamma * CONFIG.gae_lambda) ** 3 * advantage[4] if begins else 0.0
+    expected = reward + CONFIG.intrinsic_gamma * following - novelty.value(state, own[1, 0]) + trace
+    np.testing.assert_allclose(advantage[1], expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_it_finds_the_end_of_a_deep_sea() -> None:
     """One path of 2^16 pays, and every step on it costs. Without novelty nobody finds it in these 13,000 episodes."""
