@@ -16,6 +16,7 @@ import pytest
 
 import rollax
 from host.counters import FULL, LIMIT, GymnasiumCounter, on_host
+from rollax.environments.hosted import Hosted
 from rollax.errors import UsageError
 from rollax.host import api, simulated
 from rollax.host import program as programs
@@ -272,6 +273,24 @@ def test_what_only_compiled_environments_can() -> None:
         environment.reset(jax.random.key(0))
     with pytest.raises(UsageError, match="env_checker"):
         rollax.check_environment(environment)
+
+
+def test_worker_processes_that_would_have_nothing_to_do() -> None:
+    """Of what is compiled, and of EnvPool's simulators, which step in threads of their own."""
+    pool = Hosted("test/pool", Discrete(2), Discrete(2), 9, (), on_host().make_simulator, lambda number, seed: None)
+    with pytest.raises(UsageError, match=r"env_workers \(2\) is for simulators on the host, and probe/memory is compiled"):
+        programs.check(make_spec("ppo", "probe/memory", {}, CONFIG, None, RunOptions(env_workers=2), None))
+    with pytest.raises(UsageError, match=r"those of test/pool step together in threads .* --env.num-threads 2"):
+        simulated.check_workers(pool, 2)
+    simulated.check_workers(on_host(), 2)
+    simulated.check_workers(pool, 0)
+
+
+def test_a_number_that_no_info_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown number in the info of .* 'lives'"):
+        options = OPTIONS | {"run_dir": tmp_path / "run", "eval_info": ("lives=sum",)}
+        api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_environment_of_gymnasium_as_an_object() -> None:
