@@ -25,6 +25,7 @@ from rollax.host.pools import Pool
 from rollax.host.settings import make_spec
 from rollax.host.simulators import InProcess, InWorkers, Layout, SimulatorFailed, Stepped
 from rollax.spaces import Discrete
+from rollax.view.render import render
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
 OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
@@ -133,6 +134,21 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
     told = capsys.readouterr()
     assert (again.status, again.steps) == ("done", 96)
     assert "going on from step 32" in told.out + told.err and "episodes begin anew" in told.out + told.err
+
+
+@pytest.mark.parametrize(("fault", "message"), [*list(FAULTS.items())[:2], ("nan", FAULTS["nan"]), HANGS])
+def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, drawn: Path) -> None:
+    """In the words of a run, which the command line prints: it may raise whatever it likes."""
+    with pytest.raises(SimulatorFailed, match=f"the simulator of test/counter .*{message}"):
+        render(drawn, drawn / "episode.gif", environment=on_host(fault=fault, at=2, limit=None))
+    assert not (drawn / "episode.gif").exists()
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the counter."""
+    options = OPTIONS | {"run_dir": tmp_path_factory.mktemp("drawn") / "run", "eval_count": 0, "env_timeout": 2.0}
+    return api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True).folder
 
 
 def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_nothing(tmp_path: Path) -> None:
