@@ -40,6 +40,21 @@ def test_info_is_the_numbers_of_each_environment() -> None:
     assert numbers(spec) == ("is_safe", "lives", "speed")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_threads": -1}, r"num_threads \(-1\) must be between 0"),
+        ({"num_threads": 100_000}, r"num_threads \(100000\) must be between 0"),
+        ({"max_episode_steps": 0}, r"max_episode_steps \(0\) must be at least 1"),
+    ],
+)
+def test_numbers_that_end_the_process_are_refused(arguments: dict[str, int], message: str) -> None:
+    """And episodes of no step."""
+    needs_envpool()
+    with pytest.raises(UsageError, match=message):
+        make("envpool/CartPole-v1", **arguments)
+
+
 def test_a_pool_tells_what_one_simulator_tells() -> None:
     """Step by step the same observations, rewards, ends and numbers of `info` from the same seed."""
     needs_envpool()
