@@ -18,9 +18,12 @@ from rollax.environments.suites.gymnasium import display, spaces
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Space
 
-_HOST = ("num_envs", "batch_size", "seed", "env_type", "base_path", "gym_reset_return_info", "from_pixels")
+# What the host decides on, and the game of an id: EnvPool ends the process where it finds no other.
+_HOST = ("num_envs", "batch_size", "seed", "env_type", "base_path", "gym_reset_return_info", "from_pixels", "task")
 _NO_INFO = ("env_id", "players.env_id", "terminated")  # which environments moved, and the end of a game of Atari
 _LIMIT = "max_episode_steps"
+_FROM_ONE = (_LIMIT, "stack_num", "frame_skip", "noop_max", "img_height", "img_width")  # less ends the process, or is no step
+_STICKY = "repeat_action_probability"
 MOST_THREADS = 1024
 _FIRST = np.zeros(1, np.int32)  # the only one of a pool of one
 
@@ -136,13 +139,16 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
 
 
 def _check(id: str, given: Mapping[str, Any]) -> None:
-    """Raises UsageError for numbers with which EnvPool ends the process, or episodes after no step."""
+    """Raises UsageError for numbers with which EnvPool ends the process, or which mean nothing to it."""
     if not 0 <= given.get("num_threads", 0) <= MOST_THREADS:
         raise UsageError(
             f"{id}: num_threads ({given['num_threads']}) must be between 0 (EnvPool's own choice) and {MOST_THREADS}."
         )
-    if _LIMIT in given:
-        step_limit(id, _LIMIT, given[_LIMIT])
+    if not 0 <= given.get(_STICKY, 0) < 1:
+        raise UsageError(f"{id}: {_STICKY} ({given[_STICKY]}) must be from 0 to less than 1.")
+    for name in _FROM_ONE:
+        if name in given:
+            step_limit(id, name, given[name])
 
 
 def arguments(name: str) -> dict[str, Any]:
