@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import pydoc
 import re
 import runpy
 import sys
@@ -83,6 +84,22 @@ def test_imports() -> None:
     assert ("rollax.host.lineage", "read") in shown
     for module, names in shown:
         assert [name for name in names.split(", ") if not hasattr(importlib.import_module(module), name.strip())] == []
+
+
+def test_names() -> None:
+    """So is whatever a page calls by its whole name, such as `rollax.environments.arguments`."""
+    pattern = re.compile(r"(?<![\w/.-])rollax(?:\.[A-Za-z_]\w*)+")
+    shown = sorted({name for page in PAGES for name in pattern.findall((ROOT / page).read_text())})
+    assert "rollax.environments.arguments" in shown
+    assert [name for name in shown if not is_there(name)] == []
+
+
+def is_there(name: str) -> bool:
+    """Whether that is a module, or something in one."""
+    module, _, member = name.rpartition(".")
+    if name in ALL | {"rollax"}:
+        return True
+    return module != "" and is_there(module) and hasattr(pydoc.locate(module), member)
 
 
 @pytest.mark.parametrize("page", PAGES)

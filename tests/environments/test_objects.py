@@ -12,6 +12,7 @@ import rollax
 from configuration import configured
 from rollax.checks.environment import check_contract
 from rollax.environments import make
+from rollax.environments.convert import step_limit
 from rollax.errors import UsageError
 from rollax.host.given import own_environment
 
@@ -43,6 +44,15 @@ def test_gymnax() -> None:
     assert rollax.from_gymnax(env).time_limit == 500
     with pytest.raises(UsageError, match="environment of gymnax"):
         rollax.from_gymnax(3)
+    with pytest.raises(UsageError, match=r"takes the parameters of an environment, .* not a dict: default_params.replace"):
+        rollax.from_gymnax(env, {"gravity": 5.0})
+
+
+@pytest.mark.parametrize("limit", ["5", 2.5, None, True, float("inf"), [5]])
+def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"mine/Cart: max_steps \(.*\) must be a whole number"):
+        step_limit("mine/Cart", "max_steps", limit)
+    assert [step_limit("mine/Cart", "max_steps", x) for x in (5, np.int64(5), jnp.asarray(5), 5.0)] == [5] * 4
 
 
 def test_a_class_of_ones_own_trains() -> None:

@@ -90,6 +90,24 @@ def test_wrong_values(id: str, arguments: dict[str, object], message: str) -> No
         environments.make(id, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("id", "arguments", "message"),
+    [
+        (
+            "gymnax/MemoryChain-bsuite",
+            {"num_bits": 0},
+            "making gymnax/MemoryChain-bsuite with num_bits=0 fails with Index",
+        ),
+        ("gymnax/MemoryChain-bsuite", {"num_bits": "-1"}, r"with num_bits='-1' fails with TypeError: "),
+        ("gymnax/DeepSea-bsuite", {"action_mapping_key": "abc"}, r"with action_mapping_key='abc' fails with TypeError: "),
+        ("gymnax/SimpleBandit-bsuite", {"num_actions": -1}, r"with num_actions=-1 fails with AssertionError$"),
+    ],
+)
+def test_what_a_suite_fails_at(id: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        environments.make(id, **arguments)
+
+
 def test_values_from_a_command_line() -> None:
     assert environments.make("gymnax/FrozenLake-misc", is_slippery="false", map_name="8x8").time_limit == 200
     torque = environments.make("gymnax/Acrobot-v1", available_torque="[-2, 0, 2]").params.available_torque

@@ -40,6 +40,27 @@ def test_info_is_the_numbers_of_each_environment() -> None:
     assert numbers(spec) == ("is_safe", "lives", "speed")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stack_num": 0}, r"stack_num \(0\) must be at least 1"),
+        ({"noop_max": 0}, r"noop_max \(0\) must be at least 1"),
+        ({"img_height": 0}, r"img_height \(0\) must be at least 1"),
+        ({"frame_skip": -1}, r"frame_skip \(-1\) must be at least 1"),
+        ({"repeat_action_probability": 1.5}, r"repeat_action_probability \(1.5\) must be from 0 to less than 1"),
+        ({"task": "nosuch"}, "unknown argument of envpool/Pong-v5 'task'"),
+        ({"num_threads": -1}, r"num_threads \(-1\) must be between 0"),
+        ({"num_threads": 100_000}, r"num_threads \(100000\) must be between 0"),
+        ({"max_episode_steps": 0}, r"max_episode_steps \(0\) must be at least 1"),
+    ],
+)
+def test_numbers_that_end_the_process_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """And those that mean nothing, such as episodes of no step."""
+    needs_envpool()
+    with pytest.raises(UsageError, match=message):
+        make("envpool/Pong-v5", **arguments)
+
+
 def test_a_pool_tells_what_one_simulator_tells() -> None:
     """Step by step the same observations, rewards, ends and numbers of `info` from the same seed."""
     needs_envpool()

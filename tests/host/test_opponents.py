@@ -110,6 +110,26 @@ def test_opponents_with_objects_of_their_own(tmp_path: Path) -> None:
         trained("other", **own | {"environment": make("hunting/3-players")}, opponents={"predator": prey})
 
 
+@pytest.mark.parametrize("kind", ["player_0", "player_1"])
+def test_a_game_against_the_policy_of_another_run(kind: str, tmp_path: Path) -> None:
+    """Evaluations, and the best checkpoint, are of the player that learns, against that policy and not against random moves."""
+    pytest.importorskip("pgx")
+
+    def played(name: str, **more: Any) -> rollax.Policy:
+        options = RunOptions(total_steps=32, run_dir=tmp_path / name, eval_episodes=4, eval_count=1, tensorboard=False)
+        config = SMALL | {"sharing": "all"}
+        trained = train("ppo", "pgx/tic_tac_toe", config=config, network=NETWORK, options=options, quiet=True, **more)
+        assert trained.status == "done"
+        return load(trained.folder, checkpoint="best")
+
+    both = played("both")
+    assert both.spec.eval_arguments == {"opponent": "random"} and both.spec.options.best_metric == "return_player_0"
+    one = played("one", opponents={kind: tmp_path / "both"})
+    assert one.spec.eval_arguments == {} and one.spec.options.best_metric == "return_mean"
+    assert isinstance(one.environment, FixedOpponents) and kind not in one.environment.agent_types
+    assert one.environment.env.opponent == "agents"
+
+
 def test_mistakes(hunts: dict[str, Path], tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"opponents": {"predtor": hunts["both"]}}, "predator"),

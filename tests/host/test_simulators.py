@@ -16,6 +16,7 @@ import pytest
 
 import rollax
 from host.counters import FULL, LIMIT, GymnasiumCounter, on_host
+from rollax.environments.hosted import Hosted
 from rollax.errors import UsageError
 from rollax.host import api, simulated
 from rollax.host import program as programs
@@ -24,6 +25,7 @@ from rollax.host.pools import Pool
 from rollax.host.settings import make_spec
 from rollax.host.simulators import InProcess, InWorkers, Layout, SimulatorFailed, Stepped
 from rollax.spaces import Discrete
+from rollax.view.render import render
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
 OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
@@ -132,6 +134,21 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
     told = capsys.readouterr()
     assert (again.status, again.steps) == ("done", 96)
     assert "going on from step 32" in told.out + told.err and "episodes begin anew" in told.out + told.err
+
+
+@pytest.mark.parametrize(("fault", "message"), [*list(FAULTS.items())[:2], ("nan", FAULTS["nan"]), HANGS])
+def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, drawn: Path) -> None:
+    """In the words of a run, which the command line prints: it may raise whatever it likes."""
+    with pytest.raises(SimulatorFailed, match=f"the simulator of test/counter .*{message}"):
+        render(drawn, drawn / "episode.gif", environment=on_host(fault=fault, at=2, limit=None))
+    assert not (drawn / "episode.gif").exists()
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the counter."""
+    options = OPTIONS | {"run_dir": tmp_path_factory.mktemp("drawn") / "run", "eval_count": 0, "env_timeout": 2.0}
+    return api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True).folder
 
 
 def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_nothing(tmp_path: Path) -> None:
@@ -272,6 +289,24 @@ def test_what_only_compiled_environments_can() -> None:
         environment.reset(jax.random.key(0))
     with pytest.raises(UsageError, match="env_checker"):
         rollax.check_environment(environment)
+
+
+def test_worker_processes_that_would_have_nothing_to_do() -> None:
+    """Of what is compiled, and of EnvPool's simulators, which step in threads of their own."""
+    pool = Hosted("test/pool", Discrete(2), Discrete(2), 9, (), on_host().make_simulator, lambda number, seed: None)
+    with pytest.raises(UsageError, match=r"env_workers \(2\) is for simulators on the host, and probe/memory is compiled"):
+        programs.check(make_spec("ppo", "probe/memory", {}, CONFIG, None, RunOptions(env_workers=2), None))
+    with pytest.raises(UsageError, match=r"those of test/pool step together in threads .* --env.num-threads 2"):
+        simulated.check_workers(pool, 2)
+    simulated.check_workers(on_host(), 2)
+    simulated.check_workers(pool, 0)
+
+
+def test_a_number_that_no_info_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown number in the info of .* 'lives'"):
+        options = OPTIONS | {"run_dir": tmp_path / "run", "eval_info": ("lives=sum",)}
+        api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_environment_of_gymnasium_as_an_object() -> None:

@@ -13,15 +13,15 @@ from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
 from rollax.environments import make
 from rollax.learning import minibatches, novelty
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.spaces import Box
+from rollax.spaces import Box, Dict, Grid
 
 SPACE = Box(-10.0, 10.0, (3,))
 CONFIG = PPORNDConfig(novelty_hidden=16, novelty_outputs=8, novelty_learning_rate=1e-3, predictor_share=1.0, num_epochs=4)
 
 
-def rollout(obs: jax.Array, next_obs: jax.Array, ended: Any = False, mask: Any = None) -> Experience:
+def rollout(obs: Any, next_obs: Any, ended: Any = False, mask: Any = None) -> Experience:
     """A rollout `[T, S]` without a policy."""
-    shape = obs.shape[:2]
+    shape = jax.tree.leaves(obs)[0].shape[:2]
     no = jnp.zeros(shape, bool)
     ends = jnp.broadcast_to(jnp.asarray(ended), shape)
     return Experience(obs, no, (), no, (), jnp.zeros(shape), ends, no, next_obs, mask)
@@ -69,6 +69,26 @@ def test_pictures_and_boards_are_normalized_too(dtype: str) -> None:
     np.testing.assert_allclose(*errors, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_part", [False, True])
+def test_symbols_stay_what_they_are(is_part: bool) -> None:
+    """Grids hold categories, in 8 bits as pixels are: another symbol in one cell is another observation, whatever is usual."""
+    grid = Grid((3, 3), (5,))
+    space = Dict({"view": grid, "place": SPACE}) if is_part else grid
+    symbols = jax.random.randint(jax.random.key(1), (32, 4, 3, 3, 1), 0, 5).astype(jnp.uint8)
+    obs = {"view": symbols, "place": seen(2)} if is_part else symbols
+    state, cut = novelty.new(space, CONFIG, jax.random.key(0)), minibatches.layout(32, 4, 1, 1)
+    met = rollout(obs, obs)
+    state, *_ = novelty.credit(CONFIG, state, met, jax.tree.map(lambda x: x[0], obs), jnp.zeros(4))
+    first = jax.tree.map(lambda x: x[0, 0], obs)
+    other = jax.tree.map(lambda x: (x + 1) % 5 if x.dtype == jnp.uint8 else x, first)
+    assert float(novelty.surprise(state, first)) > 0
+    for function in (novelty.surprise, novelty.value):
+        assert float(function(state, first)) != float(function(state, other))
+    learnt, _ = novelty.learn(CONFIG, state, met, jnp.ones((32, 4)), cut, jax.random.key(1))
+    tables = [jax.tree.leaves(each.predictor.encoder.embeddings) for each in (learnt, state)]
+    assert not np.array_equal(*map(np.ravel, tables)), "the embedding of symbols learns"
+
+
 def test_returns_go_on_through_ends() -> None:
     """By hand: r_t + gamma V(s_{t+1}) - V(s_t), summed with decay gamma lambda, wherever episodes end."""
     obs, last = seen(1, 5, 2), seen(2, 1, 2)[0]
@@ -101,6 +121,30 @@ def test_agents_that_are_done_count_for_nothing() -> None:
         learnt.append(novelty.learn(CONFIG, credited, data, target, cut, jax.random.key(1))[0])
     close = jax.tree.map(lambda x, y: np.allclose(x, y, atol=1e-5), learnt[0], learnt[1])
     assert all(jax.tree.leaves(close))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_waiting_for_the_next_episode_counts_for_nothing(begins: bool) -> None:
+    """An agent is done after two steps and waits for two, whatever it observes; its return goes on with its next episode, or
+    from where it is while that has not begun. So an early end neither pays nor costs what nobody learns."""
+    own, nexts = seen(1, 6, 1), seen(2, 6, 1)
+    waits = jnp.asarray([False, False, True, True, not begins, not begins])
+    found = []
+    for junk in (0.0, 7.0):
+        obs = jnp.where(waits[:, None, None], junk, own)
+        next_obs = jnp.where(waits[:, None, None], junk, nexts)
+        state = novelty.new(SPACE, CONFIG, jax.random.key(0))
+        met = rollout(obs, next_obs, mask=~waits[:, None])
+        last = jnp.full((1, 3), 1.0 if begins else junk)
+        found.append(novelty.credit(CONFIG, state, met, last, jnp.zeros(1), jnp.asarray([not begins])))
+    state, advantage, target, *_ = found[0]
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, found[0], found[1])))
+    np.testing.assert_allclose(target[1] - advantage[1], novelty.value(state, own[1, 0]), rtol=1e-5)
+    following = novelty.value(state, own[4 if begins else 1, 0])
+    reward = novelty.surprise(state, nexts[1, 0]) * jax.lax.rsqrt(state.returns.variance + 1e-8)
+    trace = (CONFIG.intrinsic_gamma * CONFIG.gae_lambda) ** 3 * advantage[4] if begins else 0.0
+    expected = reward + CONFIG.intrinsic_gamma * following - novelty.value(state, own[1, 0]) + trace
+    np.testing.assert_allclose(advantage[1], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         key, act_key, learn_key = jax.random.split(state.key, 3)
         actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
 
-        last = by_stream(environment, (actor.carry, actor.obs)), state.discounted_return
+        last = by_stream(environment, (actor.carry, actor.obs, actor.agent_done)), state.discounted_return
         parts = state.train, state.novelty, agents.split(team, rollout, axis=1), agents.split(team, last)
         update = functools.partial(learn, config, state.updates / config.total_updates)
         train, novelty, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
@@ -99,16 +99,17 @@ def learn(
     train: TrainState,
     novelty: Novelty,
     rollout: Experience,
-    last: tuple[tuple[Any, Any], tuple[jax.Array, jax.Array]],
+    last: tuple[tuple[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array]],
     key: jax.Array,
 ) -> tuple[TrainState, Novelty, tuple[jax.Array, jax.Array], dict[str, jax.Array], Finite]:
     """One update of one set of parameters from a rollout `[T, S]`.
 
-    `last`: memory and observation after the rollout, and both discounted returns before it, `[S]` each.
+    `last`: memory, observation and whether agents are done after the rollout, and both discounted returns before it, `[S]`
+    each.
     """
-    (carry, obs), (discounted_return, intrinsic_return) = last
+    (carry, obs, agent_done), (discounted_return, intrinsic_return) = last
     policy_key, novelty_key = jax.random.split(key)
-    credit = novelties.credit(config, novelty, rollout, obs, intrinsic_return)
+    credit = novelties.credit(config, novelty, rollout, obs, intrinsic_return, agent_done)
     novelty, advantage, target, intrinsic_return, measured = credit
     both = lambda extrinsic: config.extrinsic_coefficient * extrinsic + config.intrinsic_coefficient * advantage  # noqa: E731
     train, discounted_return, metrics, finite = ppo.learn(

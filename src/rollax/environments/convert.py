@@ -156,9 +156,13 @@ def _refuse() -> Any:
 
 
 def step_limit(environment: str, name: str, value: Any) -> int:
-    """The most steps of an episode, which shape the program. Raises UsageError for a traced value, and for what is below 1."""
+    """The most steps of an episode, which shape the program. Raises UsageError for a traced value, for what is no whole number,
+    and for what is below 1."""
     if isinstance(value, Tracer):
         raise UsageError(f"{environment}: {name} is a count and part of the program: it must be a plain whole number.")
+    number = np.asarray(value)
+    if number.ndim or number.dtype.kind not in "iuf" or not np.isfinite(number) or number != np.floor(number):
+        raise UsageError(f"{environment}: {name} ({value!r}) must be a whole number.")
     if int(value) < 1:
         raise UsageError(f"{environment}: {name} ({value}) must be at least 1.")
     return int(value)

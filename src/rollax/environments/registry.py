@@ -35,7 +35,17 @@ def make(id: str, /, **arguments: Any) -> Environment:
     if factory is not None:
         return factory(**convert_all(id, arguments, signature_defaults(factory)))
     suite, name = id.split("/", 1)
-    return _suite_module(suite).make(name, arguments)
+    module = _suite_module(suite)
+    try:
+        return module.make(name, arguments)
+    except (UsageError, ImportError):
+        raise
+    except Exception as error:  # whatever a suite makes of sizes and texts that it does not check
+        if not arguments:
+            raise
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        told = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise UsageError(f"making {id} with {given} fails with {told}") from error
 
 
 def register(id: str, factory: Callable[..., Environment]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
+from rollax.acting.info import checked_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.checks.environment import check_contract
 from rollax.environments.core import Environment, is_on_host
@@ -25,7 +26,7 @@ from rollax.host import compilation_cache, keys, sizes
 from rollax.host.placing import Uncompiled, jitted, mesh, placed
 from rollax.host.segments import segment
 from rollax.host.settings import Spec, check_sizes, entry, fitted_to_host, naming_imports
-from rollax.host.simulated import Simulated, check_rollouts
+from rollax.host.simulated import Simulated, check_rollouts, check_workers
 from rollax.host.training import Training, in_phases
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
@@ -162,10 +163,12 @@ def check(spec: Spec, environment: Any = None, make_network: Any = None) -> None
     with compilation_cache.used(), sizes.tracing(own, "the network and the first state"), in_mesh:
         algorithm, environment = assemble(spec, environment, make_network)
         shown = evaluation_environment(spec, environment)
+        check_workers(environment, spec.options.env_workers)
         if processes.count() > 1:
             _check_processes(spec, is_on_host(environment))
         if is_on_host(environment):
             check_rollouts(spec.algorithm, algorithm, environment, int(spec.options.devices))
+            checked_reductions(shown, spec.options.info)  # of those that compile, their evaluation says so
         one = abstract(spec, algorithm)
     sizes.check_state(spec, one, algorithm)
     if is_on_host(environment):

@@ -56,7 +56,7 @@ def settings(spec: Spec) -> list[Setting]:
     if spec.own_environment:
         return found
     found += _arguments("env.", spec.arguments, tuned.arguments, _defaults(spec.environment))
-    differing = registry.evaluation_arguments(spec.environment)
+    differing = {} if spec.opponents else registry.evaluation_arguments(spec.environment)
     return found + _arguments("eval-env.", spec.eval_arguments, differing, spec.arguments | differing)
 
 

@@ -135,8 +135,14 @@ def make_spec(
         raise UsageError("total_updates follows from --total-steps: set that instead")
     if options.total_steps is None:
         options = dataclasses.replace(options, total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS)
-    if options.best_metric == RunOptions.best_metric:
-        options = dataclasses.replace(options, best_metric=registry.best_metric(environment))
+    against = {
+        kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
+    }
+    differing = names("eval_arguments", eval_arguments)
+    if not against:  # a suite's own evaluations are of agents that all learn
+        differing = registry.evaluation_arguments(environment) | differing
+        if options.best_metric == RunOptions.best_metric:
+            options = dataclasses.replace(options, best_metric=registry.best_metric(environment))
     options = options_on_devices(options)
     options.check()
     known = [name for name in traced_fields(kinds.config) if name != "total_updates"]
@@ -146,10 +152,6 @@ def make_spec(
     for changed in ({}, *({name: value} for name, values in swept.items() for value in values)):
         kinds.check(dataclasses.replace(config, **changed), network)
     kinds.check(dataclasses.replace(config, **{name: span.high for name, span in ranges.items()}), network)
-    differing = registry.evaluation_arguments(environment) | names("eval_arguments", eval_arguments)
-    against = {
-        kind: str(folder) for kind, folder in typed("opponents", names("opponents", opponents), dict[str, str | Path]).items()
-    }
     # A run may be evaluated and resumed from other folders than this.
     given = tuned.arguments | plain("arguments", names("arguments", arguments))
     arguments = registry.resolve_arguments(environment, given)

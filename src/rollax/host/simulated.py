@@ -16,6 +16,7 @@ from rollax.acting.evaluate import Episodes
 from rollax.acting.recording import RecordedSteps, Recording
 from rollax.acting.streams import act_at, actor_of, with_recording
 from rollax.algorithm import Algorithm, Metrics
+from rollax.environments.core import is_on_host
 from rollax.errors import UsageError
 from rollax.host import episodes
 from rollax.host.pools import Pool
@@ -264,6 +265,22 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Any, devices: i
         )
     if devices > 1:
         raise UsageError(f"devices ({devices}) must be 1 in {environment.name}, which runs on the host")
+
+
+def check_workers(environment: Any, workers: int) -> None:
+    """Raises UsageError for worker processes that would have nothing to do."""
+    if not workers:
+        return
+    if not is_on_host(environment):
+        raise UsageError(
+            f"env_workers ({workers}) is for simulators on the host, and {environment.name} is compiled: leave it out "
+            "(--devices spreads environments over devices)"
+        )
+    if environment.make_pool is not None:
+        raise UsageError(
+            f"env_workers ({workers}) is for simulators that step one by one, and those of {environment.name} step together in "
+            f"threads of EnvPool's: try --env.num-threads {workers}"
+        )
 
 
 def _num_steps(algorithm: Algorithm, state: Any) -> int:

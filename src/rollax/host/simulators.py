@@ -95,6 +95,17 @@ def check_finite(rows: list[np.ndarray], reward: np.ndarray | None, name: Callab
             raise SimulatorFailed(f"{name(index)} gave {what} that is not finite")
 
 
+def attempted(name: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a simulator returns. Raises SimulatorFailed that names it for whatever it raises."""
+    try:
+        return function(*arguments)
+    except (SimulatorFailed, UsageError):
+        raise
+    except Exception as error:  # a simulator may raise anything
+        text = traceback.format_exc().rstrip()
+        raise SimulatorFailed(f"{name} raised {type(error).__name__} in {what}: {error}\n{text}") from error
+
+
 class InProcess:
     """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. Each has
     `timeout` seconds for a step or a start, where there is one.
@@ -178,13 +189,7 @@ class InProcess:
     def _try(self, index: int, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         self._current = index
         self._begin_time()
-        try:
-            return function(*arguments)
-        except (SimulatorFailed, UsageError):
-            raise
-        except Exception as error:  # a simulator may raise anything
-            text = traceback.format_exc().rstrip()
-            raise SimulatorFailed(f"{self._name(index)} raised {type(error).__name__} in {what}: {error}\n{text}") from error
+        return attempted(self._name(index), what, function, *arguments)
 
     def _name(self, index: int) -> str:
         return f"simulator {self._first + index}"

@@ -85,9 +85,14 @@ def value(novelty: Novelty, obs: Any) -> jax.Array:
 
 def _normalized(novelty: Novelty, obs: Any) -> Any:
     """Observations by their moments (section 2.4), pictures and boards too. Symbols stay as they are."""
-    is_pixel = lambda x: x.dtype in (jnp.uint8, jnp.bool_)  # noqa: E731
-    floats = jax.tree.map(lambda x: x.astype(jnp.float32) if is_pixel(x) else x, obs)
-    return normalization.normalize(novelty.observations, floats, CLIP)
+    return normalization.normalize(novelty.observations, _as_floats(novelty.target.encoder.space, obs), CLIP)
+
+
+def _as_floats(space: Space, obs: Any) -> Any:
+    """The numbers of boxes as float32. By the space: symbols of grids, which are categories, have 8 bits as pixels do."""
+    if isinstance(space, Dict):
+        return obs | {name: _as_floats(part, obs[name]) for name, part in space.items}
+    return obs.astype(jnp.float32) if isinstance(space, Box) else obs
 
 
 def _whitened(space: Space) -> Space:
@@ -98,18 +103,25 @@ def _whitened(space: Space) -> Space:
 
 
 def credit(
-    config: Any, novelty: Novelty, rollout: Experience, last_obs: Any, discounted_return: jax.Array
+    config: Any,
+    novelty: Novelty,
+    rollout: Experience,
+    last_obs: Any,
+    discounted_return: jax.Array,
+    agent_done: jax.Array | None = None,
 ) -> tuple[Novelty, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
     """Intrinsic advantages and value targets of a rollout, `[T, S]` each.
 
     Rewards are errors at the observations that steps lead to, over the running deviation of their discounted returns; these
     returns go on through the ends of episodes (section 2.3), so that an end costs nothing that is new. `last_obs`: what the
-    next rollout begins with, `[S, ...]`; `discounted_return`: `[S]`, as the rollout before left it. Returns: the novelty with
-    its moments, advantage, target, `discounted_return` after the rollout, and metrics.
+    next rollout begins with, `[S, ...]`; `discounted_return`: `[S]`, as the rollout before left it; `agent_done`: bool `[S]`,
+    whose episode has ended before its environment's by then, None where none ever does. Returns: the novelty with its
+    moments, advantage, target, `discounted_return` after the rollout, and metrics.
     """
     observations = normalization.update(novelty.observations, rollout.next_obs, axes=2, mask=rollout.mask)
     novelty = novelty._replace(observations=observations)
     error = jax.vmap(jax.vmap(lambda obs: surprise(novelty, obs)))(rollout.next_obs)
+    error = error if rollout.mask is None else jnp.where(rollout.mask, error, 0.0)
     never = jnp.zeros(error.shape, bool)
     endless = rollout._replace(reward=error, terminated=never, truncated=never)
     reward, discounted_return, returns = normalization.scale_rewards(
@@ -117,9 +129,27 @@ def credit(
     )
     values = jax.vmap(jax.vmap(lambda obs: value(novelty, obs)))(rollout.obs)
     following = jnp.concatenate([values[1:], jax.vmap(lambda obs: value(novelty, obs))(last_obs)[None]])
+    if rollout.mask is not None and agent_done is not None:
+        values, following = _without_waiting(values, following, rollout.mask, agent_done)
     advantage = over_streams(gae, 2)(reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda)
     metrics = losses.means({"intrinsic_reward": reward, "intrinsic_value": values, "novelty": error}, rollout.mask)
     return novelty._replace(returns=returns), advantage, advantage + values, discounted_return, metrics
+
+
+def _without_waiting(
+    values: jax.Array, following: jax.Array, mask: jax.Array, agent_done: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Values before and after every step, `[T, S]`, of agents that wait for the next episode where `mask` is false.
+
+    What they observe then is learnt from by nobody. So both are 0 there, and the value after an agent's last step is that of
+    its next episode; of its own observation where that begins in a later rollout.
+    """
+    num_steps = values.shape[0]
+    plays_next = jnp.concatenate([mask[1:], ~agent_done[None]])
+    time = jnp.where(plays_next, jnp.arange(num_steps)[:, None], num_steps)
+    time = jax.lax.cummin(time, axis=0, reverse=True)
+    later = jnp.take_along_axis(following, jnp.minimum(time, num_steps - 1), axis=0)
+    return jnp.where(mask, values, 0.0), jnp.where(mask, jnp.where(time < num_steps, later, values), 0.0)
 
 
 def learn(

@@ -12,14 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from rollax.environments.convert import convert_all
+from rollax.environments.convert import convert_all, step_limit
 from rollax.environments.hosted import Hosted
 from rollax.environments.suites.gymnasium import display, spaces
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Space
 
-_HOST = ("num_envs", "batch_size", "seed", "env_type", "base_path", "gym_reset_return_info", "from_pixels")
+# What the host decides on, and the game of an id: EnvPool ends the process where it finds no other.
+_HOST = ("num_envs", "batch_size", "seed", "env_type", "base_path", "gym_reset_return_info", "from_pixels", "task")
 _NO_INFO = ("env_id", "players.env_id", "terminated")  # which environments moved, and the end of a game of Atari
+_LIMIT = "max_episode_steps"
+_FROM_ONE = (_LIMIT, "stack_num", "frame_skip", "noop_max", "img_height", "img_width")  # less ends the process, or is no step
+_STICKY = "repeat_action_probability"
+MOST_THREADS = 1024
 _FIRST = np.zeros(1, np.int32)  # the only one of a pool of one
 
 
@@ -121,15 +126,29 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     """The environment of that id; arguments are those of its pool. Raises UsageError when EnvPool refuses them."""
     id, defaults = f"envpool/{name}", _defaults(name)
     given = convert_all(id, arguments, defaults)
+    _check(id, given)
     settings = tuple(given.items())
     build = functools.partial(_pool, name, settings)
     one = build(1, 0)
     try:
-        limit = (defaults | given).get("max_episode_steps")
+        limit = (defaults | given).get(_LIMIT)
         single = functools.partial(_single, name, settings)
         return Hosted(id, one.observation_space, one.action_space, limit, one.info_names, single, build)
     finally:
         one.close()
+
+
+def _check(id: str, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for numbers with which EnvPool ends the process, or which mean nothing to it."""
+    if not 0 <= given.get("num_threads", 0) <= MOST_THREADS:
+        raise UsageError(
+            f"{id}: num_threads ({given['num_threads']}) must be between 0 (EnvPool's own choice) and {MOST_THREADS}."
+        )
+    if not 0 <= given.get(_STICKY, 0) < 1:
+        raise UsageError(f"{id}: {_STICKY} ({given[_STICKY]}) must be from 0 to less than 1.")
+    for name in _FROM_ONE:
+        if name in given:
+            step_limit(id, name, given[name])
 
 
 def arguments(name: str) -> dict[str, Any]:

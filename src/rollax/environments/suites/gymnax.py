@@ -123,6 +123,11 @@ def wrapped(id: str, dynamics: Any, params: Any) -> Gymnax:
     if not isinstance(dynamics, gymnax_environment.Environment):
         raise UsageError(f"from_gymnax takes an environment of gymnax 1.0, not a {type(dynamics).__name__}.")
     params = dynamics.default_params if params is None else params
+    if not (dataclasses.is_dataclass(params) and hasattr(params, _LIMIT)):
+        raise UsageError(
+            f"from_gymnax takes the parameters of an environment, as its default_params are, not a {type(params).__name__}: "
+            "default_params.replace(NAME=VALUE) changes some."
+        )
     limit = step_limit(id, _LIMIT, getattr(params, _LIMIT))
     names = [field.name for field in dataclasses.fields(params) if field.metadata.get("pytree_node", True)]
     derived = _DERIVED.get(_short(id), {})
