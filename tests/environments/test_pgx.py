@@ -92,6 +92,11 @@ def test_a_random_opponent_plays_itself() -> None:
 
     boards = jax.jit(jax.vmap(game, (0, None)))(jax.random.split(KEY(0), 64), 3)
     assert set(np.nonzero(boards)[2].tolist()) == set(range(7))
+    turns = [env.reset(KEY(seed)) for seed in range(8)]
+    assert {int(state.current_player) for state, _ in turns} == {0, 1}
+    for state, obs in turns:  # of what it would do nothing is learnt: it can only pass
+        passes = obs["action_mask"][:, -1]
+        assert passes[1] and passes[0] == (state.current_player == 1)
     assert evaluation_arguments("pgx/connect_four") == {"opponent": "random"}
     with pytest.raises(UsageError, match="agents, random"):
         make("pgx/connect_four", opponent="randm")

@@ -77,9 +77,9 @@ def stones(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 def moved(environment: Any, agent: int, action: Any) -> str:
     """A player's move. Those of opponents that the environment plays are not the policy's, and not told."""
-    if int(action) == environment.action_space.n - 1:
-        return "waits"
-    return str(int(action)) if agent == 0 or environment.opponent == "agents" else f"{environment.opponent} move"
+    if agent > 0 and environment.opponent != "agents":
+        return f"{environment.opponent} moves"
+    return "waits" if int(action) == environment.action_space.n - 1 else str(int(action))
 
 
 def stone_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:

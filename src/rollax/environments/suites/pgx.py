@@ -110,7 +110,10 @@ class Pgx(eqx.Module):
         players = jnp.arange(self.num_agents)
         seen = jax.vmap(lambda player: self.dynamics._observe(state, player))(players)
         seen = seen if seen.dtype == bool else seen.astype(jnp.float32)
-        return {"observation": seen, "action_mask": masks(state.legal_action_mask, players == state.current_player)}
+        acts = players == state.current_player
+        if self.opponent != "agents":  # what the others' policies would do is not played, and so not learnt from
+            acts &= players == 0
+        return {"observation": seen, "action_mask": masks(state.legal_action_mask, acts)}
 
 
 def masks(legal: jax.Array, turn: jax.Array) -> jax.Array:
