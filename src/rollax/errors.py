@@ -13,9 +13,12 @@ class UsageError(ValueError):
 
 
 class UnknownNameError(UsageError):
-    """A name that nothing has: `UnknownNameError("environment", "gymnax/CartPol", names)` names those near it."""
+    """A name that nothing has: `UnknownNameError("environment", "gymnax/CartPol", names)` names those near it.
 
-    def __init__(self, kind: str, name: str, names: Iterable[str]) -> None:
+    `more`: what else there is to say.
+    """
+
+    def __init__(self, kind: str, name: str, names: Iterable[str], more: str = "") -> None:
         known, name = list(names), name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
         close = near(name, known)
         if close:
@@ -24,7 +27,7 @@ class UnknownNameError(UsageError):
             remedy = f"known are: {', '.join(known[:30])}{' ...' if len(known) > 30 else ''}."
         else:
             remedy = "there is none."
-        ValueError.__init__(self, f"unknown {kind} {name!r}: {remedy}")
+        ValueError.__init__(self, f"unknown {kind} {name!r}: {remedy}{more}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """The adapter of gymnasium: spaces and values, time limits, the list of ids, ALE's preprocessing."""
 
 import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,7 +16,7 @@ import rollax
 from rollax.environments import arguments, list_environments, make
 from rollax.environments.registry import evaluation_arguments
 from rollax.environments.suites.gymnasium import atari, spaces
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
 
 # Of gymnasium's own that are not offered: environments in JAX, and of old interfaces.
@@ -27,6 +29,47 @@ def test_every_id_of_gymnasium_is_listed() -> None:
     games = {id for id in gymnasium.registry if id.startswith("ALE/") and id.endswith("-v5")}
     listed = {id.removeprefix("gymnasium/") for id in list_environments("gymnasium")}
     assert listed == {id for id in own if not id.startswith(NOT_OFFERED)} | games
+
+
+ACME = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Longer(CartPoleEnv):
+    def __init__(self, length=0.5, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.length = length
+
+gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, kwargs={"length": 2.0})
+gymnasium.register("Longer-v1", entry_point="acme_poles:Longer")
+gymnasium.register("Many-v0", vector_entry_point="acme_poles:Many")
+"""
+
+
+def test_names_that_other_packages_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gymnasium.make has them: of a package that is imported, or which the name imports. Processes need not import it."""
+    (tmp_path / "acme_poles.py").write_text(ACME)
+    (tmp_path / "acme_broken.py").write_text("raise OSError('no licence')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", registry := dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", registry)
+    for name in ("Longer-v1", "Acrobt-v1", "acme_poles:Shorter-v0"):
+        with pytest.raises(UnknownNameError, match=rf"unknown environment 'gymnasium/{name}.*gymnasium/PACKAGE:NAME"):
+            make(f"gymnasium/{name}")
+    assert arguments("gymnasium/acme_poles:acme/Longer-v0") == {"length": 2.0, "max_episode_steps": 30}
+    environment: Any = make("gymnasium/acme_poles:acme/Longer-v0", length=3, max_episode_steps=2)
+    assert environment.time_limit == 2 and make("gymnasium/Longer-v1").time_limit is None
+    with pytest.raises(UsageError, match="it has no entry_point"):
+        make("gymnasium/Many-v0")
+    registry.clear()
+    simulator = pickle.loads(pickle.dumps(environment.make_simulator))()
+    assert simulator.environment.unwrapped.length == 3.0
+    simulator.reset(0)
+    assert [simulator.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+    with pytest.raises(UsageError, match="needs the package acme_pole, which is not installed"):
+        make("gymnasium/acme_pole:Longer-v1")
+    with pytest.raises(UsageError, match="importing acme_broken fails with OSError: no licence"):
+        make("gymnasium/acme_broken:Longer-v1")
 
 
 def test_spaces_and_values() -> None:

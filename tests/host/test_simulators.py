@@ -138,7 +138,7 @@ def test_a_simulator_that_fails_costs_the_update_under_way(fault: str, message: 
 
 @pytest.mark.parametrize(("fault", "message"), [*list(FAULTS.items())[:2], ("nan", FAULTS["nan"]), HANGS])
 def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, drawn: Path) -> None:
-    """In the words of a run, which the command line prints: it may raise whatever it likes."""
+    """In the words and with the exit code of a run, which the command line prints: it may raise whatever it likes."""
     with pytest.raises(SimulatorFailed, match=f"the simulator of test/counter .*{message}"):
         render(drawn, drawn / "episode.gif", environment=on_host(fault=fault, at=2, limit=None))
     assert not (drawn / "episode.gif").exists()

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("ROLLAX_TRACEBACK"):
             raise
         print(f"error: {error}\n(ROLLAX_TRACEBACK=1 shows where)", file=sys.stderr)
-        return _refused(error, 1)
+        return _refused(error, getattr(error, "exit_code", 1))
 
 
 def _refused(error: Exception, code: int) -> int:

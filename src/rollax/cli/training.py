@@ -12,7 +12,8 @@ from rollax.cli import flags
 from rollax.cli.shared import Shared
 from rollax.cli.words import HELP, check_single, close, number, parse, single, take, take_value
 from rollax.config import checked, traced_fields
-from rollax.errors import UnknownNameError, UsageError
+from rollax.environments import registry
+from rollax.errors import UsageError
 
 
 def train(arguments: list[str], shared: Shared) -> int:
@@ -44,7 +45,7 @@ def given(names: list[str], words: list[str]) -> tuple[dict[str, Any], bool]:
     rest, evolve = take(rest, "--evolve.")
     rest, opponents = take(rest, "--opponents.")
     kinds = entry(algorithm)
-    _check_environment(environment)
+    registry.check_known(environment)
     rest, file = take_value(rest, "--preset")
     rest, env = take(_in_full(rest, kinds, environment), "--env.")
     tuned = preset(algorithm, environment, None if file is None else Path(file))
@@ -96,7 +97,7 @@ def _help(names: list[str], everything: bool) -> int:
         return 0
     algorithm, kinds = names[0], entry(names[0])
     environment = names[1] if len(names) > 1 else example(algorithm)
-    _check_environment(environment)
+    registry.check_known(environment)
     tuned = preset(algorithm, environment)
     given, config, network = _defaults(algorithm, tuned)
     own = environments.arguments(environment)
@@ -146,13 +147,6 @@ def _command(algorithm: str, tuned: Any) -> type:
             ("network", type(network), dataclasses.field(default=network)),
         ],
     )
-
-
-def _check_environment(environment: str) -> None:
-    """An unknown id is refused before its suite is imported."""
-    known = environments.list_environments()
-    if environment not in known:
-        raise UnknownNameError("environment", environment, known)
 
 
 @dataclasses.dataclass(frozen=True)

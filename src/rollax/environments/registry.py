@@ -125,8 +125,13 @@ def check_evaluation(id: str, training: Mapping[str, Any], other: Mapping[str, A
         check(id, dict(training), dict(other))
 
 
+def check_known(id: str) -> None:
+    """Raises UnknownNameError, or UsageError, for an id that nothing makes. No suite is imported for what is listed."""
+    _factory(id)
+
+
 def is_of_suite(id: str) -> bool:
-    """Whether a suite of rollax makes this environment, and not a factory of a user's or of another package."""
+    """Whether a suite of rollax lists this environment: no factory makes it, nor did another package add it to a suite."""
     suite, _, name = id.partition("/")
     return id not in _registered and suite in SUITES and name in SUITES[suite].names
 
@@ -151,7 +156,11 @@ def _factory(id: str) -> Callable[..., Environment] | None:
     entry_points = _entry_points()
     if id in entry_points:
         return entry_points[id].load()
-    raise UnknownNameError("environment", id, list_environments())
+    is_open = suite in SUITES and SUITES[suite].is_open
+    if is_open and _suite_module(suite).knows(name):
+        return None
+    more = f" One of another package is {suite}/PACKAGE:NAME." if is_open else ""
+    raise UnknownNameError("environment", id, list_environments(), more)
 
 
 @cache

@@ -96,7 +96,12 @@ def _new_folder(spec: Spec) -> Path:
 
 def _default_folder(spec: Spec) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / spec.environment.replace("/", "-") / f"{spec.algorithm}-{now}-{secrets.token_hex(2)}"
+    return Path("runs") / folder_name(spec.environment) / f"{spec.algorithm}-{now}-{secrets.token_hex(2)}"
+
+
+def folder_name(environment: str) -> str:
+    """An id as the name of a folder: without a slash, and without a colon, which not every system allows."""
+    return environment.replace("/", "-").replace(":", "-")
 
 
 def write_spec(folder: Path, spec: Spec) -> None:

@@ -21,6 +21,8 @@ from rollax.errors import UsageError
 class SimulatorFailed(RuntimeError):
     """A simulator raised, died, did not answer, or gave something of another form or not finite."""
 
+    exit_code = 4  # of commands that it ends
+
 
 class Stepped(NamedTuple):
     """One step of E simulators, `[E, ...]`."""

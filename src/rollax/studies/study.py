@@ -318,7 +318,7 @@ def create(spec: StudySpec, folder: Path | None, trains_here: bool = False) -> P
         check_path("study_dir", folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{spec.algorithm}-{now}-{secrets.token_hex(2)}"
-    folder = Path("studies") / spec.environment.replace("/", "-") / name if folder is None else folder
+    folder = Path("studies") / run_folder.folder_name(spec.environment) / name if folder is None else folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         more = f", or go on with it: rollax sweep {folder}" if (folder / STUDY).exists() else ""
         raise UsageError(f"{folder} exists and is not empty: choose another --study-dir{more}")

@@ -16,13 +16,15 @@ class Suite(NamedTuple):
     - `resolve_arguments(arguments) -> dict`: the arguments with paths made absolute, for a run that is resumed elsewhere;
     - `CHOICES`: of arguments that take one of a few words, these words, or a function from the environment's name to them;
     - `check_evaluation(id, training, other)`: raises UsageError where evaluations with the arguments `other` over those of
-      training would not measure what they claim, such as returns on tasks that training does not draw.
+      training would not measure what they claim, such as returns on tasks that training does not draw;
+    - `knows(name) -> bool`, where `is_open`: whether another package has added that name to those of the suite.
     """
 
     module: str
     names: tuple[str, ...]
     extra: str | None  # what to install: pip install "rollax[extra]"; None for suites that are part of rollax
     absent: dict[str, str] = {}
+    is_open: bool = False  # other packages may add names to those of its package
     on_host: bool = False  # simulators in Python or C++ (`rollax.environments.core.HostEnvironment`)
     # Arguments that are others in evaluations, unless one says otherwise, of the names that match the pattern.
     evaluation: dict[str, dict[str, Any]] = {}
@@ -232,6 +234,7 @@ SUITES: dict[str, Suite] = {
         "rollax.environments.suites.gymnasium.adapter",
         _GYMNASIUM_IDS,
         "gymnasium",
+        is_open=True,
         on_host=True,
         evaluation={"ALE/*": {"episodic_life": False, "clip_rewards": False}},  # whole games and their score
     ),

@@ -43,7 +43,7 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     if atari.is_atari(name):
         build = functools.partial(atari.build, name, atari.settings(id, given))
     else:
-        build = functools.partial(build_one, name, tuple(given.items()))
+        build = functools.partial(build_one, _spec(name), tuple(given.items()))
     return hosted(id, build if chosen is None else functools.partial(pictures.build, chosen, build), limit)
 
 
@@ -91,8 +91,26 @@ def made(id: str, build: Callable[..., Any], render_mode: str | None) -> Any:
 
 def remedy(id: str) -> str:
     """What to install for an environment."""
+    if ":" in id:
+        return "install what its package needs"
     box2d = id.split("/", 1)[1].startswith(("LunarLander", "Bipedal", "CarRacing"))
     return f'pip install "rollax[{"box2d" if box2d else "gymnasium"}]"'
+
+
+def knows(name: str) -> bool:
+    """Whether gymnasium has it by now. "package:Name-v0" imports the package, which adds it, as in `gymnasium.make`.
+
+    Raises UsageError when that package cannot be imported.
+    """
+    package, _, id = name.rpartition(":")
+    try:
+        if package:
+            importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"gymnasium/{name} needs the package {error.name}, which is not installed") from error
+    except Exception as error:  # a package may raise anything
+        raise UsageError(f"gymnasium/{name}: importing {package} fails with {type(error).__name__}: {error}") from error
+    return id in gymnasium.registry
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -100,13 +118,13 @@ def arguments(name: str) -> dict[str, Any]:
     return _defaults(name)
 
 
-def build_one(name: str, given: tuple[tuple[str, Any], ...], render_mode: str | None) -> Any:
-    """gymnasium's environment without its own wrappers."""
-    spec = copy.deepcopy(_spec(name))
+def build_one(spec: Any, given: tuple[tuple[str, Any], ...], render_mode: str | None) -> Any:
+    """gymnasium's environment of this `EnvSpec`, which a process of its own need not have registered, without its wrappers."""
+    spec = copy.deepcopy(spec)
     spec.order_enforce = False
     if ".mujoco." in str(spec.entry_point):
         if render_mode is not None:
-            display.require_opengl(f"gymnasium/{name}")
+            display.require_opengl(f"gymnasium/{spec.id}")
         _quiet_mujoco()
     return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **dict(given))
 
@@ -127,7 +145,7 @@ def _spec(name: str) -> Any:
     if atari.is_atari(name):
         atari.register()
     try:
-        return gymnasium.spec(name)
+        return gymnasium.spec(name.rpartition(":")[2])
     except gymnasium.error.Error as error:
         raise UsageError(
             f"gymnasium {gymnasium.__version__} has no {name} ({error}): rollax lists the ids of gymnasium 1.3"
@@ -142,7 +160,12 @@ def _limit(name: str) -> int | None:
 @functools.cache
 def _constructor(name: str) -> dict[str, Any]:
     """The arguments of the constructor and their defaults."""
-    module, _, function = str(_spec(name).entry_point).partition(":")
+    entry_point = _spec(name).entry_point
+    if entry_point is None:
+        raise UsageError(f"gymnasium/{name} is made many at once alone, which is not offered: it has no entry_point")
+    if not isinstance(entry_point, str):
+        return signature_defaults(entry_point)
+    module, _, function = entry_point.partition(":")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where warnings are errors, those of Box2D's bindings crash the process
