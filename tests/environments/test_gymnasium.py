@@ -41,6 +41,11 @@ class Longer(CartPoleEnv):
         self.length = length
 
 gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, kwargs={"length": 2.0})
+class Undrawn(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+
+gymnasium.register("Undrawn-v0", entry_point=Undrawn)
 gymnasium.register("Longer-v1", entry_point="acme_poles:Longer")
 gymnasium.register("Many-v0", vector_entry_point="acme_poles:Many")
 """
@@ -59,6 +64,7 @@ def test_names_that_other_packages_add(tmp_path: Path, monkeypatch: pytest.Monke
     assert arguments("gymnasium/acme_poles:acme/Longer-v0") == {"length": 2.0, "max_episode_steps": 30}
     environment: Any = make("gymnasium/acme_poles:acme/Longer-v0", length=3, max_episode_steps=2)
     assert environment.time_limit == 2 and make("gymnasium/Longer-v1").time_limit is None
+    assert make("gymnasium/Undrawn-v0").action_space == rollax.from_gymnasium("Undrawn-v0").action_space == Discrete(2)
     with pytest.raises(UsageError, match="it has no entry_point"):
         make("gymnasium/Many-v0")
     registry.clear()

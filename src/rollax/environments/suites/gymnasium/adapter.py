@@ -126,7 +126,12 @@ def build_one(spec: Any, given: tuple[tuple[str, Any], ...], render_mode: str | 
         if render_mode is not None:
             display.require_opengl(f"gymnasium/{spec.id}")
         _quiet_mujoco()
-    return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, render_mode=render_mode, **dict(given))
+    return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **drawing(render_mode), **dict(given))
+
+
+def drawing(render_mode: str | None) -> dict[str, str]:
+    """The argument of a constructor that is to draw. Those that never do need not have it."""
+    return {} if render_mode is None else {"render_mode": render_mode}
 
 
 def _quiet_mujoco() -> None:

@@ -61,8 +61,10 @@ def _build(make: Any, id: str, render_mode: str | None) -> Any:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
+    from rollax.environments.suites.gymnasium import adapter
+
     if isinstance(make, str | EnvSpec):
-        return gymnasium.make(make, disable_env_checker=True, render_mode=render_mode)
+        return gymnasium.make(make, disable_env_checker=True, **adapter.drawing(render_mode))
     made = make(render_mode=render_mode) if _has_render_mode(make) else make()
     if not isinstance(made, gymnasium.Env):
         raise UsageError(f"{id}: the function makes a {type(made).__name__}, which is no gymnasium.Env")
