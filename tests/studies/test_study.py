@@ -26,7 +26,8 @@ from rollax.host.logging import read_metrics
 from rollax.studies import optuna_study as drawing
 from rollax.studies import pictures, results
 from rollax.studies.launchers import shares
-from rollax.studies.study import Search, Study, StudySpec, create
+from rollax.studies.spec import Search, StudySpec
+from rollax.studies.study import Study, create
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 OPTIONS = {"total_steps": 32 * 8, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
