@@ -254,6 +254,8 @@ def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
         ({"search": {"trails": 3}}, "search.trials"),
         ({"search": {"method": "grid"}, "sweep": None, "range": {"gamma": (0.1, 0.9)}}, "a grid needs values of config.gamma"),
         ({"search": {"pruner": "halving"}, "options": OPTIONS | {"eval_count": 1}}, "eval-count 2"),
+        ({"search": {"pruner": "halving"}, "sweep": {"num_epochs": (1, 2)}}, "each has its own: choose another"),
+        ({"search": {"pruner": "halving", "batch": 1}}, "each has its own: choose another"),
         ({"options": OPTIONS | {"run_dir": "x"}}, "run_dir is set by the study"),
         ({"search": {"storage": "nosuch://host/db"}}, "storage nosuch"),
         ({"workers": 0}, "at least 1"),

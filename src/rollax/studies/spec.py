@@ -157,6 +157,11 @@ class StudySpec:
             raise UsageError(
                 f"the pruner {self.search.pruner} looks at evaluations during training: give --eval-count 2 or more"
             )
+        if self.search.pruner == "halving" and (self.largest_batch == 1 or not any(one.is_traced for one in self.space)):
+            raise UsageError(
+                "the pruner halving compares settings that train in one program, and here each has its own: choose another, "
+                "such as median"
+            )
 
     def check_here(self) -> None:
         """Raises UsageError for what each trial would fail by in this process, whatever its settings: more devices than there
