@@ -12,7 +12,8 @@ import rollax
 from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.studies import launchers
-from rollax.studies.study import Search, Study, StudySpec, create
+from rollax.studies.spec import Search, StudySpec
+from rollax.studies.study import Study, create
 
 MEMORY = ("ppo", "probe/memory")
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
@@ -100,3 +101,73 @@ def test_values_that_no_file_can_hold(tmp_path: Path, given: dict[str, Any], wor
     with pytest.raises(UsageError, match=words):
         rollax.sweep(*MEMORY, folder=tmp_path / "study", **{"sweep": {"gamma": (0.5,)}, **given})
     assert not (tmp_path / "study").exists()
+
+
+SMALL = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--total-steps", "256"]
+
+
+def swept(folder: Path, *words: str) -> int:
+    return main(["sweep", *MEMORY, *SMALL, *words, "--study-dir", str(folder)])
+
+
+def test_words_that_a_setting_may_be(tmp_path: Path) -> None:
+    """A choice named none is no missing value; where none is no choice it is one."""
+    words = ["--sweep.core", "none", "gru", "--sweep.filters", "none", "--sweep.embedding", "4", "8"]
+    assert swept(tmp_path / "study", *words, "--when.embedding.core", "none") == 1
+    values = {one.name: (one.choices, dict(one.when)) for one in Study(tmp_path / "study").space}
+    assert values["network.core"][0] == ("none", "gru")
+    assert values["network.filters"][0] == (None,)
+    assert values["network.embedding"] == ((4, 8), {"network.core": ("none",)})
+
+
+def test_counts_as_train_takes_them(tmp_path: Path) -> None:
+    words = ["--range.gamma", "0.5", "0.9", "--sweep.num-envs", "4", "1k", "1e2", "--trials", "1e1", "--budget=100k"]
+    assert swept(tmp_path / "study", *words) == 1
+    study = Study(tmp_path / "study")
+    assert study.spec.search == Search(trials=10, budget=100_000)
+    assert {one.name: one.choices for one in study.space}["config.num_envs"] == (4, 1000, 100)
+
+
+def test_a_range_of_a_count_of_the_environment(tmp_path: Path) -> None:
+    assert swept(tmp_path / "study", "--range.env.delay", "1", "8", "--trials", "4") == 1
+    (batch, *more) = Study(tmp_path / "study").draw()
+    assert {type(trial.settings["env.delay"]) for each in (batch, *more) for trial in each.trials} == {int}
+
+
+def test_options_of_a_population_that_evolves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evolving = ["--range.gamma", "0.5", "0.9", "--trials", "4", "--evolve-every", "64", "--evolve-fraction", "0.5"]
+    assert swept(tmp_path / "study", *evolving, "--method", "evolve") == 1
+    options = Study(tmp_path / "study").spec.options
+    assert (options["evolve_every"], options["evolve_fraction"]) == (64, 0.5)
+    for words, told in (
+        (evolving, "add --method evolve, or leave it out"),
+        ([*evolving, "--method", "evolve", "--evolve-start", "1000"], "the first generation would come at"),
+        (["--range.gamma", "0.5", "0.9", "--trials", "1", "--method", "evolve"], "give --trials 2 or more"),
+    ):
+        assert swept(tmp_path / "other", *words) == 2
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--best-metric", "return_maen"], "unknown best_metric 'return_maen'"),
+        (["--env.dealy", "3"], "unknown argument of probe/memory 'dealy'"),
+        (["--eval-env.dealy", "3"], "unknown argument of probe/memory 'dealy'"),
+        (["--sweep.env.delay", "x", "3"], "delay must be a whole number"),
+        (["--wandb", "project"], "wandb is not installed"),
+    ],
+)
+def test_what_fails_whatever_the_settings_is_no_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    """All its trials would fail, also where another package or another command mends it."""
+    monkeypatch.setattr("rollax.host.loop.installed", lambda package: None)
+    assert swept(tmp_path / "study", "--sweep.gamma", "0.5", "0.9", *words) == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "study").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(tmp_path / "study.yaml")]) == 2
+    assert "study.yaml is no study, nor a file of one" in capsys.readouterr().err

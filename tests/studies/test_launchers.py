@@ -18,7 +18,8 @@ from rollax.host.signals import stop_on_signals
 from rollax.scale import processes
 from rollax.studies import launchers
 from rollax.studies import optuna_study as drawing
-from rollax.studies.study import Study, StudySpec, create
+from rollax.studies.spec import StudySpec
+from rollax.studies.study import Study, create
 
 if importlib.util.find_spec("submitit") is not None:
     importlib.import_module("submitit")  # within a test it would close what pytest captures: it configures logging anew

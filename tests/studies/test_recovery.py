@@ -1,6 +1,7 @@
 """Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
 
 import errno
+import fcntl
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,15 @@ import pytest
 
 import rollax
 from rollax.cli.main import main
+from rollax.errors import UsageError
 from rollax.host import run_folder
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.logging import read_metrics
 from rollax.host.run_folder import CONFIG as CONFIG_FILE
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
-from rollax.studies.study import Study, StudySpec, create
+from rollax.studies.spec import StudySpec
+from rollax.studies.study import Study, create
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 OPTIONS = {"total_steps": 256, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
@@ -115,3 +118,25 @@ def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
     (batch,) = Study(folder).draw()
     assert sorted(trial.settings["config.gamma"] for trial in batch.trials) == [0.1, 0.5, 0.9]
     assert [trial.state.name for trial in Study(folder).drawn.get_trials(deepcopy=False)].count("FAIL") == 2
+
+
+def test_a_worker_that_lacks_a_package_draws_nothing(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trials would fail, which others can train."""
+    monkeypatch.setattr("rollax.host.loop.installed", lambda package: "1.0")
+    folder = study(options=OPTIONS | {"wandb": "project"})
+    with monkeypatch.context() as patched, pytest.raises(UsageError, match="wandb is not installed"):
+        patched.setattr("rollax.host.loop.installed", lambda package: None)
+        rollax.sweep(folder, quiet=True)
+    assert results.rows(Study(folder)) == []
+
+
+def test_a_file_system_without_locks(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said at once: to wait for a lock there is to wait for ever."""
+    folder = study()
+
+    def refuses(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(UsageError, match=r"cannot be locked .* No locks available"):
+        rollax.sweep(folder, quiet=True)

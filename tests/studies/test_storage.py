@@ -15,7 +15,8 @@ from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
-from rollax.studies.study import JOURNAL, NAME, STUDY, Search, Study, StudySpec, create, read
+from rollax.studies.spec import Search, StudySpec
+from rollax.studies.study import JOURNAL, NAME, STUDY, Study, create, read
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 OPTIONS = {"total_steps": 256, "eval_episodes": 8, "tensorboard": False}

@@ -26,7 +26,8 @@ from rollax.host.logging import read_metrics
 from rollax.studies import optuna_study as drawing
 from rollax.studies import pictures, results
 from rollax.studies.launchers import shares
-from rollax.studies.study import Search, Study, StudySpec, create
+from rollax.studies.spec import Search, StudySpec
+from rollax.studies.study import Study, create
 
 CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 OPTIONS = {"total_steps": 32 * 8, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
@@ -253,6 +254,8 @@ def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
         ({"search": {"trails": 3}}, "search.trials"),
         ({"search": {"method": "grid"}, "sweep": None, "range": {"gamma": (0.1, 0.9)}}, "a grid needs values of config.gamma"),
         ({"search": {"pruner": "halving"}, "options": OPTIONS | {"eval_count": 1}}, "eval-count 2"),
+        ({"search": {"pruner": "halving"}, "sweep": {"num_epochs": (1, 2)}}, "each has its own: choose another"),
+        ({"search": {"pruner": "halving", "batch": 1}}, "each has its own: choose another"),
         ({"options": OPTIONS | {"run_dir": "x"}}, "run_dir is set by the study"),
         ({"search": {"storage": "nosuch://host/db"}}, "storage nosuch"),
         ({"workers": 0}, "at least 1"),

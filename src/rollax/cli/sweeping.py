@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import tyro
 
-from rollax.cli import training
+from rollax.cli import flags, training
 from rollax.cli.shared import Shared
 from rollax.cli.words import close, parse, single, take
 from rollax.errors import UnknownNameError, UsageError, near
@@ -66,7 +66,7 @@ class Launch:
 
 
 def sweep(arguments: list[str], shared: Shared) -> int:
-    from rollax.studies.study import Search
+    from rollax.studies.spec import Search
 
     if any(word in training.HELP for word in arguments) or not arguments:
         print(HELP.format(search=_options(Search), launch=_options(Launch)), end="")
@@ -76,6 +76,7 @@ def sweep(arguments: list[str], shared: Shared) -> int:
     is_worker = WORKER in arguments
     rest, resources = take([word for word in arguments if word != WORKER], "--resources.")
     own, rest = _split(rest, (Search, Launch))
+    own = flags.counts(flags.counts(own, {"": Search}), {"": Launch})
     names = []
     while rest and not rest[0].startswith("-"):
         names.append(rest.pop(0))
@@ -127,37 +128,43 @@ def _folder(names: list[str], rest: list[str], given: Any, shared: Shared, writt
         spec = dataclasses.replace(written, search=given.search, imports=imports)
         return study.create(spec, given.launch.study_dir, trains_here)
     if len(names) != 2:
+        what = f"{names[0]} is no study, nor a file of one: " if len(names) == 1 else ""
         raise UsageError(
-            "sweep takes an algorithm and an environment, or the file or folder of a study: see rollax sweep --help"
+            f"{what}sweep takes an algorithm and an environment, or the file or folder of a study: see rollax sweep --help"
         )
     return study.create(_spec(names, rest, given.search, shared), given.launch.study_dir, trains_here)
 
 
 def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any:
     """The study that the words describe."""
-    from rollax.studies.study import StudySpec
+    from rollax.host.settings import entry
+    from rollax.studies.space import words
+    from rollax.studies.spec import StudySpec
 
     rest, swept = take(rest, "--sweep.")
     rest, ranges = take(rest, "--range.")
     rest, conditions = take(rest, "--when.")
     try:
-        given, _ = training.given(names, rest)
+        given, _ = training.given(names, rest, None if search.method == "evolve" else "--method evolve")
     except UnknownNameError as error:
         raise _of_sweep(error, rest) from None
     if given["sweep"] or given["evolve"] or given["opponents"]:
         raise UsageError("--evolve.NAME and --opponents.TYPE are for `rollax train`: leave them out of a sweep")
+    kinds = entry(names[0])
+    of_choice = lambda name: words(kinds, names[1], name)  # noqa: E731
+    spelled = lambda name, values: [value if value in of_choice(name) else _value(value) for value in values]  # noqa: E731
     when: dict[str, dict[str, Any]] = {}
     for name, values in conditions.items():
         two = TWO_SETTINGS.fullmatch(name)
         if two is None:
             raise UsageError(f"--when.{name} needs two settings: --when.NAME.OTHER VALUES")
-        when.setdefault(two[1], {})[two[2]] = [_value(value) for value in values]
+        when.setdefault(two[1], {})[two[2]] = spelled(two[2], values)
     defaults = type(given["options"])()
     options = {name: value for name, value in vars(given["options"]).items() if value != getattr(defaults, name)}
     config = {name: value for name, value in dataclasses.asdict(given["config"]).items() if name != "total_updates"}
     return StudySpec(
         *names,
-        sweep={name: [_value(value) for value in values] for name, values in swept.items()},
+        sweep={name: spelled(name, values) for name, values in swept.items()},
         range={name: [_value(value) for value in values] for name, values in ranges.items()},
         when=when,
         config=config,
@@ -172,7 +179,7 @@ def _spec(names: list[str], rest: list[str], search: Any, shared: Shared) -> Any
 
 def _of_sweep(error: UnknownNameError, words: list[str]) -> UsageError:
     """The error, or where an unknown option is like one of a sweep, which training does not know, that."""
-    from rollax.studies.study import Search
+    from rollax.studies.spec import Search
 
     options = [f"--{field.name.replace('_', '-')}" for kind in (Search, Launch) for field in dataclasses.fields(kind)]
     meant = {word: near(word, options) for word in words if word.startswith("--") and f"unknown option {word!r}" in str(error)}
@@ -181,7 +188,8 @@ def _of_sweep(error: UnknownNameError, words: list[str]) -> UsageError:
 
 
 def _value(text: str) -> Any:
-    """A word as the value that it spells: true, false, none, a number, several numbers with commas between them, or itself."""
+    """A word as the value that it spells: true, false, none, a number (also 1e6 or 100k), several with commas between them, or
+    itself."""
     plain = {"true": True, "false": False, "none": None}
     if text.lower() in plain:
         return plain[text.lower()]
@@ -189,7 +197,7 @@ def _value(text: str) -> Any:
         return [_value(part) for part in text.split(",") if part]
     for kind in (int, float):
         try:
-            return kind(text)
+            return kind(flags.written_out(text) if kind is int else text)
         except ValueError:
             continue
     return text
@@ -249,7 +257,7 @@ def _run(folder: Path, launch: Launch, resources: dict[str, Any], shared: Shared
         if launch.export_preset is not None:
             from rollax.host.files import write
 
-            write(launch.export_preset, results.preset(study).encode(), "choose another --export-preset")
+            write(launch.export_preset, results.preset(study).encode(), ": choose another --export-preset")
             preset = f"rollax train {study.spec.algorithm} {study.spec.environment} --preset {launch.export_preset}"
             show.message(f"  the best as a preset: {preset}")
     close(summary, launch.json)

@@ -34,8 +34,11 @@ def train(arguments: list[str], shared: Shared) -> int:
     return result.exit_code
 
 
-def given(names: list[str], words: list[str]) -> tuple[dict[str, Any], bool]:
-    """What `rollax.train` is given by the words that follow the names of an algorithm and an environment; and --json."""
+def given(names: list[str], words: list[str], evolving: str | None = "--evolve.NAME LOW HIGH") -> tuple[dict[str, Any], bool]:
+    """What `rollax.train` is given by the words that follow the names of an algorithm and an environment; and --json.
+
+    `evolving`: what a population that evolves is asked for by; None: it is asked for.
+    """
     from rollax.host.presets import preset
     from rollax.host.settings import entry
 
@@ -53,8 +56,8 @@ def given(names: list[str], words: list[str]) -> tuple[dict[str, Any], bool]:
     check_single(rest, [name.replace("_", "-") for name in traced_fields(kinds.config)])
     parsed: Any = parse(command, rest, f"rollax train {algorithm} {environment}")
     unused = [word.partition("=")[0] for word in rest if word.startswith(("--evolve-", "--evolve_"))]
-    if unused and not evolve:
-        raise UsageError(f"{unused[0]} is for a population that evolves: add --evolve.NAME LOW HIGH, or leave it out")
+    if unused and not evolve and evolving is not None:
+        raise UsageError(f"{unused[0]} is for a population that evolves: add {evolving}, or leave it out")
     words_of = {
         "config": parsed.config,
         "network": parsed.network,

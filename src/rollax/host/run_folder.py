@@ -42,6 +42,10 @@ class Unwritable(UsageError):
     """A run folder that cannot be made, as on a full disk: nothing is wrong with the settings. Its cause is an OSError."""
 
 
+class Held(UsageError):
+    """A folder that another process has: this one may wait for it."""
+
+
 def create(spec: Spec) -> Path:
     """A new folder for the run, with its specification and a record of the machine.
 
@@ -153,7 +157,8 @@ def read_spec(folder: Path) -> Spec:
 def alone(folder: Path) -> Iterator[None]:
     """Keeps a second process from writing to the same run; the lock ends with the process, however it ends.
 
-    Raises UsageError when another process has it. Where the system has no such locks, nothing is kept.
+    Raises Held when another process has it, UsageError where the folder cannot be locked. Where the system has no such locks,
+    nothing is kept.
     """
     try:
         import fcntl
@@ -163,8 +168,10 @@ def alone(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"{folder} is being written by another process: wait for it, or stop it first") from error
+        except BlockingIOError as error:
+            raise Held(f"{folder} is being written by another process: wait for it, or stop it first") from error
+        except OSError as error:  # a file system without locks, such as some over a network
+            raise UsageError(f"{folder} cannot be locked ({error}): choose a folder on a file system that has flock") from error
         yield
 
 
@@ -190,8 +197,10 @@ def is_held(folder: Path) -> bool:
     with (folder / LOCK).open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:  # `alone` says why it cannot be locked
+            return False
     return False
 
 

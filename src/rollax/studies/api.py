@@ -11,7 +11,8 @@ from rollax.host.progress import Display, display
 from rollax.studies import results
 from rollax.studies.launchers import Launcher, check, launch
 from rollax.studies.results import Row
-from rollax.studies.study import Search, Study, create, of_dictionary
+from rollax.studies.spec import Search, of_dictionary
+from rollax.studies.study import Study, create
 from rollax.typed import typed
 
 

@@ -66,7 +66,8 @@ def _backend(storage: str) -> Iterator[tuple[Any, Any]]:
         except UsageError:
             raise
         except Exception as error:  # a database may fail in ways of its own
-            raise UsageError(f"the storage {shown(storage)} cannot be used ({type(error).__name__}: {error})") from error
+            told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no more is said'}"
+            raise UsageError(f"the storage {shown(storage)} cannot be used ({told})") from error
 
 
 def _journal(journal: Any, path: str) -> Any:

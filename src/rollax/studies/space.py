@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from rollax import environments
 from rollax.algorithms import AlgorithmEntry
@@ -152,6 +152,15 @@ def _full(kinds: AlgorithmEntry, environment: str, name: str) -> str:
     return places[0]
 
 
+def words(kinds: AlgorithmEntry, environment: str, name: str) -> tuple[str, ...]:
+    """The words that a setting may be, such as none, which is no text elsewhere; () of one that is no word.
+
+    Raises UsageError, or UnknownNameError, for a name that is not that of a single setting.
+    """
+    hint = _field(kinds, _full(kinds, environment, name))[1]
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
 def _field(kinds: AlgorithmEntry, full: str) -> tuple[dataclasses.Field[Any] | None, Any]:
     """The field of a setting and its type; None and any type for an argument of the environment."""
     group, _, name = full.partition(".")
@@ -197,7 +206,13 @@ def _range(kinds: AlgorithmEntry, environment: str, name: str, given: Any) -> Di
     for end in (low, high):
         if field is not None:
             check_range(full, typed(f"an end of the range of {name}", end, hint), field)
-    return Dimension(full, (), span, hint is int, _is_traced(kinds, full))
+    is_whole = hint is int or (hint is Any and _is_count(environment, full) and low.is_integer() and high.is_integer())
+    return Dimension(full, (), span, is_whole, _is_traced(kinds, full))
+
+
+def _is_count(environment: str, full: str) -> bool:
+    """Whether an argument of the environment has a whole number as its default."""
+    return type(environments.arguments(environment)[full.partition(".")[2]]) is int
 
 
 def _is_traced(kinds: AlgorithmEntry, full: str) -> bool:

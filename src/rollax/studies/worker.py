@@ -51,7 +51,7 @@ def work(folder: Path, show: Display, hours: float | None = None) -> int | None:
     """Trains batches of the study in `folder` until every trial has a result. The number of the signal that stopped it, if one
     did: also where the hours were over."""
     study = Study(folder)
-    study.spec.check_devices()  # else each trial would fail
+    study.spec.check_here()  # else each trial would fail
     with stop_on_signals() as request, _deadline(hours, request):
         while not request.number and (batch := _next(study, request)) is not None:
             _train_alone(study, batch, show, request)
@@ -63,7 +63,7 @@ def _train_alone(study: Study, batch: Batch, show: Display, request: StopRequest
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(run_folder.alone(batch.folder))
-        except UsageError:
+        except run_folder.Held:
             return
         try:
             _train(study, batch, show, request)
