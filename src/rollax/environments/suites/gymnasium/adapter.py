@@ -129,7 +129,7 @@ def build_one(spec: Any, given: tuple[tuple[str, Any], ...], render_mode: str | 
     return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **drawing(render_mode), **dict(given))
 
 
-def drawing(render_mode: str | None) -> dict[str, str]:
+def drawing(render_mode: str | None) -> dict[str, Any]:
     """The argument of a constructor that is to draw. Those that never do need not have it."""
     return {} if render_mode is None else {"render_mode": render_mode}
 
