@@ -10,6 +10,9 @@ import pytest
 
 from laws.table import BY_NAME
 from rollax import environments
+from rollax.acting import agents
+from rollax.acting.streams import by_stream, unroll
+from rollax.algorithms import ppo
 from rollax.environments.view_base import View
 from rollax.errors import UsageError
 from rollax.learning import normalization, train_state
@@ -95,6 +98,24 @@ def test_rewards_of_any_size_are_learnt_alike(name: str) -> None:
     found = [float(row.value(state, row.carry(state), jnp.asarray([x]))[1]) for x in (0.0, 1.0)]
     assert found == pytest.approx([900.0, 1000.0], rel=0.05)
     assert float(metrics.values["value_loss"]) < 0.1, "in units of the targets' deviation"
+
+
+def test_what_else_the_policy_seeks_weighs_alike_with_rewards_of_any_size() -> None:
+    """`bonus` is given advantages in units of the critic, as novelty has a unit of its own."""
+    row, given = BY_NAME["ppo-values"], []
+    for environment in (plain := environments.make("probe/two-steps"), Scaled(plain)):
+        state = jax.jit(lambda key, e=environment: row.make(e).init(key, row.config))(jax.random.key(0))
+        act = agents.policy(agents.team(environment, "all"), train_state.sample, state.train)
+        actor, rollout, _ = unroll(environment, act, state.actor, jax.random.key(1), row.config.num_steps)
+        last = by_stream(environment, actor.carry), state.discounted_return
+
+        def bonus(advantage: jax.Array) -> jax.Array:
+            given.append(advantage)
+            return advantage
+
+        ppo.learn(row.config, jnp.zeros(()), state.train, rollout, last, jax.random.key(2), bonus)
+    small, large = (float(jnp.mean(jnp.abs(advantage))) for advantage in given)
+    assert 0.5 < large / small < 2  # the critic's first values, before any learning, are the same for both
 
 
 def test_a_critic_without_a_last_layer_is_refused() -> None:

@@ -179,7 +179,7 @@ def learn(
     """One update of one set of parameters from a rollout `[T, S]`.
 
     `last`: the memory after the rollout and the discounted returns before it, `[S]` each; `bonus(advantage)`: what the policy
-    learns from instead of the advantage, which values go on to be learnt from.
+    learns from instead of the advantage, in units of the critic, whose values go on to be learnt from without it.
     """
     # Credit
     train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
@@ -195,8 +195,8 @@ def learn(
     train = train_state.observe_targets(train, target, rollout.mask)
     mean, std = train_state.value_scale(train.values)
     by_batch = config.normalize_advantages == "batch"
-    wanted = bonus(advantage)
-    scaled = losses.standardize(wanted, rollout.mask) if by_batch else wanted / std
+    wanted = bonus(advantage / std)
+    scaled = losses.standardize(wanted, rollout.mask) if by_batch else wanted
     starts = windows.starts(rollout.carry, config.sequence_length)
     extras = rollout.extras.raw_action, rollout.extras.log_prob, (value - mean) / std
     cut = layout(config, reward.shape[1])
