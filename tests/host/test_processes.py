@@ -293,6 +293,26 @@ def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         connecting.connect("localhost:9", 2, 1)
 
 
+KUBERNETES = """
+class config:
+    def load_incluster_config():
+        raise Exception("Service token file does not exist.")
+"""
+
+
+def test_a_kubernetes_that_does_not_answer(tmp_path: Path) -> None:
+    """It is not asked where all is given, else why it does not answer is said in one line."""
+    (tmp_path / "kubernetes.py").write_text(KUBERNETES)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        given = f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0".split()
+    there = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    words = [sys.executable, "-m", "rollax", "train", "ppo", "probe/nothing", "--distributed"]
+    for more, told in (([], "could not join the others within 45 s (Service token file"), (given, "probe/nothing")):
+        done = subprocess.run([*words, *more], env=os.environ | there, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     ("place", "told"),
     [

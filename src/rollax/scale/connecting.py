@@ -38,17 +38,18 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
     elif coordinator is not None:
         _check_port(coordinator)
     who = f"process {process_id} of {num_processes}" if all(given) else "this process"
-    remedy = "start all of them, on hosts that reach the first"
-    alone = f"error: {who} found the others not all there within {CONNECT_SECONDS} s: {remedy}"
+    remedy = "start each of them, once, on hosts that reach the first"
     # Else a process that ends would abort the others, before they can say why.
     jax.config.update("jax_enable_recoverability", True)
-    dismiss = witness(alone)  # as JAX aborts
+    # As JAX aborts, or somebody ends it.
+    dismiss = witness(f"error: {who} was ended before all were there, for which they have {CONNECT_SECONDS} s: {remedy}")
     try:
         _initialize(coordinator, num_processes, process_id)
     except ValueError as error:
         raise UsageError(_not_found(os.environ)) from error
-    except RuntimeError as error:
-        raise UsageError(f"{alone.removeprefix('error: ')} ({line(error)})") from error
+    except Exception as error:  # of what asks Kubernetes, too
+        told = line(error) if str(error).strip() else type(error).__name__
+        raise UsageError(f"{who} could not join the others within {CONNECT_SECONDS} s ({told}): {remedy}") from error
     finally:
         dismiss()
 
