@@ -51,13 +51,14 @@ class Group:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        place = ["--distributed", "--coordinator", f"localhost:{port}", "--num-processes", str(number), "--process-id"]
+        place = ["--distributed", "--coordinator", f"localhost:{port}"]
         self.logs = [folder / f"process-{number}-{i}.log" for i in range(number)]
         self.all = []
         for i, log in enumerate(self.logs):
             more, limit = of_one.get(f"words_of_{i}", []), of_one.get(f"largest_file_of_{i}", -1)
             program = ["-c", PROGRAM.format(large=large, limit=limit, before=of_one.get(f"before_{i}", ""))]
-            command, environment = [sys.executable, *program, *words, *place, str(i), *more], os.environ | {"XLA_FLAGS": flags}
+            which = ["--num-processes", str(of_one.get(f"number_of_{i}", number)), "--process-id", str(i)]
+            command, environment = [sys.executable, *program, *words, *place, *which, *more], os.environ | {"XLA_FLAGS": flags}
             with log.open("w") as out:
                 self.all.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
 
@@ -237,6 +238,7 @@ def test_a_full_disk_of_one_ends_all(tmp_path: Path, group: Callable[..., Group]
     [
         ({"words_of_1": ["--learning-rate", "0.1"]}, "other settings on some of them"),
         ({"words_of_1": ["--num-evns", "4"]}, "process 1 of 2 could not begin: "),
+        ({"number_of_1": 3}, "--num-processes of process 1 (3) is not that of the first (2)"),
         ({"before_1": "processes._code = lambda: 'changed'"}, "other code of rollax on some of them"),
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],

@@ -52,6 +52,11 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"{who} could not join the others within {CONNECT_SECONDS} s ({told}): {remedy}") from error
     finally:
         dismiss()
+    if all(given) and jax.process_count() != num_processes:
+        raise UsageError(
+            f"--num-processes of process {process_id} ({num_processes}) is not that of the first ({jax.process_count()}): give "
+            "all the same"
+        )
 
 
 def _initialize(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
