@@ -20,12 +20,13 @@ from typing import Any, Literal
 from rollax.errors import UsageError
 from rollax.host.importing import IMPORT, import_module
 from rollax.host.progress import Display, Lines
+from rollax.host.run_folder import STUDY
 from rollax.host.settings import naming_imports
 from rollax.host.signals import stop_on_signals
 from rollax.scale import connecting
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
-from rollax.studies.study import STUDY, Study, read
+from rollax.studies.study import Study, read
 from rollax.studies.worker import work
 
 Launcher = Literal["local", "slurm", "ray"]
