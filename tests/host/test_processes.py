@@ -233,12 +233,20 @@ def test_a_full_disk_of_one_ends_all(tmp_path: Path, group: Callable[..., Group]
     assert f"process {full} of 2" in ran.said(1 - full)
 
 
+STOPS = """
+from rollax.host import api
+train = api.train
+api.train = lambda *names, **words: train(*names, **words, stop_when=lambda evaluated: False)
+"""  # an evaluation after which the first would not ask whether it is enough
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [
         ({"words_of_1": ["--learning-rate", "0.1"]}, "other settings on some of them"),
         ({"words_of_1": ["--num-evns", "4"]}, "process 1 of 2 could not begin: "),
         ({"number_of_1": 3}, "--num-processes of process 1 (3) is not that of the first (2)"),
+        ({"before_1": STOPS}, "other settings on some of them"),
         ({"before_1": "processes._code = lambda: 'changed'"}, "other code of rollax on some of them"),
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],
