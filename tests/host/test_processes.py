@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from rollax.cli.main import main
-from rollax.errors import UsageError
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.checkpoint_parts import LARGE
 from rollax.host.run_folder import CHECKPOINTS, METRICS
-from rollax.scale import connecting, processes
+from rollax.scale import processes
 
 LITTLE = ["--no-tensorboard", "--eval-count", "1", "--eval-episodes", "4"]
 SMALL = ["--hidden", "8", *LITTLE]
@@ -34,7 +33,7 @@ PROGRAM = """
 import resource, sys
 from rollax.cli.main import main
 from rollax.host import checkpoint_parts
-from rollax.scale import connecting, processes
+from rollax.scale import processes
 processes.SILENT_SECONDS = 8.0
 checkpoint_parts.LARGE = {large}
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
@@ -233,6 +232,10 @@ def test_a_full_disk_of_one_ends_all(tmp_path: Path, group: Callable[..., Group]
     assert f"process {full} of 2" in ran.said(1 - full)
 
 
+OTHER_CODE = """
+code = processes._code
+processes._code = lambda *modules: "changed" if modules == ("rollax",) else code(*modules)
+"""
 STOPS = """
 from rollax.host import api
 train = api.train
@@ -247,7 +250,11 @@ api.train = lambda *names, **words: train(*names, **words, stop_when=lambda eval
         ({"words_of_1": ["--num-evns", "4"]}, "process 1 of 2 could not begin: "),
         ({"number_of_1": 3}, "--num-processes of process 1 (3) is not that of the first (2)"),
         ({"before_1": STOPS}, "other settings on some of them"),
-        ({"before_1": "processes._code = lambda: 'changed'"}, "other code of rollax on some of them"),
+        (
+            {"before_1": OTHER_CODE},
+            "other code of rollax on some of them",
+        ),
+        ({"before_1": "processes._installed = {'optax': '0.0.2'}.get"}, "optax 0.0.2"),
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],
 )
@@ -258,6 +265,21 @@ def test_they_have_to_be_alike(tmp_path: Path, group: Callable[..., Group], othe
 
 
 FAILS = "from rollax.host import program\ndef fail(*_): {how}\nprogram.check_environment = fail"
+
+
+def test_the_code_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, or a package with all that is in it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_in_a_file.py").write_text("x = 1")
+    (tmp_path / "mine_in_a_package").mkdir()
+    part = tmp_path / "mine_in_a_package" / "part.py"
+    part.write_text("x = 1")
+    (part.parent / "__init__.py").touch()
+    before = [processes._code(name) for name in ("mine_in_a_file", "mine_in_a_package", "rollax")]
+    (tmp_path / "mine_in_a_file.py").write_text("x = 2")
+    part.write_text("x = 2")
+    after = [processes._code(name) for name in ("mine_in_a_file", "mine_in_a_package", "rollax")]
+    assert [x == y for x, y in zip(before, after, strict=True)] == [False, False, True]
 
 
 def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
@@ -288,103 +310,3 @@ def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes._State, "has_exchanged", False)
     with pytest.raises(OSError, match="no memory"), processes.telling():
         raise OSError("no memory")
-
-
-def test_a_port_that_another_program_has() -> None:
-    with socket.create_server(("localhost", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UsageError, match=rf"process 0 cannot listen at port {port} .*give all another --coordinator"):
-            connecting.connect(f"localhost:{port}", 2, 0)
-
-
-def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1)
-    with pytest.raises(UsageError, match="process 1 reached no first process at localhost:9 within 1 s"):
-        connecting.connect("localhost:9", 2, 1)
-
-
-KUBERNETES = """
-class config:
-    def load_incluster_config():
-        raise Exception("Service token file does not exist.")
-"""
-
-
-def test_a_kubernetes_that_does_not_answer(tmp_path: Path) -> None:
-    """It is not asked where all is given, else why it does not answer is said in one line."""
-    (tmp_path / "kubernetes.py").write_text(KUBERNETES)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        given = f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0".split()
-    there = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    words = [sys.executable, "-m", "rollax", "train", "ppo", "probe/nothing", "--distributed"]
-    for more, told in (([], "could not join the others within 45 s (Service token file"), (given, "probe/nothing")):
-        done = subprocess.run([*words, *more], env=os.environ | there, capture_output=True, text=True, check=False)
-        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        (("here", 2, 0), "HOST:PORT"),
-        (("localhost:1", 2, None), "go together"),
-        (("localhost:1", 2, 2), "from 0 to 1"),
-    ],
-)
-def test_what_connect_refuses(place: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        connecting.connect(*place)
-
-
-def test_nothing_says_which_process_it_is() -> None:
-    command = [sys.executable, "-m", "rollax", *PPO, "--distributed"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "finds no Slurm, Open MPI, Kubernetes or TPU" in done.stderr
-
-
-def test_a_slurm_script_without_srun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(UsageError, match="start it with srun, or give --coordinator"):
-        connecting.connect()
-
-
-def slurm(own: int, tasks: str, node: int = 0, **more: str) -> dict[str, str]:
-    return {"SLURM_LOCALID": str(own), "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node)} | more
-
-
-@pytest.mark.parametrize(
-    ("environment", "devices"),
-    [
-        ({}, None),
-        (slurm(0, "1(x4)", 3), None),  # one process a host has all that is there
-        (slurm(3, "8(x4)"), [3]),  # nothing says what is there: one each, as JAX has it
-        (slurm(3, "8(x4)", CUDA_VISIBLE_DEVICES="0"), None),  # as --gpus-per-task=1 has it: each is shown its own as number 0
-        (slurm(3, "8(x4)", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7"), [3]),
-        (slurm(1, "4,2", 1, CUDA_VISIBLE_DEVICES="0,1,2,3"), [2, 3]),
-        (slurm(1, "2", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_GPUS_PER_TASK="4"), None),
-        (slurm(1, "2", ROCR_VISIBLE_DEVICES="0,1"), [1]),
-        (slurm(1, "2", JAX_LOCAL_DEVICE_IDS="1"), None),
-        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, [1]),
-        ({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, None),
-    ],
-)
-def test_which_devices_a_process_takes(environment: dict[str, str], devices: list[int] | None) -> None:
-    assert connecting.own_devices(environment) == devices
-
-
-@pytest.mark.parametrize("given", [[], ["localhost:PORT", 1, 0]])
-@pytest.mark.parametrize(("tasks", "visible"), [("1", "all"), ("2", "1")])
-def test_jax_takes_these_devices(given: list[Any], tasks: str, visible: str) -> None:
-    """Also where it finds Slurm by itself, and would take the one that has the number of the process on its host."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    given = [value.replace("PORT", port) if isinstance(value, str) else value for value in given]
-    ids = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
-    environment = os.environ | slurm(1, tasks) | ids | {"JAX_COORDINATOR_PORT": port}
-    then = "print(jax.config.values['jax_cuda_visible_devices'])"
-    program = f"import jax; from rollax.scale import connecting; connecting.connect(*{given}); {then}"
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == visible, done.stderr

@@ -38,7 +38,8 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
     elif coordinator is not None:
         _check_port(coordinator)
     who = f"process {process_id} of {num_processes}" if all(given) else "this process"
-    remedy = "start each of them, once, on hosts that reach the first"
+    by = " (with srun)" if "SLURM_JOB_ID" in os.environ and not any(given) else ""  # else a shell may have its variables, too
+    remedy = f"start each of them, once{by}, on hosts that reach the first"
     # Else a process that ends would abort the others, before they can say why.
     jax.config.update("jax_enable_recoverability", True)
     # As JAX aborts, or somebody ends it.

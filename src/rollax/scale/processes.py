@@ -7,6 +7,7 @@ not initialized there is one process, and nothing here costs anything.
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -32,6 +33,21 @@ T = TypeVar("T")
 
 SILENT_SECONDS = 20.0  # after which a process that gives no sign counts as ended
 SIGNS = ".processes"  # of a run folder
+# What programs are made with, by the name that it is imported and installed by.
+_MAKERS = (
+    "numpy",
+    "equinox",
+    "optax",
+    "gymnax",
+    "xminigrid",
+    "jaxmarl",
+    "brax",
+    "craftax",
+    "jumanji",
+    "navix",
+    "pgx",
+    "jax_md",
+)
 _SIGN_SECONDS = 1.0
 _SIGN_BYTES, _WORDS_BYTES = 1024, 4096
 # Outlives a process that is killed or aborts, and says so: it reads a full stop from one that ends as it should.
@@ -111,15 +127,19 @@ def of_first(make: Callable[[], str]) -> str:
     return exchanged(made)[0]
 
 
-def check_alike(settings: str) -> None:
-    """Raises UsageError, in every process, where another cannot begin, or has other settings, other code or other versions."""
+def check_alike(settings: str, imports: Iterable[str] = ()) -> None:
+    """Raises UsageError, in every process, where another cannot begin, or has other settings, other code or other versions.
+
+    `imports`: modules of the user's, whose code counts as well.
+    """
     if count() == 1:
         return
     together(lambda: None)
     own = {
         "settings": _digest(settings.encode()),
-        "code of rollax": _code(),
-        "versions": f"jax {jax.__version__} jaxlib {jaxlib.__version__} Python {platform.python_version()}",
+        "code of rollax": _code("rollax"),
+        "code of imported modules": _code(*imports),
+        "versions": _versions(),
     }
     rows = [dict(zip(own, row.split("\n"), strict=True)) for row in exchanged("\n".join(own.values()))]
     differing = [name for name in own if len({row[name] for row in rows}) > 1]
@@ -135,11 +155,27 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _code() -> str:
-    spec = importlib.util.find_spec("rollax")
-    roots = list(spec.submodule_search_locations or ()) if spec else []
-    files = sorted(path for root in roots for path in Path(root).rglob("*.py"))
+def _code(*modules: str) -> str:
+    files: list[Path] = []
+    for name in modules:
+        spec = importlib.util.find_spec(name)
+        roots = list(spec.submodule_search_locations or ()) if spec else []
+        files += sorted(path for root in roots for path in Path(root).rglob("*.py"))
+        files += [Path(spec.origin)] if spec and spec.has_location and spec.origin and not roots else []
     return _digest(b"".join(path.read_bytes() for path in files))
+
+
+def _versions() -> str:
+    """Of what a run's programs are made with, as far as this process has imported it."""
+    known = {name: version for name in _MAKERS if name in sys.modules and (version := _installed(name))}
+    known = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "Python": platform.python_version()} | known
+    return " ".join(f"{name} {version}" for name, version in known.items())
+
+
+def _installed(name: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return None
 
 
 def everywhere(tree: Any, over: Mesh) -> Any:
