@@ -105,7 +105,7 @@ def refused(outcome: Any, *parts: str) -> None:
             over(TRAIN, "--network.shared", "--seeds", "2", "--evolve.critic-learning-rate", "1e-4", "1e-3"),
             ["config.critic_learning_rate (0.001)"],
         ),
-        (over(TRAIN, "--devices", "64"), ["devices (64) is more than there are"]),
+        (over(TRAIN, "--devices", "64"), ["devices (64) is more than there are", "--devices auto"]),
         (over(TRAIN, "--devices", "0"), ["devices (0) must be at least 1"]),
         (over(TRAIN, "--run-dir", "/dev/null/run"), ["/dev/null/run cannot be written", "choose another --run-dir"]),
         (["resume"], ["Folder of the run", "rollax resume --help"]),
@@ -163,6 +163,14 @@ def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[str]) -> None:
     for command in ("eval", "render"):
         refused(rollax(command, finished, *words), "error: ", words[1])
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "plot", "report", "render", "ls"])
+def test_a_study_is_no_run(rollax: Rollax, tmp_path_factory: pytest.TempPathFactory, command: str) -> None:
+    """None of whose runs has begun, for the commands that look for runs in a folder."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "study.yaml").write_text("algorithm: ppo")
+    refused(rollax(command, folder), f"{folder} is a study", f"`rollax sweep {folder}` goes on with it")
 
 
 def test_a_run_folder_that_is_in_use(rollax: Rollax, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

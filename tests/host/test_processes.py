@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from rollax.cli.main import main
-from rollax.errors import UsageError
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.checkpoint_parts import LARGE
 from rollax.host.run_folder import CHECKPOINTS, METRICS
@@ -51,13 +50,14 @@ class Group:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        place = ["--distributed", "--coordinator", f"localhost:{port}", "--num-processes", str(number), "--process-id"]
+        place = ["--distributed", "--coordinator", f"localhost:{port}"]
         self.logs = [folder / f"process-{number}-{i}.log" for i in range(number)]
         self.all = []
         for i, log in enumerate(self.logs):
             more, limit = of_one.get(f"words_of_{i}", []), of_one.get(f"largest_file_of_{i}", -1)
             program = ["-c", PROGRAM.format(large=large, limit=limit, before=of_one.get(f"before_{i}", ""))]
-            command, environment = [sys.executable, *program, *words, *place, str(i), *more], os.environ | {"XLA_FLAGS": flags}
+            which = ["--num-processes", str(of_one.get(f"number_of_{i}", number)), "--process-id", str(i)]
+            command, environment = [sys.executable, *program, *words, *place, *which, *more], os.environ | {"XLA_FLAGS": flags}
             with log.open("w") as out:
                 self.all.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
 
@@ -232,12 +232,29 @@ def test_a_full_disk_of_one_ends_all(tmp_path: Path, group: Callable[..., Group]
     assert f"process {full} of 2" in ran.said(1 - full)
 
 
+OTHER_CODE = """
+code = processes._code
+processes._code = lambda *modules: "changed" if modules == ("rollax",) else code(*modules)
+"""
+STOPS = """
+from rollax.host import api
+train = api.train
+api.train = lambda *names, **words: train(*names, **words, stop_when=lambda evaluated: False)
+"""  # an evaluation after which the first would not ask whether it is enough
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [
         ({"words_of_1": ["--learning-rate", "0.1"]}, "other settings on some of them"),
         ({"words_of_1": ["--num-evns", "4"]}, "process 1 of 2 could not begin: "),
-        ({"before_1": "processes._code = lambda: 'changed'"}, "other code of rollax on some of them"),
+        ({"number_of_1": 3}, "--num-processes of process 1 (3) is not that of the first (2)"),
+        ({"before_1": STOPS}, "other settings on some of them"),
+        (
+            {"before_1": OTHER_CODE},
+            "other code of rollax on some of them",
+        ),
+        ({"before_1": "processes._installed = {'optax': '0.0.2'}.get"}, "optax 0.0.2"),
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],
 )
@@ -248,6 +265,21 @@ def test_they_have_to_be_alike(tmp_path: Path, group: Callable[..., Group], othe
 
 
 FAILS = "from rollax.host import program\ndef fail(*_): {how}\nprogram.check_environment = fail"
+
+
+def test_the_code_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, or a package with all that is in it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_in_a_file.py").write_text("x = 1")
+    (tmp_path / "mine_in_a_package").mkdir()
+    part = tmp_path / "mine_in_a_package" / "part.py"
+    part.write_text("x = 1")
+    (part.parent / "__init__.py").touch()
+    before = [processes._code(name) for name in ("mine_in_a_file", "mine_in_a_package", "rollax")]
+    (tmp_path / "mine_in_a_file.py").write_text("x = 2")
+    part.write_text("x = 2")
+    after = [processes._code(name) for name in ("mine_in_a_file", "mine_in_a_package", "rollax")]
+    assert [x == y for x, y in zip(before, after, strict=True)] == [False, False, True]
 
 
 def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
@@ -278,35 +310,3 @@ def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes._State, "has_exchanged", False)
     with pytest.raises(OSError, match="no memory"), processes.telling():
         raise OSError("no memory")
-
-
-def test_a_port_that_another_program_has() -> None:
-    with socket.create_server(("localhost", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UsageError, match=rf"process 0 cannot listen at port {port} .*give all another --coordinator"):
-            processes.connect(f"localhost:{port}", 2, 0)
-
-
-def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "CONNECT_SECONDS", 1)
-    with pytest.raises(UsageError, match="process 1 reached no first process at localhost:9 within 1 s"):
-        processes.connect("localhost:9", 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        (("here", 2, 0), "HOST:PORT"),
-        (("localhost:1", 2, None), "go together"),
-        (("localhost:1", 2, 2), "from 0 to 1"),
-    ],
-)
-def test_what_connect_refuses(place: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        processes.connect(*place)
-
-
-def test_nothing_says_which_process_it_is() -> None:
-    command = [sys.executable, "-m", "rollax", *PPO, "--distributed"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "finds no Slurm, Open MPI, Kubernetes or TPU" in done.stderr

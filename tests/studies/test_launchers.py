@@ -15,7 +15,7 @@ from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.host.progress import Unseen, display
 from rollax.host.signals import stop_on_signals
-from rollax.scale import processes
+from rollax.scale import connecting
 from rollax.studies import launchers
 from rollax.studies import optuna_study as drawing
 from rollax.studies.spec import StudySpec
@@ -74,7 +74,7 @@ def test_resources_that_ray_does_not_know(sweep: Any, ray: Any) -> None:
 
 def test_ctrl_c_ends_the_wait_for_a_cluster(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both waits: for an answer at its address, and for Ray to join it."""
-    monkeypatch.setattr(processes, "wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(connecting, "wait_for", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert main([*WORDS, "--study-dir", str(tmp_path / "study"), "--launcher", "ray"]) == 130
     assert not (tmp_path / "study").exists()
     folder = create(StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}), tmp_path / "study")

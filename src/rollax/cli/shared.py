@@ -69,10 +69,10 @@ def _place(words: list[str]) -> tuple[list[str], Place | None]:
         return rest, None
     if rest[:1] not in (["train"], ["resume"]):
         raise UsageError(f"{DISTRIBUTED} is for train and resume")
-    from rollax.scale import processes
+    from rollax.scale import connecting
 
     place = Place(coordinator, _number("--num-processes", number), _number("--process-id", own))
-    processes.connect(*place)
+    connecting.connect(*place)
     return [word for word in rest if word != DISTRIBUTED], place
 
 

@@ -103,10 +103,11 @@ def sweep(arguments: list[str], shared: Shared) -> int:
 
 def _written(names: list[str]) -> Any:
     """The study in the file or the folder that is named; None where neither is."""
+    from rollax.host.run_folder import STUDY
     from rollax.studies import study
 
     path = Path(names[0] if len(names) == 1 else "")
-    file = path / study.STUDY if path.is_dir() else path
+    file = path / STUDY if path.is_dir() else path
     return study.read(file) if len(names) == 1 and file.is_file() else None
 
 

@@ -92,7 +92,7 @@ def train(
     lost = spec.eval_arguments if own_environment is not None else {}
     spec = programs.fitted(_with_objects(spec, own_environment, own_network), own_environment)
     played, policies = _checked(spec, own_environment, own_network, metrics)
-    processes.check_alike(run_folder.text_of(spec))
+    processes.check_alike(run_folder.text_of(spec) + given.which(metrics=metrics, stop_when=stop_when), spec.imports)
     folder = Path(processes.of_first(lambda: str(run_folder.create(spec))))
     with run_folder.held(folder):
         spec = opponents_of.copied(folder, spec, policies)
@@ -137,7 +137,8 @@ def resume(
     environment = opponents_of.with_opponents(spec, environment, _opponents(spec, environment, network, folder))
     programs.check(spec, environment, network)
     loop.check(spec, metrics, environment)
-    processes.check_alike(f"{run_folder.text_of(spec)}learning_rate: {rate}")
+    others = given.which(metrics=metrics, stop_when=stop_when)
+    processes.check_alike(f"{run_folder.text_of(spec)}{others}learning_rate: {rate}", spec.imports)
     with run_folder.held(folder):
         return _run(spec, folder, environment, network, metrics, show or display(quiet), warnings, rate, stop_when)
 

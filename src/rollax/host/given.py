@@ -107,6 +107,11 @@ def check_functions(**values: Any) -> None:
             raise UsageError(f"{name} ({shown(value)}) must be a function, or None")
 
 
+def which(**values: Any) -> str:
+    """The names of those that are not None, for what has to be alike in several processes and has no text of its own."""
+    return f"given: {[name for name, value in values.items() if value is not None]}\n"
+
+
 def count(name: str, value: Any) -> int:
     """A whole number of at least 1. Raises UsageError for any other."""
     number = typed(name, value, int)

@@ -11,7 +11,7 @@ from rollax.errors import UsageError
 from rollax.host import logging
 from rollax.host.options import check_path
 from rollax.host.record import read_evaluations
-from rollax.host.run_folder import CONFIG, EVALUATIONS, METRICS, read_spec
+from rollax.host.run_folder import CONFIG, EVALUATIONS, METRICS, no_run, read_spec
 from rollax.host.settings import Spec
 
 GENERAL = ("run", "member", "step", "wall_time")  # the first columns of metrics
@@ -35,9 +35,7 @@ def find(given: Iterable[Path | str], tell: Callable[[str], object] = silent) ->
         others += [path for path in paths if not runs or (len(paths) > 1 and not _inside(path))]
     if others and not found:
         more = f" (nor have {len(others) - 1} others)" if len(others) > 1 else ""
-        raise UsageError(
-            f"{others[0]} is not a run and contains none: no {CONFIG} is in it{more}; give the folder that `rollax train` named"
-        )
+        raise UsageError(no_run(others[0], f"is not a run and contains none: no {CONFIG} is in it{more}"))
     if others:
         tell(f"passed over, as neither runs nor folders of runs: {', '.join(map(str, others))}")
     return list(found.values())

@@ -31,6 +31,7 @@ from rollax.version import __version__
 FORMAT = 2
 CONFIG, ENVIRONMENT, METRICS, EVALUATIONS = "config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz"
 LINEAGE = "lineage.jsonl"  # of a population that evolves
+STUDY = "study.yaml"  # of the folder of a study, which has its runs in folders below
 LOCK = ".lock"
 CHECKPOINTS = "checkpoints"
 # Options that change what is learnt. A run keeps them, as it keeps everything that is no option.
@@ -139,7 +140,7 @@ def read_spec(folder: Path) -> Spec:
     path = Path(folder) / CONFIG
     check_path("the folder", path)
     if not path.is_file():
-        raise UsageError(f"{folder} is not a run: it has no {CONFIG}; give the folder that `rollax train` named")
+        raise UsageError(no_run(Path(folder), f"is not a run: it has no {CONFIG}"))
     document = document_of(path)
     version = shown(document.get("rollax", "unknown")).strip("'")
     if document.get("format") != FORMAT:
@@ -151,6 +152,16 @@ def read_spec(folder: Path) -> Spec:
         return spec_of(document)
     except UsageError as error:
         raise UsageError(f"{path}, written by rollax {version}: {error}") from error
+
+
+def no_run(folder: Path, what: str) -> str:
+    """The words of an error: what a folder is, and what to do about it."""
+    if (folder / STUDY).is_file():
+        return (
+            f"{folder} is a study, which is many runs: `rollax sweep {folder}` goes on with it, its runs are "
+            f"{folder}/batches/*/run*"
+        )
+    return f"{folder} {what}; give the folder that `rollax train` named"
 
 
 @contextlib.contextmanager

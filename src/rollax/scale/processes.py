@@ -7,6 +7,7 @@ not initialized there is one process, and nothing here costs anything.
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -30,93 +31,30 @@ from rollax.errors import UsageError
 
 T = TypeVar("T")
 
-CONNECT_SECONDS = 45  # in which all processes have to be there
 SILENT_SECONDS = 20.0  # after which a process that gives no sign counts as ended
 SIGNS = ".processes"  # of a run folder
+# What programs are made with, by the name that it is imported and installed by.
+_MAKERS = (
+    "numpy",
+    "equinox",
+    "optax",
+    "gymnax",
+    "xminigrid",
+    "jaxmarl",
+    "brax",
+    "craftax",
+    "jumanji",
+    "navix",
+    "pgx",
+    "jax_md",
+)
 _SIGN_SECONDS = 1.0
 _SIGN_BYTES, _WORDS_BYTES = 1024, 4096
 # Outlives a process that is killed or aborts, and says so: it reads a full stop from one that ends as it should.
 _WITNESS = "import sys, signal; signal.signal(2, signal.SIG_IGN); sys.stdin.read() or sys.exit('\\n' + sys.argv[1])"
 
 
-def connect(coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Waits for all processes, before anything else is asked of JAX.
-
-    `coordinator`: HOST:PORT of the first. Without arguments it is as Slurm, Open MPI, Kubernetes or a TPU say.
-
-    Raises UsageError when nothing says which of them this is, or when they are not all there in time.
-    """
-    if coordinator is not None and not is_address(coordinator):
-        raise UsageError(f"--coordinator takes HOST:PORT, not {coordinator!r}")
-    given = [value is not None for value in (coordinator, num_processes, process_id)]
-    if any(given) and not all(given):
-        raise UsageError("--coordinator, --num-processes and --process-id go together: give all three, or none to find them")
-    if all(given) and not 0 <= int(process_id or 0) < int(num_processes or 0):
-        raise UsageError(f"--process-id ({process_id}) must be from 0 to {int(num_processes or 1) - 1}")
-    if coordinator is not None and process_id:
-        _wait_for(coordinator, process_id)
-    elif coordinator is not None:
-        _check_port(coordinator)
-    who = f"process {process_id} of {num_processes}" if all(given) else "this process"
-    remedy = "start all of them, on hosts that reach the first"
-    alone = f"error: {who} found the others not all there within {CONNECT_SECONDS} s: {remedy}"
-    # Else a process that ends would abort the others, before they can say why.
-    jax.config.update("jax_enable_recoverability", True)
-    dismiss = _witness(alone)  # as JAX aborts
-    try:
-        jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=CONNECT_SECONDS)
-    except ValueError as error:
-        raise UsageError(
-            "--distributed finds no Slurm, Open MPI, Kubernetes or TPU that says which process this is: give --coordinator "
-            "HOST:PORT --num-processes N --process-id I"
-        ) from error
-    except RuntimeError as error:
-        raise UsageError(f"{alone.removeprefix('error: ')} ({_line(error)})") from error
-    finally:
-        dismiss()
-
-
-def _check_port(coordinator: str) -> None:
-    """Raises UsageError where the first process cannot listen there: JAX looks for long, and says not where."""
-    port = int(coordinator.rpartition(":")[2])
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        raise UsageError(f"process 0 cannot listen at port {port} ({error}): give all another --coordinator") from error
-
-
-def _wait_for(coordinator: str, process_id: int) -> None:
-    """Returns when the first process answers at its address. Raises UsageError when it does not in time."""
-    try:
-        wait_for(coordinator, CONNECT_SECONDS)
-    except OSError as error:
-        raise UsageError(
-            f"process {process_id} reached no first process at {coordinator} within {CONNECT_SECONDS} s ({error}): is "
-            "--process-id 0 running there, and may this host connect to that port?"
-        ) from error
-
-
-def wait_for(address: str, seconds: float) -> None:
-    """Returns when something answers at HOST:PORT. Raises OSError when nothing does in time."""
-    host, _, port = address.rpartition(":")
-    limit = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-            return
-        except OSError:
-            if time.monotonic() > limit:
-                raise
-            time.sleep(0.5)
-
-
-def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
-
-
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:200]
 
 
@@ -149,7 +87,7 @@ def exchanged(words: str) -> list[str]:
         rows = np.asarray(multihost_utils.process_allgather(row))
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         what = "heard nothing of another, which has ended or cannot be reached: its output may say why"
-        raise RuntimeError(f"process {index()} of {count()} {what} ({_line(error)})") from error
+        raise RuntimeError(f"process {index()} of {count()} {what} ({line(error)})") from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
@@ -189,15 +127,19 @@ def of_first(make: Callable[[], str]) -> str:
     return exchanged(made)[0]
 
 
-def check_alike(settings: str) -> None:
-    """Raises UsageError, in every process, where another cannot begin, or has other settings, other code or other versions."""
+def check_alike(settings: str, imports: Iterable[str] = ()) -> None:
+    """Raises UsageError, in every process, where another cannot begin, or has other settings, other code or other versions.
+
+    `imports`: modules of the user's, whose code counts as well.
+    """
     if count() == 1:
         return
     together(lambda: None)
     own = {
         "settings": _digest(settings.encode()),
-        "code of rollax": _code(),
-        "versions": f"jax {jax.__version__} jaxlib {jaxlib.__version__} Python {platform.python_version()}",
+        "code of rollax": _code("rollax"),
+        "code of imported modules": _code(*imports),
+        "versions": _versions(),
     }
     rows = [dict(zip(own, row.split("\n"), strict=True)) for row in exchanged("\n".join(own.values()))]
     differing = [name for name in own if len({row[name] for row in rows}) > 1]
@@ -213,11 +155,27 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _code() -> str:
-    spec = importlib.util.find_spec("rollax")
-    roots = list(spec.submodule_search_locations or ()) if spec else []
-    files = sorted(path for root in roots for path in Path(root).rglob("*.py"))
+def _code(*modules: str) -> str:
+    files: list[Path] = []
+    for name in modules:
+        spec = importlib.util.find_spec(name)
+        roots = list(spec.submodule_search_locations or ()) if spec else []
+        files += sorted(path for root in roots for path in Path(root).rglob("*.py"))
+        files += [Path(spec.origin)] if spec and spec.has_location and spec.origin and not roots else []
     return _digest(b"".join(path.read_bytes() for path in files))
+
+
+def _versions() -> str:
+    """Of what a run's programs are made with, as far as this process has imported it."""
+    known = {name: version for name in _MAKERS if name in sys.modules and (version := _installed(name))}
+    known = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "Python": platform.python_version()} | known
+    return " ".join(f"{name} {version}" for name, version in known.items())
+
+
+def _installed(name: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return None
 
 
 def everywhere(tree: Any, over: Mesh) -> Any:
@@ -243,7 +201,7 @@ def whole(tree: Any) -> Any:
     return tree if count() == 1 else jax.tree.map(gather, tree)
 
 
-def _witness(words: str) -> Callable[[], None]:
+def witness(words: str) -> Callable[[], None]:
     """Has these words said when this process is killed or aborts, which it cannot do itself, until the result is called."""
     process = subprocess.Popen([sys.executable, "-S", "-c", _WITNESS, words], stdin=subprocess.PIPE)
 
@@ -264,7 +222,7 @@ class Watch:
     def __init__(self, folder: Path, before_end: Callable[[], None]) -> None:
         self._folder, self._before_end = folder, before_end
         self._number, self._words, self._finished = 0, "", threading.Event()
-        self._dismiss_witness = _witness(self._last_words())
+        self._dismiss_witness = witness(self._last_words())
         self._lock = threading.Lock()
         self._path = folder / SIGNS / str(index())
         self._path.write_bytes(b" " * _SIGN_BYTES)
@@ -355,7 +313,7 @@ def watching(folder: Path, before_end: Callable[[], None]) -> Iterator[None]:
     except BaseException as error:
         if _may_be_of_another(error):
             time.sleep(SILENT_SECONDS + 3 * _SIGN_SECONDS)
-        watch.close(_line(error) if str(error).strip() else type(error).__name__)
+        watch.close(line(error) if str(error).strip() else type(error).__name__)
         if is_first():
             time.sleep(3 * _SIGN_SECONDS)  # JAX aborts the others when this one is gone: they read why before
         raise

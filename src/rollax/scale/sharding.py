@@ -14,7 +14,8 @@ def mesh(num_devices: int, axis: str) -> Mesh:
     """A row of devices. `axis`: "environments" or "members". Raises UsageError when there are not so many."""
     available = jax.devices()
     if num_devices > len(available):
-        raise UsageError(f"devices ({num_devices}) is more than there are: {len(available)} ({available[0].platform})")
+        there = f"{len(available)} ({available[0].platform}); --devices auto takes all of them"
+        raise UsageError(f"devices ({num_devices}) is more than there are: {there}")
     return jax.make_mesh((num_devices,), (axis,), axis_types=(AxisType.Auto,), devices=available[:num_devices])
 
 

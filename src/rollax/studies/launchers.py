@@ -20,12 +20,13 @@ from typing import Any, Literal
 from rollax.errors import UsageError
 from rollax.host.importing import IMPORT, import_module
 from rollax.host.progress import Display, Lines
+from rollax.host.run_folder import STUDY
 from rollax.host.settings import naming_imports
 from rollax.host.signals import stop_on_signals
-from rollax.scale import processes
+from rollax.scale import connecting
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
-from rollax.studies.study import STUDY, Study, read
+from rollax.studies.study import Study, read
 from rollax.studies.worker import work
 
 Launcher = Literal["local", "slurm", "ray"]
@@ -278,10 +279,10 @@ def _check_ray(resources: dict[str, Any]) -> None:
 
     _task(ray, resources)
     address = os.environ.get(RAY_ADDRESS, "").removeprefix("ray://")
-    if ray.is_initialized() or not processes.is_address(address):
+    if ray.is_initialized() or not connecting.is_address(address):
         return
     try:
-        processes.wait_for(address, RAY_SECONDS)
+        connecting.wait_for(address, RAY_SECONDS)
     except OSError as error:
         raise UsageError(
             f"no Ray cluster answers at {address} within {RAY_SECONDS:.0f} s ({error}): set RAY_ADDRESS to one that runs "

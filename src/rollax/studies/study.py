@@ -26,6 +26,7 @@ from rollax.errors import UsageError
 from rollax.host import run_folder
 from rollax.host.files import write_atomically
 from rollax.host.options import RunOptions, check_path
+from rollax.host.run_folder import STUDY
 from rollax.host.settings import plain
 from rollax.host.spec_file import document_of
 from rollax.studies import optuna_study as drawing
@@ -34,7 +35,7 @@ from rollax.studies.spec import StudySpec, of_dictionary
 from rollax.typed import typed
 from rollax.version import __version__
 
-STUDY, JOURNAL, BATCHES, BATCH = "study.yaml", "journal.log", "batches", "batch.json"
+JOURNAL, BATCHES, BATCH = "journal.log", "batches", "batch.json"
 FORMAT = 1
 NAME = "optuna_study"  # in study.yaml: what the study is called in Optuna's storage
 POLL_SECONDS = 0.5
