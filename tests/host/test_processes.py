@@ -264,6 +264,18 @@ def test_they_have_to_be_alike(tmp_path: Path, group: Callable[..., Group], othe
     assert told in ran.said(0) and not (tmp_path / "run").exists()
 
 
+def test_a_mistake_leaves_the_programs_on_disk(
+    tmp_path: Path, group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no crash of a process that started with them."""
+    monkeypatch.setenv("ROLLAX_COMPILATION_CACHE", str(tmp_path / "programs"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), words_of_1=["--learning-rate", "0.1"])
+    assert ran.wait(SECONDS) == [2, 2], ran.said(0)
+    assert "compilation cache" not in ran.said(0) + ran.said(1)
+    assert list((tmp_path / "programs").glob("*")) and not list((tmp_path / "programs").glob("*/starting-*"))
+
+
 FAILS = "from rollax.host import program\ndef fail(*_): {how}\nprogram.check_environment = fail"
 
 

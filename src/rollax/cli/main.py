@@ -97,6 +97,8 @@ def _refused(error: Exception, code: int) -> int:
 def _leave(code: int, alone: bool) -> int:
     """The exit code; one of several processes ends here, `alone` without the others."""
     if "rollax.scale.processes" in sys.modules:
+        if "rollax.host.compilation_cache" in sys.modules:  # which would take such an end for a crash
+            sys.modules["rollax.host.compilation_cache"].settled()
         return sys.modules["rollax.scale.processes"].leave(code, alone)
     return code
 
