@@ -65,12 +65,11 @@ def test_nothing_says_which_process_it_is() -> None:
     assert done.returncode == 2 and "finds no Slurm, Open MPI, Kubernetes or TPU" in done.stderr
 
 
-def test_a_slurm_script_without_srun(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(UsageError, match="start it with srun, or give --coordinator"):
-        connecting.connect()
+def test_a_slurm_script_without_srun() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_"))}
+    command = [sys.executable, "-m", "rollax", "train", "ppo", "probe/memory", "--distributed"]
+    done = subprocess.run(command, env=environment | {"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "start it with srun, or give --coordinator" in done.stderr, done.stderr
 
 
 def slurm(own: int, tasks: str, node: int = 0, **more: str) -> dict[str, str]:
