@@ -17,7 +17,7 @@ from host.test_evaluate import Counting
 from rollax.environments import registry
 from rollax.environments.suites.table import SUITES, missing_python
 from rollax.host.evaluation import digits
-from rollax.scale import processes
+from rollax.scale import connecting
 from rollax.version import __version__
 
 Rollax = Callable[..., Any]
@@ -337,7 +337,7 @@ def test_version_and_overview(rollax: Rollax) -> None:
 )
 def test_help(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, options: str) -> None:
     """Each command's help names its options, and nothing is run; nor are other processes waited for."""
-    monkeypatch.setattr(processes, "connect", lambda *_: pytest.fail("it waits for other processes"))
+    monkeypatch.setattr(connecting, "connect", lambda *_: pytest.fail("it waits for other processes"))
     outcome = rollax(*command.split(), "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert [name for name in options.split() if name not in outcome.out] == []
