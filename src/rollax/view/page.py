@@ -36,7 +36,7 @@ TEMPLATE: dict[str, Any] = {
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "height": BUTTONS,
-        "margin": {"l": 50, "r": 12, "t": 10, "b": 40},
+        "margin": {"l": 50, "r": 20, "t": 10, "b": 40},
         "hovermode": "closest",
         "hoverlabel": {"namelength": -1},
         "showlegend": False,
