@@ -90,7 +90,9 @@ def _lines(spec: Any, found: Any) -> Iterator[str]:
     told = ", ".join(f"{name} {size(number)}" for name, number in memory.items() if number is not None)
     yield f"  memory: {told}" if told else "  memory: not known"
     limits = found.limits
-    yield f"  limits: {limits.product_flops / 1e9:.0f} GFLOP/s of a large product, {limits.copy_bytes / 1e9:.0f} GB/s of a copy"
+    product, copy = f"{limits.product_flops / 1e9:.0f} GFLOP/s", f"{limits.copy_bytes / 1e9:.0f} GB/s"
+    on = [f"on {busy:.1f} processors" for busy in (limits.product_processors, limits.copy_processors)]
+    yield f"  limits: {product} of a large product {on[0]}, {copy} of a copy {on[1]}; shares are of what one processor does"
     yield ""
     yield from _table(found)
 
@@ -115,8 +117,9 @@ def _table(found: Any) -> Iterator[str]:
 
 def _figures(share: Any, total: float, limits: Any) -> tuple[str, ...]:
     flops, size = (x / share.seconds if share.seconds else 0.0 for x in (share.flops, share.bytes))
-    rates = (f"{flops / 1e9:.1f}", f"{flops / limits.product_flops:.0%}") if share.flops else ("", "")
-    moved = f"{size / 1e9:.1f}", f"{size / limits.copy_bytes:.0%}"
+    of_product, of_copy = limits.product_flops / limits.product_processors, limits.copy_bytes / limits.copy_processors
+    rates = (f"{flops / 1e9:.1f}", f"{flops / of_product:.0%}") if share.flops else ("", "")
+    moved = f"{size / 1e9:.1f}", f"{size / of_copy:.0%}"
     return f"{share.seconds * 1e3:.3f}", f"{share.seconds / total:.1%}", *rates, *moved, f"{share.runs:,}"
 
 
