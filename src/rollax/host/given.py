@@ -36,9 +36,9 @@ def checking_keywords(**more: type) -> Callable[[Callable[P, R]], Callable[P, R]
 
         @functools.wraps(function)
         def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
-            for name in keywords:
-                if name not in parameters:
-                    raise _unknown(name, list(parameters), more)
+            unknown = [name for name in keywords if name not in parameters]
+            if unknown:
+                raise _unknown(unknown[0], list(parameters), more)
             return function(*arguments, **keywords)
 
         return checked
