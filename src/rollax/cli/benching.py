@@ -74,15 +74,17 @@ def _lines(spec: Any, found: Any) -> Iterator[str]:
     import jax
 
     from rollax.host.progress import size
+    from rollax.host.settings import entry
 
+    unit = entry(spec.algorithm).unit.split()[0]  # steps, or evaluations of solutions
     device = jax.devices()[0]
     members = f", {spec.num_members} members" if spec.num_members > 1 else ""
-    yield f"{spec.algorithm} on {spec.environment}{members}: {spec.config.steps_per_update:,} steps an update"
+    yield f"{spec.algorithm} on {spec.environment}{members}: {spec.config.steps_per_update:,} {unit} an update"
     yield f"  {len(jax.devices())} x {device.device_kind}, {platform.machine()}, jax {jax.__version__}"
     rates, median = sorted(found.steps_per_second), statistics.median(found.steps_per_second)
     yield (
-        f"  {median:,.0f} steps/s ({rates[0]:,.0f} to {rates[-1]:,.0f}), "
-        f"{found.processor_seconds:.2f} s of processors for a million steps, {found.update_seconds * 1e3:.3g} ms an update"
+        f"  {median:,.0f} {unit}/s ({rates[0]:,.0f} to {rates[-1]:,.0f}), "
+        f"{found.processor_seconds:.2f} s of processors for a million {unit}, {found.update_seconds * 1e3:.3g} ms an update"
     )
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.compile_seconds.items())
     yield f"  compiled in {sum(found.compile_seconds.values()):.1f} s: {phases}"

@@ -120,7 +120,8 @@ def _train(study: Study, batch: Batch, show: Display, request: StopRequest) -> N
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
             if not is_exhausted(error):
                 raise
-            problem = f"the memory is not enough, of which a smaller --batch needs less ({line(error)})"
+            remedy = ": fewer of them (--batch) may fit" if len(watch.live) > 1 else ""
+            problem = f"the memory is not enough for {len(watch.live)} of these settings in one program ({line(error)}){remedy}"
             _tell_problem(study, batch, watch.live, show, problem)
             return
         if result.exit_code >= 128:
