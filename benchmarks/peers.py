@@ -82,6 +82,25 @@ WORKS = {
 }
 
 
+NAMES = {  # in the picture
+    "2048": "PPO, CartPole, 2,048 environments",
+    "64": "PPO, CartPole, 64 environments",
+    "4": "PPO, CartPole, 4 environments",
+    "4x8": "the same, 8 seeds in one program",
+    "4x64": "the same, 64 seeds in one program",
+    "breakout": "PPO, Breakout-MinAtar",
+    "spaceinvaders": "PPO, SpaceInvaders-MinAtar",
+    "td3": "TD3, Pendulum, 64 x 64",
+    "sac": "SAC, Pendulum, 64 x 64",
+    "dqn": "DQN, CartPole, 64 x 64",
+    "td3-256": "TD3, Pendulum, 256 x 256",
+    "sac-256": "SAC, Pendulum, 256 x 256",
+    "arm": "MAP-Elites, arm, grid",
+    "cvt": "MAP-Elites, arm, Voronoi cells",
+    "sphere": "CMA-MAE, sphere",
+}
+
+
 class Turn(NamedTuple):
     """What a program measured when it was its turn."""
 
@@ -130,7 +149,7 @@ def main() -> None:
     for name, (best, found) in ratios.items():
         print(f"{name}: {shown(found)} times {best}")
     if arguments.out:
-        draw({name: found for name, (_, found) in ratios.items()}, arguments.out)
+        draw(ratios, arguments.out)
 
 
 def begin(peer: str, work: Work, copy: Path | None) -> Program:
@@ -238,25 +257,29 @@ def of_purejaxrl(work: Work) -> dict:
     } | PPO_OF_PUREJAXRL
 
 
-def draw(ratios: dict[str, Ratio], out: Path) -> None:
+def draw(best: dict[str, tuple[str, Ratio]], out: Path) -> None:
+    """The ratio to the best peer of each work, with its quartiles."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     import matplotlib.ticker
 
-    figure, axes = plt.subplots(figsize=(6, 0.5 * len(ratios) + 1.2), layout="constrained")
-    for place, (middle, low, high) in enumerate(ratios.values()):
-        axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", capsize=3, color="C0")
+    figure, axes = plt.subplots(figsize=(8, 0.35 * len(best) + 1), layout="constrained")
+    for place, (peer, (middle, low, high)) in enumerate(best.values()):
+        axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", markersize=4, capsize=4, color="C0")
+        where = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+        axes.annotate(f"{middle:.3g} x {peer}", (high, place), **where)
     axes.axvline(1, color="gray", linewidth=0.8)
-    if max(found.high for found in ratios.values()) > 4:
+    axes.margins(x=0.25)  # room for words
+    if max(found.high for _, found in best.values()) > 4:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    axes.set_yticks(range(len(ratios)), list(ratios))
+    axes.set_yticks(range(len(best)), [NAMES[name] for name in best])
     axes.invert_yaxis()
-    axes.set_xlabel("steps/s, as a multiple of the best peer's")
+    axes.set_xlabel("steps/s as a multiple of the best peer's, median and quartiles")
     figure.savefig(out, dpi=150)
 
 

@@ -5,9 +5,9 @@ cells. sphere: CMA-MAE on 100 dimensions, 15 searches of 36. Then the arm once m
 65,536), dimensions (8 to 1,000) and seeds (1 to 64). Medians of the rounds; `--json` prints one object a line.
 """
 
+import argparse
 import json
 import statistics
-import sys
 import time
 from typing import Any
 
@@ -71,18 +71,23 @@ def measure(name: str, id: str, **settings: Any) -> dict[str, Any]:
     return {"speeds": speeds, "compile_seconds": compiling, "bytes": size, "coverage": coverage, "jax": jax.__version__}
 
 
-def main(arguments: list[str]) -> None:
-    as_json, works = "--json" in arguments, [x for x in arguments if x != "--json"]
-    for work in works or list(WORKS):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
+    parser.add_argument("--json", action="store_true", help="one object a line")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.works) - set(WORKS):
+        parser.error(f"unknown work {', '.join(sorted(unknown))}: known are {', '.join(WORKS)}")
+    for work in arguments.works or WORKS:
         name, id = named(work)
         for settings in WORKS[work]:
             found = measure(name, id, **settings)
             shown = " ".join(f"{key} {value}" for key, value in settings.items())
             numbers = f"{found['bytes'] / 1e6:,.1f} MB, compiled in {found['compile_seconds']:.1f} s"
             text = f"{statistics.median(found['speeds']):,.0f} evaluations/s, {numbers}, coverage {found['coverage']:.3f}"
-            line = json.dumps({"work": work, **settings, **found}) if as_json else f"{work}: {name} {id} {shown}: {text}"
+            line = json.dumps({"work": work, **settings, **found}) if arguments.json else f"{work}: {name} {id} {shown}: {text}"
             print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

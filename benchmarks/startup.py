@@ -8,6 +8,7 @@ Beside wall time stands processor time up to the end of a run of 2,000 steps, wh
 ROUNDS=5 in the environment takes medians of five.
 """
 
+import argparse
 import os
 import resource
 import statistics
@@ -79,4 +80,6 @@ def main(pairs: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(PAIRS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", nargs="*", metavar="ALGORITHM:ENVIRONMENT", help="presets; several families if none is named")
+    main(parser.parse_args().pairs or list(PAIRS))

@@ -6,6 +6,7 @@ import pkgutil
 import pydoc
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
     returns = [float(x) for x in re.findall(r"return +([0-9.]+)", capsys.readouterr().out)]
     assert len(returns) == 5
     assert returns[-1] > 400 > returns[0]
+
+
+@pytest.mark.parametrize("program", ["quality_diversity", "startup"])
+def test_help_of_measurements(program: str) -> None:
+    """It says what is measured, and measures nothing."""
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{program}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {program}.py")
 
 
 PAGES = sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

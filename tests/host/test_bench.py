@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from rollax.cli.benching import _figures
+from rollax.host import bench as benching
 from rollax.host.bench import scaled
 from rollax.host.profile import Share, operations, profile
 from rollax.scopes import PARTS, part_of, scope
@@ -101,3 +103,14 @@ def test_what_bench_refuses(words: tuple[str, ...], told: str) -> None:
     done = bench(*words)
     assert done.returncode == (2 if words else 0)
     assert told in done.stdout + done.stderr
+
+
+def test_shares_of_limits_are_of_what_one_processor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the seconds of parts are those of all threads, whether limits were reached on two processors or on half of one."""
+    limits = benching.Limits(product_flops=100e9, copy_bytes=10e9, product_processors=2.0, copy_processors=0.5)
+    assert _figures(Share(1.0, 50e9, 10e9, 3), 2.0, limits) == ("1000.000", "50.0%", "50.0", "100%", "10.0", "50%", "3")
+    monkeypatch.setattr(benching, "SIDE", 64)
+    monkeypatch.setattr(benching, "COPIED", 1 << 12)
+    times = iter([(9.0, 9.0), (2.0, 4.0), (3.0, 3.0), (8.0, 2.0), (4.0, 2.0), (9.0, 1.0)])
+    monkeypatch.setattr(benching, "_timed", lambda *_: next(times))
+    assert benching._limits() == (2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)

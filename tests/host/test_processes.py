@@ -19,7 +19,7 @@ from rollax.cli.main import main
 from rollax.host.checkpoint import Checkpoints
 from rollax.host.checkpoint_parts import LARGE
 from rollax.host.run_folder import CHECKPOINTS, METRICS
-from rollax.scale import processes
+from rollax.scale import arrivals, processes
 
 LITTLE = ["--no-tensorboard", "--eval-count", "1", "--eval-episodes", "4"]
 SMALL = ["--hidden", "8", *LITTLE]
@@ -305,7 +305,8 @@ def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Gr
 def test_one_that_is_killed_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
     ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), before_1=FAILS.format(how="import os; os.kill(os.getpid(), 9)"))
     assert ran.wait(2 * SECONDS) == [1, -signal.SIGKILL], ran.said(0)
-    assert "process 0 of 2 heard nothing of another, which has ended or cannot be reached" in ran.said(0)
+    who = f"process 1 ({socket.gethostname()}, process {ran.all[1].pid} there)"
+    assert f"process 0 of 2 heard nothing of {who}, which has ended or cannot be reached" in ran.said(0)
 
 
 def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,3 +323,33 @@ def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes._State, "has_exchanged", False)
     with pytest.raises(OSError, match="no memory"), processes.telling():
         raise OSError("no memory")
+
+
+class Service:
+    """What JAX's coordination service keeps, in this process."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
+        self.kept[key] = value
+
+    def key_value_dir_get(self, folder: str) -> list[tuple[str, str]]:
+        return [(key, value) for key, value in self.kept.items() if key.startswith(folder)]
+
+
+def test_who_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, number = Service(), [0]
+    monkeypatch.setattr(arrivals, "_service", lambda: service)
+    monkeypatch.setattr(arrivals, "_SECONDS", 0.0)
+    monkeypatch.setattr(arrivals.jax, "process_count", lambda: 3)
+    monkeypatch.setattr(arrivals.jax, "process_index", lambda: number[0])
+    arrivals.announce(1)
+    number[0] = 1
+    arrivals.announce(0)
+    assert arrivals.missing(1) == [f"process 1 ({socket.gethostname()}, process {os.getpid()} there)", "process 2"]
+    arrivals.announce(1)
+    assert arrivals.missing(1) == ["process 2"] and arrivals.missing(0) == ["process 2"]
+    monkeypatch.setattr(arrivals, "_service", lambda: None)  # as where JAX keeps it elsewhere
+    arrivals.announce(2)
+    assert arrivals.missing(2) == []

@@ -251,6 +251,8 @@ def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
     ("changed", "words"),
     [
         ({"search": {"trials": 0}}, "at least 1"),
+        ({"trials": 4}, "unknown keyword 'trials': it is a setting of search"),
+        ({"study_dir": "x"}, "unknown keyword 'study_dir'"),
         ({"search": {"trails": 3}}, "search.trials"),
         ({"search": {"method": "grid"}, "sweep": None, "range": {"gamma": (0.1, 0.9)}}, "a grid needs values of config.gamma"),
         ({"search": {"pruner": "halving"}, "options": OPTIONS | {"eval_count": 1}}, "eval-count 2"),

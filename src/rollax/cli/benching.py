@@ -74,15 +74,17 @@ def _lines(spec: Any, found: Any) -> Iterator[str]:
     import jax
 
     from rollax.host.progress import size
+    from rollax.host.settings import entry
 
+    unit = entry(spec.algorithm).unit.split()[0]  # steps, or evaluations of solutions
     device = jax.devices()[0]
     members = f", {spec.num_members} members" if spec.num_members > 1 else ""
-    yield f"{spec.algorithm} on {spec.environment}{members}: {spec.config.steps_per_update:,} steps an update"
+    yield f"{spec.algorithm} on {spec.environment}{members}: {spec.config.steps_per_update:,} {unit} an update"
     yield f"  {len(jax.devices())} x {device.device_kind}, {platform.machine()}, jax {jax.__version__}"
     rates, median = sorted(found.steps_per_second), statistics.median(found.steps_per_second)
     yield (
-        f"  {median:,.0f} steps/s ({rates[0]:,.0f} to {rates[-1]:,.0f}), "
-        f"{found.processor_seconds:.2f} s of processors for a million steps, {found.update_seconds * 1e3:.3g} ms an update"
+        f"  {median:,.0f} {unit}/s ({rates[0]:,.0f} to {rates[-1]:,.0f}), "
+        f"{found.processor_seconds:.2f} s of processors for a million {unit}, {found.update_seconds * 1e3:.3g} ms an update"
     )
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.compile_seconds.items())
     yield f"  compiled in {sum(found.compile_seconds.values()):.1f} s: {phases}"
@@ -90,7 +92,9 @@ def _lines(spec: Any, found: Any) -> Iterator[str]:
     told = ", ".join(f"{name} {size(number)}" for name, number in memory.items() if number is not None)
     yield f"  memory: {told}" if told else "  memory: not known"
     limits = found.limits
-    yield f"  limits: {limits.product_flops / 1e9:.0f} GFLOP/s of a large product, {limits.copy_bytes / 1e9:.0f} GB/s of a copy"
+    product, copy = f"{limits.product_flops / 1e9:.0f} GFLOP/s", f"{limits.copy_bytes / 1e9:.0f} GB/s"
+    on = [f"on {busy:.1f} processors" for busy in (limits.product_processors, limits.copy_processors)]
+    yield f"  limits: {product} of a large product {on[0]}, {copy} of a copy {on[1]}; shares are of what one processor does"
     yield ""
     yield from _table(found)
 
@@ -115,8 +119,9 @@ def _table(found: Any) -> Iterator[str]:
 
 def _figures(share: Any, total: float, limits: Any) -> tuple[str, ...]:
     flops, size = (x / share.seconds if share.seconds else 0.0 for x in (share.flops, share.bytes))
-    rates = (f"{flops / 1e9:.1f}", f"{flops / limits.product_flops:.0%}") if share.flops else ("", "")
-    moved = f"{size / 1e9:.1f}", f"{size / limits.copy_bytes:.0%}"
+    of_product, of_copy = limits.product_flops / limits.product_processors, limits.copy_bytes / limits.copy_processors
+    rates = (f"{flops / 1e9:.1f}", f"{flops / of_product:.0%}") if share.flops else ("", "")
+    moved = f"{size / 1e9:.1f}", f"{size / of_copy:.0%}"
     return f"{share.seconds * 1e3:.3f}", f"{share.seconds / total:.1%}", *rates, *moved, f"{share.runs:,}"
 
 

@@ -32,6 +32,7 @@ _NOT_BY_ID = "arguments and eval_arguments are for environments made from their 
 
 
 @processes.telling()
+@given.checking_keywords()
 def train(
     algorithm: str | AlgorithmEntry,
     environment: str | Environment,

@@ -28,6 +28,9 @@ class Limits(NamedTuple):
 
     product_flops: float  # a second, of a product of two large matrices of float32
     copy_bytes: float  # a second, read and written
+    # Processors that each kept busy, less than one where other work has them: shares are of seconds of one. 1 on accelerators.
+    product_processors: float
+    copy_processors: float
 
 
 class Bench(NamedTuple):
@@ -154,17 +157,13 @@ def _memory() -> int | None:
 
 def _limits() -> Limits:
     square, row = jnp.ones((SIDE, SIDE)), jnp.ones(COPIED)
-    product = _shortest(jax.jit(lambda x: x @ x), square)
-    copy = _shortest(jax.jit(lambda x: jax.lax.fori_loop(0, COPIES, lambda _, x: x + 1, x)), row)
-    return Limits(2.0 * SIDE**3 / product, 2.0 * row.nbytes * COPIES / copy)
+    product, multiplying = _shortest(jax.jit(lambda x: x @ x), square)
+    copy, copying = _shortest(jax.jit(lambda x: jax.lax.fori_loop(0, COPIES, lambda _, x: x + 1, x)), row)
+    busy = (multiplying / product, copying / copy) if jax.devices()[0].platform == "cpu" else (1.0, 1.0)
+    return Limits(2.0 * SIDE**3 / product, 2.0 * row.nbytes * COPIES / copy, *busy)
 
 
-def _shortest(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
-    """Seconds of the fastest of a few calls."""
+def _shortest(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> tuple[float, float]:
+    """Seconds of the clock and of processors of the fastest of a few calls."""
     jax.block_until_ready(function(x))
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        jax.block_until_ready(function(x))
-        times.append(time.perf_counter() - started)
-    return min(times)
+    return min(_timed(lambda _: jax.block_until_ready(function(x)), 1) for _ in range(3))

@@ -1,23 +1,64 @@
 """What is passed to `train` and to `Policy.evaluate`, as what is meant by it."""
 
 import dataclasses
+import functools
+import inspect
+import itertools
 import multiprocessing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from rollax.algorithms import list_algorithms
 from rollax.config import LARGEST_INT
 from rollax.environments import list_environments
 from rollax.environments.suites.table import SUITES
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.host.options import RunOptions
 from rollax.host.settings import settings_of
 from rollax.typed import shown, typed
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _SUITES = {"mujoco_playground": "playground"}  # by the name that is imported, where it is another
 _WRAPPED = ("brax", "gymnax", "jumanji", "pgx", "playground")  # there is a `rollax.from_...` for their objects
+
+
+def checking_keywords(**more: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For a function that begins runs, with keywords for groups of settings: for a keyword that it does not take it raises
+    UsageError, which says to which group such a setting belongs, or what it is like. `more`: groups that runs do not have."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def checked(*arguments: P.args, **keywords: P.kwargs) -> R:
+            unknown = [name for name in keywords if name not in parameters]
+            if unknown:
+                raise _unknown(unknown[0], list(parameters), more)
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorated
+
+
+def _unknown(name: str, known: list[str], more: Mapping[str, type]) -> UsageError:
+    """The error for a keyword that is not among the known ones."""
+    entries = list_algorithms().values()
+    kinds = {group: [kind] for group, kind in more.items()} | {
+        "options": [RunOptions],
+        "config": [entry.config for entry in entries],
+        "network": [entry.network_config for entry in entries],
+    }
+    settings = {group: [field.name for kind in each for field in dataclasses.fields(kind)] for group, each in kinds.items()}
+    for group, names in settings.items():
+        if name in names:
+            return UsageError(f"unknown keyword {name!r}: it is a setting of {group}: pass {group}={{{name!r}: ...}}")
+    return UnknownNameError("keyword", name, dict.fromkeys([*known, *itertools.chain(*settings.values())]))
 
 
 def check_is_no_worker() -> None:

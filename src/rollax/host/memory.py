@@ -30,6 +30,11 @@ def check_memory(needed: float, capacity: int | None, what: str, remedy: str = R
     raise UsageError(f"{what} needs {needed / 1e9:.3g} GB and the memory has {available / 1e9:.3g} GB: try {remedy}")
 
 
+def is_exhausted(error: BaseException) -> bool:
+    """Whether it says that a device, or this process, got no more memory."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
 def is_plenty(number: float) -> bool:
     """Whether so many bytes are so little that a hundred times as many would fit, and nothing needs to be traced."""
     available = memory_in_bytes()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import jax
 
 from rollax.errors import UsageError
+from rollax.scale import arrivals
 from rollax.scale.processes import line, witness
 
 CONNECT_SECONDS = 45  # in which all processes have to be there
@@ -53,6 +54,7 @@ def connect(coordinator: str | None = None, num_processes: int | None = None, pr
         raise UsageError(f"{who} could not join the others within {CONNECT_SECONDS} s ({told}): {remedy}") from error
     finally:
         dismiss()
+    arrivals.announce(0)
     if all(given) and jax.process_count() != num_processes:
         raise UsageError(
             f"--num-processes of process {process_id} ({num_processes}) is not that of the first ({jax.process_count()}): give "

@@ -28,6 +28,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax.errors import UsageError
+from rollax.scale import arrivals
 
 T = TypeVar("T")
 
@@ -80,19 +81,21 @@ def exchanged(words: str) -> list[str]:
     """What every process says, at most 4 kB each. All processes must call it. Raises RuntimeError where one does not."""
     if count() == 1:
         return [words]
-    _State.has_exchanged = True
+    _State.has_exchanged, _State.exchanges = True, _State.exchanges + 1
+    arrivals.announce(_State.exchanges)
     told = words.encode()[:_WORDS_BYTES]
     row = np.frombuffer(told.ljust(_WORDS_BYTES, b"\0"), np.uint8)
     try:
         rows = np.asarray(multihost_utils.process_allgather(row))
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        what = "heard nothing of another, which has ended or cannot be reached: its output may say why"
+        absent = " and ".join(arrivals.missing(_State.exchanges)) or "another"
+        what = f"heard nothing of {absent}, which has ended or cannot be reached: its output may say why"
         raise RuntimeError(f"process {index()} of {count()} {what} ({line(error)})") from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
 
 class _State:
-    has_exchanged = False
+    has_exchanged, exchanges = False, 0
 
 
 def together(do: Callable[[], T]) -> T:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollax.errors import UsageError
+from rollax.host.given import checking_keywords
 from rollax.host.options import RunOptions
 from rollax.host.progress import Display, display
 from rollax.studies import results
@@ -33,6 +34,7 @@ class Swept(NamedTuple):
         return results.preset(Study(self.folder))
 
 
+@checking_keywords(search=Search)
 def sweep(
     algorithm: str | Path,
     environment: str | None = None,

@@ -18,6 +18,7 @@ LOST = "lost"  # of a trial whose process ended before its batch was written: th
 BLOCK = 65536  # bytes
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # a disk, a quota, a file that may be no larger
 MOST_NAMES = 5  # of studies, in an error
+FEWEST_RESULTS = 16  # from which on importance is told: the best tenth is compared with all
 ANEW = "or begin a new study (the runs in batches/ are whole: rollax plot, eval and report work on them)"
 
 
@@ -248,7 +249,9 @@ def _id(study: Any, number: int) -> int:
 
 
 def importance(study: Any) -> dict[str, float]:
-    """How much of the result each parameter accounts for; empty where Optuna cannot tell."""
+    """How much of the result each parameter accounts for; empty where Optuna cannot tell, or of fewer than FEWEST_RESULTS."""
+    if list(states(study).values()).count("COMPLETE") < FEWEST_RESULTS:
+        return {}
     with _optuna() as optuna, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # by which Optuna says that it tells them all the same
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

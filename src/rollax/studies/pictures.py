@@ -10,9 +10,11 @@ import numpy as np
 from rollax.host.files import write_atomically
 from rollax.host.logging import read_metrics
 from rollax.host.run_folder import METRICS, read_spec
+from rollax.host.settings import entry
 from rollax.studies import results
 from rollax.studies.results import Row
 from rollax.studies.study import Study
+from rollax.view.curves import STEPS
 
 PICTURE = "study.png"
 MAP = "viridis"
@@ -57,7 +59,8 @@ def _curves(axis: Any, study: Study, rows: list[Row], colors: Any) -> None:
     for row in rows[::-1]:
         steps, means = _returns(study, row)
         axis.plot(steps, means, color=colors.to_rgba(row.value), linewidth=2 if row is rows[0] else 0.8)
-    axis.set(xlabel="environment steps", ylabel="return of evaluations", title=f"{len(rows)} settings")
+    unit = entry(study.base.algorithm).unit
+    axis.set(xlabel=STEPS if unit == "steps" else unit, ylabel="return of evaluations", title=f"{len(rows)} settings")
 
 
 def _returns(study: Study, row: Row) -> tuple[list[int], list[float]]:
@@ -90,6 +93,7 @@ def _parallel(axis: Any, study: Study, rows: list[Row], colors: Any) -> None:
             axis.annotate(text, (index, height), xytext=(3, 0), textcoords="offset points", fontsize=7, va="center")
     names = [one.name.removeprefix("config.").replace("_", "\n") for one in study.space]
     axis.set(xticks=range(len(names)), xticklabels=names, yticks=[], xlim=(-0.2, len(names) - 0.5), title="settings")
+    axis.set_ylim(-0.04, 1.04)  # also where no setting comes near an end: its word is drawn all the same
 
 
 def _scale(study: Study, name: str) -> tuple[Any, list[tuple[float, str]]]:

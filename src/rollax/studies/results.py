@@ -123,7 +123,7 @@ def best(study: Study) -> Row:
 
 def importance(study: Study) -> dict[str, float]:
     """How much each setting matters for the result (PED-ANOVA, Watanabe et al. 2023), adding up to 1; empty where it is not
-    known, as of fewer than four results."""
+    known, as of few results."""
     return drawing.importance(study.drawn)
 
 

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from rollax.errors import UsageError
 from rollax.host import api, forking, lineage, listing, resuming, run_folder
 from rollax.host.files import set_aside
+from rollax.host.memory import is_exhausted
 from rollax.host.progress import Display
 from rollax.host.result import Evaluated, Result
 from rollax.host.signals import StopRequest, stop_on_signals
+from rollax.scale.processes import line
 from rollax.studies import optuna_study as drawing
 from rollax.studies import results
 from rollax.studies.study import POLL_SECONDS, Batch, Study
@@ -112,9 +115,14 @@ def _train(study: Study, batch: Batch, show: Display, request: StopRequest) -> N
             has_begun = (batch.folder / batch.runs[-1][0] / run_folder.CONFIG).is_file()
             if has_begun or isinstance(error, run_folder.Unwritable):
                 raise  # it can be mended, and gone on with
-            show.message(f"batch {batch.folder.name} cannot be trained: {error}")
-            for trial in batch.trials:
-                drawing.tell(study.drawn, trial.number, None, {"problem": str(error), "batch": batch.folder.name})
+            _tell_problem(study, batch, watch.live, show, str(error))
+            return
+        except (jax.errors.JaxRuntimeError, MemoryError) as error:
+            if not is_exhausted(error):
+                raise
+            remedy = ": fewer of them (--batch) may fit" if len(watch.live) > 1 else ""
+            problem = f"the memory is not enough for {len(watch.live)} of these settings in one program ({line(error)}){remedy}"
+            _tell_problem(study, batch, watch.live, show, problem)
             return
         if result.exit_code >= 128:
             request.number = request.number or result.exit_code - 128
@@ -124,6 +132,13 @@ def _train(study: Study, batch: Batch, show: Display, request: StopRequest) -> N
             continue
         _tell(study, batch, result)
         show.message(f"batch {batch.folder.name}: {results.progress(study)}")
+
+
+def _tell_problem(study: Study, batch: Batch, numbers: list[int], show: Display, problem: str) -> None:
+    """These trials of a batch have failed, by what ends none of the others."""
+    show.message(f"batch {batch.folder.name} cannot be trained: {problem}")
+    for number in numbers:
+        drawing.tell(study.drawn, number, None, {"problem": problem, "batch": batch.folder.name})
 
 
 def _run(study: Study, batch: Batch, watch: "_Watch", show: _Quiet) -> Result:
