@@ -124,6 +124,15 @@ def test_how_far_it_is_stands_in_a_narrow_terminal() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("figures", "unit"), [({"evaluations/s": "5"}, "evaluations"), ({"steps/s": "5"}, "steps"), ({}, "steps")]
+)
+def test_lines_say_what_is_counted(capsys: pytest.CaptureFixture, figures: dict[str, str], unit: str) -> None:
+    """Evaluations of solutions, or steps of the environment."""
+    Lines().progress(320, 1_000, figures)
+    assert capsys.readouterr().out.startswith(f"320/1,000 {unit}")
+
+
 def trained(folder: Path, algorithm: str = "map_elites", environment: str = "task/arm", **more: Any) -> str:
     show, file = live()
     config = {"batch_size": 32, "num_iterations": 2, "grid": (8, 8)}

@@ -67,7 +67,8 @@ class Lines:
         if done < total and now - self._last < self._seconds:
             return
         self._last = now
-        self.message("  ".join([f"{done:,}/{total:,} steps", *(f"{name} {value}" for name, value in figures.items())]))
+        unit = next((name.removesuffix("/s") for name in figures if name.endswith("/s")), "steps")  # the one of the speed
+        self.message("  ".join([f"{done:,}/{total:,} {unit}", *(f"{name} {value}" for name, value in figures.items())]))
 
     def picture(self, make: Callable[[], Text | None]) -> None:
         pass
