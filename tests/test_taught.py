@@ -10,7 +10,7 @@ import pytest
 from rollax.algorithms import registry
 from rollax.cli.main import main
 from rollax.environments import registry as environment_registry
-from rollax.host import run_folder
+from rollax.host import api, run_folder
 from rollax.studies import launchers
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +58,21 @@ def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(run_folder, "create", create)
     with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):  # of suites
         main(words)
+
+
+@pytest.mark.parametrize("page", ["docs/environments.md", "docs/suites.md"])
+def test_shown_environments(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options of every `rollax train` of the pages of environments are known; environments of other packages are not made."""
+
+    def train(*args: object, **options: object) -> None:
+        raise Accepted
+
+    monkeypatch.setattr(api, "train", train)
+    shown = [words for words in commands_of(page) if words[0] == "train" and ":" not in words[2]]
+    assert len(shown) >= 8
+    for words in shown:
+        with pytest.raises(Accepted):
+            main(words)
 
 
 @pytest.mark.parametrize("words", SWEPT, ids=" ".join)

@@ -55,11 +55,16 @@ def test_whole_numbers(text: str, digits: str) -> None:
         ("--no-tensorboard --json", "--no-tensorboard --json"),
         ("--gravity 5k", "--env.gravity 5k"),
         ("--wandb 1e6", "--wandb 1e6"),
+        ("--network.agent-id true --shared false", "--network.agent-id --network.no-shared"),
+        ("--agent_id=true --tensorboard=false", "--network.agent-id --no-tensorboard"),
+        ("--shared maybe --json", "--network.shared maybe --json"),
+        ("--env.direction true", "--env.direction true"),
     ],
 )
 def test_in_full(typed: str, full: str) -> None:
     words = flags.whole_words(typed.split(), RunOptions, PPO, lambda: ["gravity", "pole_length"])
-    assert flags.counts(words, {"": RunOptions} | PPO) == full.split()
+    kinds = {"": RunOptions} | PPO
+    assert flags.switches(flags.counts(words, kinds), kinds) == full.split()
 
 
 def test_a_run_of_short_options_is_that_of_long_ones(rollax: Rollax) -> None:

@@ -40,6 +40,7 @@ def refused(outcome: Any, *parts: str) -> None:
         (["train", "ppp", "probe/memory"], ["unknown algorithm 'ppp'", "did you mean ppo?"]),
         (["train", "ppo", "gymnax/CartPol-v1"], ["unknown environment", "did you mean gymnax/CartPole-v1"]),
         (["train", "ppo", "cartpole"], ["did you mean gymnax/CartPole-v1"]),
+        (["train", "ppo", "kinetix/h9"], ["unknown environment 'kinetix/h9': known are: gymnax/..., ", "jumanji/..., "]),
         (
             ["train", "sac", "probe/continuous", "--total-steps", "500"],
             ["nothing would be learnt: warmup (1000 frames)", "total_steps (500)", "config.warmup 50"],

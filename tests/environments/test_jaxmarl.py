@@ -208,6 +208,8 @@ def test_making_an_environment_twice_compiles_once() -> None:
 def test_mistakes_are_answered_with_names_that_are_near() -> None:
     with pytest.raises(UnknownNameError, match="2s3z"):
         make("jaxmarl/SMAX", scenario="2s3y")
+    with pytest.raises(UnknownNameError, match="known are: 3m, "):
+        make("jaxmarl/SMAX", scenario="marines")
     with pytest.raises(UsageError, match="stay"):
         make("jaxmarl/SMAX", fallen="stays")
     with pytest.raises(UnknownNameError, match="cramped_room"):

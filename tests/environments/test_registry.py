@@ -41,7 +41,7 @@ def test_all_gymnax_environments_that_work_offline_are_listed() -> None:
         ("CartPole-v1", "did you mean .*gymnax/CartPole-v1"),
         ("gymnax/MNISTBandit-bsuite", "downloads"),
         ("probe/memry", "probe/memory"),
-        ("zzzzzz/qqqqqq", "known are: gymnax/CartPole-v1"),
+        ("zzzzzz/qqqqqq", "known are: gymnax/..., gymnasium/..., "),
     ],
 )
 def test_unknown_environments(id: str, message: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import rollax
+from rollax.cli.main import main
 from rollax.environments.native.memory import RepeatPreviousState
 from rollax.environments.views import PreviousActionReward
 from rollax.errors import UsageError
@@ -66,6 +67,12 @@ def test_long_episodes_are_thinned_and_keep_their_end(run, tmp_path):
 def test_several_episodes_and_sampled_actions(run, tmp_path):
     one = check_gif(render(run, tmp_path / "one.gif"))
     assert check_gif(render(run, tmp_path / "two.gif", episodes=2, greedy=False, fps=10)) > min(one, 4)
+
+
+def test_other_arguments_than_evaluations_have(run, tmp_path):
+    words = ["render", str(run), "--out", str(tmp_path / "short.gif"), "--eval-env.max-steps-in-episode", "5"]
+    assert main(words) == 0
+    assert check_gif(tmp_path / "short.gif") == 6
 
 
 def test_a_member_of_a_population(sweep, tmp_path):

@@ -12,6 +12,7 @@ from rollax.typed import hints
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 COUNT = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmgb]?)", re.IGNORECASE)
 OTHERS = ("help", "help_all", "json")
+TRUTHS = ("true", "false")
 
 
 def whole_words(words: list[str], run: type, groups: Mapping[str, type], arguments: Callable[[], Collection[str]]) -> list[str]:
@@ -71,6 +72,23 @@ def counts(words: list[str], kinds: Mapping[str, type]) -> list[str]:
         kind = kinds.get(prefix + dot)
         is_count = kind is not None and _takes_whole_numbers(hints(kind).get(last.replace("-", "_")))
         found.append(f"{option}={written_out(value)}" if equals and is_count else word)
+    return found
+
+
+def switches(words: list[str], kinds: Mapping[str, type]) -> list[str]:
+    """The words with `--shared true` as `--shared` and `--shared=false` as `--no-shared`. `kinds`: by prefix."""
+    found, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        prefix, dot, last = option.removeprefix("--").rpartition(".")
+        kind = kinds.get(prefix + dot) if option.startswith("--") else None
+        if kind is None or hints(kind).get(last.replace("-", "_")) is not bool:
+            found.append(word)
+            continue
+        if not equals and rest and rest[0] in TRUTHS:
+            value = rest.pop(0)
+        found.append({"true": option, "false": f"--{prefix}{dot}no-{last}"}.get(value, word))
     return found
 
 

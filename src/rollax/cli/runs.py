@@ -202,6 +202,9 @@ class Render:
 
     With --checkpoint all the same start by every checkpoint in turn: how the policy learnt. With --sheet a contact sheet of
     many elites of its archive.
+
+    After the run, --eval-env.NAME VALUE gives an argument of the environment another value than its evaluations have:
+    rollax render RUN --eval-env.opponent agents
     """
 
     run: tyro.conf.Positional[Path]
@@ -237,7 +240,8 @@ def render(arguments: list[str], shared: Shared) -> int:
     from rollax.view.render import render as draw
     from rollax.view.text import show
 
-    given = parse(Render, commas_apart(arguments), "rollax render")
+    rest, eval_env = take(arguments, "--eval-env.")
+    given, eval_arguments = parse(Render, commas_apart(rest), "rollax render"), single(eval_env)
     compilation_cache.use()
     _check(given)
     if not 1 <= given.episodes <= MOST_RENDERED:
@@ -247,8 +251,9 @@ def render(arguments: list[str], shared: Shared) -> int:
     if given.text and given.out is not None:
         raise UsageError(f"--text writes nothing to --out ({given.out}): leave one of them out")
     if given.sheet is not None:
-        return of_sheet(given, given.sheet)
+        return of_sheet(given, given.sheet, eval_arguments)
     which = {name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes", "fps")}
+    which["eval_arguments"] = eval_arguments
     if given.text:
         show(given.run, greedy=not given.stochastic, say=beside, **which)
         return 0
@@ -267,13 +272,13 @@ def commas_apart(arguments: list[str]) -> list[str]:
     return apart
 
 
-def of_sheet(given: Render, number: int) -> int:
+def of_sheet(given: Render, number: int, eval_arguments: dict[str, Any]) -> int:
     """Writes a contact sheet. Raises UsageError for options of a single episode."""
     from rollax.view.sheet import sheet
 
     others = {name: getattr(given, name) for name in ("text", "descriptor", "cell", "fps")} | {"episodes": given.episodes > 1}
     for name in (name for name, is_given in others.items() if is_given):
         raise UsageError(f"--sheet shows an episode of each of many elites: leave --{name} out")
-    greedy = not given.stochastic
-    print(sheet(given.run, number, given.out, given.checkpoint or "last", given.seed, greedy, member=given.member, tell=warn))
+    which = {"member": given.member, "eval_arguments": eval_arguments, "greedy": not given.stochastic}
+    print(sheet(given.run, number, given.out, given.checkpoint or "last", given.seed, **which, tell=warn))
     return 0

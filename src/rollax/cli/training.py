@@ -79,12 +79,13 @@ def _close(summary: dict[str, Any], wanted: bool) -> None:
 
 
 def _in_full(words: list[str], kinds: Any, environment: str) -> list[str]:
-    """The words with every option by its full name, and whole numbers in digits."""
+    """The words with every option by its full name, whole numbers in digits and switches without values."""
     from rollax.host.options import RunOptions
 
     groups = {"config.": kinds.config, "network.": kinds.network_config}
     words = flags.whole_words(words, RunOptions, groups, lambda: environments.arguments(environment))
-    return flags.counts(words, {"": RunOptions} | groups)
+    groups = {"": RunOptions} | groups
+    return flags.switches(flags.counts(words, groups), groups)
 
 
 def _help(names: list[str], everything: bool) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rollax.environments.convert import convert_all, name_fault, signature_defaults
 from rollax.environments.core import Environment
 from rollax.environments.suites.table import SUITES, missing_python
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UnknownNameError, UsageError, near
 
 ENTRY_POINTS = "rollax.environments"
 
@@ -160,7 +160,10 @@ def _factory(id: str) -> Callable[..., Environment] | None:
     if is_open and _suite_module(suite).knows(name):
         return None
     more = f" One of another package is {suite}/PACKAGE:NAME." if is_open else ""
-    raise UnknownNameError("environment", id, list_environments(), more)
+    ids = list_environments()
+    if not near(id, ids):  # all of them are too many to read
+        ids = [x for x in ids if x.startswith(f"{suite}/")] or list(dict.fromkeys(f"{x.partition('/')[0]}/..." for x in ids))
+    raise UnknownNameError("environment", id, ids, more)
 
 
 @cache

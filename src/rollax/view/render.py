@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,7 @@ def render(
     cell: Sequence[int] | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
     tell: Callable[[str], object] = silent,
     say: Callable[[str], object] = silent,
 ) -> Path:
@@ -51,9 +52,8 @@ def render(
     "last", "best", a step, or "all": every checkpoint in turn from the same start (`figures/learning.gif`); by default the
     best, or the last where none was evaluated or an elite is asked for. An episode of more than `max_frames / episodes` steps
     shows every second one, every fourth, ..., and says so in the picture. `fps`: frames in a second; by default what suits
-    the environment. `member`, `environment`, `network`: as for `load`; `descriptor`, `cell`: as for `Policy.elite`; `tell` is
-    called with the warnings of
-    `load`, `say` with what is played.
+    the environment. `member`, `environment`, `network`, `eval_arguments`: as for `load`; `descriptor`, `cell`: as for
+    `Policy.elite`; `tell` is called with the warnings of `load`, `say` with what is played.
 
     Raises UsageError when there is no such run or checkpoint, for an environment without episodes, or when `out` has another
     ending, is a file that is none of this function's, or cannot be written.
@@ -64,7 +64,7 @@ def render(
     for name, value, least in (("episodes", episodes, 1), ("max_frames", max_frames, 2 * episodes), ("fps", fps or 1, 1)):
         if value < least:
             raise UsageError(f"{name} ({value}) must be at least {least}")
-    opened = functools.partial(load, folder, environment=environment, network=network)
+    opened = functools.partial(load, folder, environment=environment, network=network, eval_arguments=eval_arguments)
     if checkpoint == ALL:
         require_no_elite(is_elite)
         policies = all_policies(folder, opened, member, max_frames // (episodes * LEAST_FRAMES), say)

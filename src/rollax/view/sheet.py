@@ -1,8 +1,9 @@
 """A contact sheet: some elites of an archive, as different as can be, with a picture of what each one does."""
 
+import functools
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ def sheet(
     member: int | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
     tell: Callable[[str], object] = silent,
 ) -> Path:
     """Writes a contact sheet of `number` elites spread over a run's archive: `figures/sheet.png` in the run, or `out`.
@@ -64,7 +66,8 @@ def sheet(
         raise UsageError("--checkpoint all makes a .gif or .mp4: leave --sheet out")
     if not 1 <= number <= MOST:
         raise UsageError(f"sheet ({number}) must be between 1 and {MOST} elites")
-    policy = load(folder, checkpoint=checkpoint, member=member, environment=environment, network=network)
+    opened = functools.partial(load, folder, environment=environment, network=network, eval_arguments=eval_arguments)
+    policy = opened(checkpoint=checkpoint, member=member)
     for warning in policy.warnings:
         tell(warning)
     found = elites.of_policy(policy)

@@ -1,7 +1,7 @@
 """A trained policy at play, in a terminal's characters."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def show(
     member: int | None = None,
     environment: Environment | None = None,
     network: Callable[[jax.Array], Any] | None = None,
+    eval_arguments: Mapping[str, Any] | None = None,
     console: Console | None = None,
     say: Callable[[str], object] = silent,
 ) -> None:
@@ -53,6 +54,7 @@ def show(
         member=member,
         environment=environment,
         network=network,
+        eval_arguments=eval_arguments,
     )
     drawing = draw.drawing_of(policy.environment)
     if drawing.text is None:

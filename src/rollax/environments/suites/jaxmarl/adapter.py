@@ -252,7 +252,7 @@ def _dynamics(name: str, changed: str) -> Any:
 
 def _choice(key: str, id: str, value: Any, choices: dict[str, Any]) -> Any:
     if value not in choices:
-        raise UnknownNameError(f"{key} of {id}", value, choices)
+        raise UnknownNameError(f"{key} of {id}", value, filter(None, choices))
     return choices[value]
 
 
