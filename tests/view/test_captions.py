@@ -126,7 +126,7 @@ def test_means_by_type_are_over_the_agents_of_that_type():
 
 @pytest.mark.parametrize(
     ("opponent", "theirs"),
-    [("agents", ["3", "waits"]), ("random", ["random moves"] * 2), ("greedy", ["greedy moves"] * 2)],
+    [("agents", ["3", "waits"]), ("random", ["random"] * 2), ("greedy", ["greedy"] * 2)],
 )
 def test_moves_of_a_player_that_is_not_the_policy(opponent: str, theirs: list[str]) -> None:
     """Where the environment plays the opponent, its moves are not told: the policy only passes there."""

@@ -76,9 +76,9 @@ def stones(environment: Any, state: Any, obs: Any) -> Image.Image:
 
 
 def moved(environment: Any, agent: int, action: Any) -> str:
-    """A player's move. Those of opponents that the environment plays are not the policy's, and not told."""
+    """A player's move; of an opponent that the environment plays only how it chooses, as the policy passes there."""
     if agent > 0 and environment.opponent != "agents":
-        return f"{environment.opponent} moves"
+        return environment.opponent  # in a column where more words are cut off
     return "waits" if int(action) == environment.action_space.n - 1 else str(int(action))
 
 
