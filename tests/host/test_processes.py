@@ -84,7 +84,7 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
             process.kill()
 
 
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "what was waited for did not happen"
