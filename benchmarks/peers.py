@@ -43,61 +43,45 @@ PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
 class Work(NamedTuple):
     """What everyone does in a turn of about a second."""
 
+    title: str  # in the picture
     program: str  # of each peer the file <program>_<peer>.py runs it
     settings: dict[str, Any]  # as those files read them
     peers: tuple[str, ...]
 
 
-def ppo(environment: str, num_envs: int, minibatches: int, seeds: int, updates: int, activation: str = "tanh") -> Work:
+def ppo(
+    title: str, environment: str, num_envs: int, minibatches: int, seeds: int, updates: int, activation: str = "tanh"
+) -> Work:
     """An update is 128 steps of `num_envs` environments and 4 epochs, of each of the seeds."""
     names = "environment", "num_envs", "minibatches", "seeds", "updates", "activation"
     given = environment, num_envs, minibatches, seeds, updates, activation
-    return Work("ppo", dict(zip(names, given, strict=True)), ("rejax", "purejaxrl"))
+    return Work(title, "ppo", dict(zip(names, given, strict=True)), ("rejax", "purejaxrl"))
 
 
-def off_policy(algorithm: str, width: int, frames: int) -> Work:
-    return Work("off_policy", {"algorithm": algorithm, "width": width, "frames": frames}, ("rejax", "sbx"))
+def off_policy(title: str, algorithm: str, width: int, frames: int) -> Work:
+    return Work(title, "off_policy", {"algorithm": algorithm, "width": width, "frames": frames}, ("rejax", "sbx"))
 
 
-def quality_diversity(work: str, batch_size: int, peer: str) -> Work:
-    return Work("quality_diversity", {"work": work, "batch_size": batch_size}, (peer,))
+def quality_diversity(title: str, work: str, batch_size: int, peer: str) -> Work:
+    return Work(title, "quality_diversity", {"work": work, "batch_size": batch_size}, (peer,))
 
 
 WORKS = {
-    "2048": ppo("CartPole-v1", 2048, 32, 1, 2),
-    "64": ppo("CartPole-v1", 64, 4, 1, 40),
-    "4": ppo("CartPole-v1", 4, 4, 1, 300),
-    "4x8": ppo("CartPole-v1", 4, 4, 8, 50),
-    "4x64": ppo("CartPole-v1", 4, 4, 64, 8),
-    "breakout": ppo("Breakout-MinAtar", 64, 8, 1, 10, "relu"),
-    "spaceinvaders": ppo("SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
-    "td3": off_policy("td3", 64, 4000),
-    "sac": off_policy("sac", 64, 2000),
-    "dqn": off_policy("dqn", 64, 40_000),
-    "td3-256": off_policy("td3", 256, 600),
-    "sac-256": off_policy("sac", 256, 400),
-    "arm": quality_diversity("arm", 1024, "qdax"),
-    "cvt": quality_diversity("cvt", 1024, "qdax"),
-    "sphere": quality_diversity("sphere", 540, "ribs"),
-}
-
-
-NAMES = {  # in the picture
-    "2048": "PPO, CartPole, 2,048 environments",
-    "64": "PPO, CartPole, 64 environments",
-    "4": "PPO, CartPole, 4 environments",
-    "4x8": "the same, 8 seeds in one program",
-    "4x64": "the same, 64 seeds in one program",
-    "breakout": "PPO, Breakout-MinAtar",
-    "spaceinvaders": "PPO, SpaceInvaders-MinAtar",
-    "td3": "TD3, Pendulum, 64 x 64",
-    "sac": "SAC, Pendulum, 64 x 64",
-    "dqn": "DQN, CartPole, 64 x 64",
-    "td3-256": "TD3, Pendulum, 256 x 256",
-    "sac-256": "SAC, Pendulum, 256 x 256",
-    "arm": "MAP-Elites, arm, grid",
-    "cvt": "MAP-Elites, arm, Voronoi cells",
-    "sphere": "CMA-MAE, sphere",
+    "2048": ppo("PPO, CartPole, 2,048 environments", "CartPole-v1", 2048, 32, 1, 2),
+    "64": ppo("PPO, CartPole, 64 environments", "CartPole-v1", 64, 4, 1, 40),
+    "4": ppo("PPO, CartPole, 4 environments", "CartPole-v1", 4, 4, 1, 300),
+    "4x8": ppo("PPO, CartPole, 4 environments, 8 seeds", "CartPole-v1", 4, 4, 8, 50),
+    "4x64": ppo("PPO, CartPole, 4 environments, 64 seeds", "CartPole-v1", 4, 4, 64, 8),
+    "breakout": ppo("PPO, Breakout-MinAtar", "Breakout-MinAtar", 64, 8, 1, 10, "relu"),
+    "spaceinvaders": ppo("PPO, SpaceInvaders-MinAtar", "SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
+    "td3": off_policy("TD3, Pendulum, 64 x 64", "td3", 64, 4000),
+    "sac": off_policy("SAC, Pendulum, 64 x 64", "sac", 64, 2000),
+    "dqn": off_policy("DQN, CartPole, 64 x 64", "dqn", 64, 40_000),
+    "td3-256": off_policy("TD3, Pendulum, 256 x 256", "td3", 256, 600),
+    "sac-256": off_policy("SAC, Pendulum, 256 x 256", "sac", 256, 400),
+    "arm": quality_diversity("MAP-Elites, arm, grid", "arm", 1024, "qdax"),
+    "cvt": quality_diversity("MAP-Elites, arm, Voronoi cells", "cvt", 1024, "qdax"),
+    "sphere": quality_diversity("CMA-MAE, sphere", "sphere", 540, "ribs"),
 }
 
 
@@ -277,7 +261,7 @@ def draw(best: dict[str, tuple[str, Ratio]], out: Path) -> None:
         axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    axes.set_yticks(range(len(best)), [NAMES[name] for name in best])
+    axes.set_yticks(range(len(best)), [WORKS[name].title for name in best])
     axes.invert_yaxis()
     axes.set_xlabel("steps/s as a multiple of the best peer's, median and quartiles")
     figure.savefig(out, dpi=150)
