@@ -58,9 +58,9 @@ def test_importance_needs_results() -> None:
         made(params=dict(zip(span, map(float, point), strict=True)), distributions=span, value=-abs(point[0] - 0.5))
         for point in points
     ]
-    study.add_trials(trials[: drawing.FEWEST_RESULTS - 1])
+    study.add_trials(trials[:15])
     assert drawing.importance(study) == {}
-    study.add_trials(trials[drawing.FEWEST_RESULTS - 1 :])
+    study.add_trials(trials[15:])
     assert drawing.importance(study)["matters"] > 0.8
 
 
