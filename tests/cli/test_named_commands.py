@@ -87,13 +87,16 @@ def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, l
         shutil.copytree(finished, name)
     unfinished(Path("runs/one"))
     small = ["--config.sequence-length", "8", "--env.num-rulesets", "20", "--env.rulesets", "small", "--env.episodes", "2"]
-    trials = [*TRAIN[:2], "rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small]
-    assert not long or rollax(*trials, "--run-dir", "trials").code == 0
+    of = {"--eval-env.episodes": "trials", "--eval-env.opponent": "games"}
+    trials, games = ["rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small], ["pgx/tic_tac_toe", *TRAIN[3:]]
+    for name, words in {"trials": trials, "games": games}.items():
+        assert not long or rollax(*TRAIN[:2], *words, "--run-dir", name).code == 0
     Path("compared.yaml").write_text(yaml.safe_dump(STUDY))
     assert rollax("sweep", "compared.yaml", "--study-dir", "study").code == 0
     failed = {}
     for command in [command for command in commands if is_long(command) == long]:
-        done = run(rollax, command.replace("RUN", "trials") if "--eval-env" in command else command)
+        folder = next((folder for argument, folder in of.items() if argument in command), "RUN")
+        done = run(rollax, command.replace("RUN", folder))
         failed |= {command: (done.code, done.err)} if done.code else {}
     assert failed == {}
     assert long or (len(opened) == 1 and opened[0].endswith(".html"))

@@ -44,6 +44,15 @@ def moved(state: Any, row: int, column: int, direction: int) -> Any:
     return state._replace(raw=state.raw.replace(entities={**state.raw.entities, "player": player}))
 
 
+def facing(state: Any, obs: Any, position: Any) -> Any:
+    """The state with the agent on a free cell beside that position, which it faces."""
+    row, column = np.asarray(position)
+    for direction, (down, right) in enumerate(((0, 1), (1, 0), (0, -1), (-1, 0))):
+        if obs["view"][row - down, column - right, 0] in (1, 10):
+            return moved(state, row - down, column - right, direction)
+    raise AssertionError("no free cell beside it")
+
+
 def test_it_is_the_suites_own_dynamics() -> None:
     """Balls that move by chance among them: the same key moves them in the same way."""
     name = "Navix-Dynamic-Obstacles-8x8-v0"
@@ -102,6 +111,19 @@ def test_what_is_carried_is_observed() -> None:
     assert drawing_of(env).notes(env, carries.state, carries.obs) == [f"carries the {view.COLORS[color]} key"]
 
 
+@pytest.mark.parametrize(("name", "kind"), [("Empty-5x5", "goal"), ("LavaGapS5", "lava"), ("Dynamic-Obstacles-5x5", "ball")])
+def test_dropping_is_not_walking(name: str, kind: str) -> None:
+    """By the suite's own `drop` who stands before a goal reaches it, and before lava falls in. A ball may come by itself."""
+    env = make(f"navix/Navix-{name}-v0")
+    state, obs = env.reset(KEY(0))
+    start = facing(state, obs, state.raw.entities[kind].position[0])
+    step = jax.jit(lambda key, action: env.step(key, start, action))
+    outcome = lambda action: [(*ends(after), float(after.reward)) for key in range(8) for after in [step(KEY(key), action)]]  # noqa: E731
+    walked, dropped, waited = outcome(FORWARD), outcome(DROP), outcome(DONE)
+    assert walked == [(True, False, kind == "goal")] * 8
+    assert dropped == waited != walked
+
+
 def test_a_mission_is_observed_to_the_end() -> None:
     """Also after its object has been picked up; where to go is what Memory is about."""
     env = make("navix/Navix-Fetch-5x5-N2-v0")
@@ -113,14 +135,7 @@ def test_a_mission_is_observed_to_the_end() -> None:
     assert make("navix/Navix-PutNear-6x6-N2-v0").observation_space.spaces["mission"] == Grid((1, 2), (11, 6))
     assert set(make("navix/Navix-MemoryS7-v0").observation_space.spaces) == {"direction", "view"}
     state, obs = env.reset(KEY(1))
-    row, column = np.asarray(state.raw.mission[0].position)
-    before = next(
-        start
-        for turn, (down, right) in enumerate(((0, 1), (1, 0), (0, -1), (-1, 0)))
-        if obs["view"][row - down, column - right, 0] in (1, 10)
-        for start in [moved(state, row - down, column - right, turn)]
-    )
-    after = env.step(KEY(0), before, PICK_UP)
+    after = env.step(KEY(0), facing(state, obs, state.raw.mission[0].position), PICK_UP)
     assert ends(after) == (True, False) and float(after.reward) == 1
     np.testing.assert_array_equal(after.obs["mission"], obs["mission"])
     np.testing.assert_array_equal(after.obs["pocket"][0, 0], obs["mission"][0, 0])

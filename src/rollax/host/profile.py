@@ -9,6 +9,7 @@ import functools
 import math
 import re
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,7 +185,9 @@ def profile(run: Callable[[], Any], known: dict[str, Operation]) -> dict[str, Sh
             jax.block_until_ready(run())
         (file,) = Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(file))
-    ran = [(known[name], seconds) for name, seconds in _times(data) if name in known]
+    with warnings.catch_warnings():  # where warnings are errors, jaxlib's types of C++ warn on Python 3.12 and end the process
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ran = [(known[name], seconds) for name, seconds in _times(data) if name in known]
     found: dict[str, Share] = {}
     recording = sorted(seconds for _, seconds in ran)[len(ran) // 50] if ran and not _devices(data) else 0.0
     for (part, flops, size), seconds in ran:

@@ -8,6 +8,8 @@ put right on the way:
   state, where no agent can read it;
 - "pocket", entity and color of what the agent carries, is observed where something can be picked up: the suite's views do not
   tell;
+- dropping is not walking: before a goal, lava or a ball that moves, the suite's `drop` counts as walking into it (4.0.0), which
+  ends the episode, before a goal with its reward;
 - symbols are categories for an embedding, not magnitudes;
 - states have definite types, and no pictures of tiles where none are observed.
 
@@ -213,7 +215,14 @@ def _dynamics(name: str, given: str) -> Any:
     """One object for the same arguments (as JSON), so that making an environment twice does not compile it twice."""
     values = json.loads(given)
     with silenced(), jax.ensure_compile_time_eval():
-        return registry.make(name).replace(**values, **_SPACES, observation_fn=observations.none)
+        made = registry.make(name)
+        action_set = tuple(drop if action is actions.drop else action for action in made.action_set)
+        return made.replace(**values, **_SPACES, observation_fn=observations.none, action_set=action_set)
+
+
+def drop(state: Any) -> Any:
+    """The suite's, without the events of walking to where the item is put."""
+    return actions.drop(state).replace(events=state.events)
 
 
 def _assembled(id: str, dynamics: Any, observation: str) -> Navix:
