@@ -90,7 +90,13 @@ def _parallel(axis: Any, study: Study, rows: list[Row], colors: Any) -> None:
     for index, (_, ticks) in enumerate(scales):
         axis.axvline(index, color="0.7", linewidth=0.8, zorder=0)
         for height, text in ticks:
-            axis.annotate(text, (index, height), xytext=(3, 0), textcoords="offset points", fontsize=7, va="center")
+            over = {
+                "xytext": (5, 0),
+                "textcoords": "offset points",
+                "zorder": 4,
+                "bbox": {"fc": "white", "ec": "none", "pad": 0.5},
+            }
+            axis.annotate(text, (index, height), fontsize=7, va="center", **over)
     names = [one.name.removeprefix("config.").replace("_", "\n") for one in study.space]
     axis.set(xticks=range(len(names)), xticklabels=names, yticks=[], xlim=(-0.2, len(names) - 0.5), title="settings")
     axis.set_ylim(-0.04, 1.04)  # also where no setting comes near an end: its word is drawn all the same
