@@ -200,6 +200,26 @@ def test_shaping_adds_a_share_of_the_shaped_reward() -> None:
     np.testing.assert_allclose(with_share.reward, without.reward + 0.5 * told)
 
 
+@pytest.mark.parametrize("name", ["overcooked", "overcooked_v2"])
+def test_kitchens_are_drawn_with_what_their_legend_says(name: str) -> None:
+    """And cooks face where their actions are called after."""
+    with silenced():
+        from jaxmarl.environments.overcooked_v2.common import DIR_TO_VEC
+
+    env = make(f"jaxmarl/{name}")
+    drawing, (state, obs) = drawing_of(env), env.reset(jax.random.key(0))
+    signs = {sign.label: sign.color for sign in drawing.legend(env, state, obs)}
+    colors = {color for _, color in drawing.draw(env, state, obs).getcolors(1 << 16)}
+    assert {label for label, color in signs.items() if color in colors} == {*signs} - {"soup"}
+    assert {"agent_0", "agent_1", "onions", "plates", "soup", "served here"} == {*signs}
+    vectors = {"up": (0, -1), "down": (0, 1), "right": (1, 0), "left": (-1, 0)}
+    for action, word in enumerate(drawing.actions[:4]):
+        after = env.step(jax.random.key(0), state, jnp.full(2, action)).state
+        facing = after.agent_dir if name == "overcooked" else DIR_TO_VEC[after.agents.dir]
+        assert facing.tolist() == [[*vectors[word]]] * 2
+    assert drawing.actions[4:] == ("stay", "interact") and env.action_space.n == 6
+
+
 def test_making_an_environment_twice_compiles_once() -> None:
     first, again, other = (make("jaxmarl/MPE_simple_spread_v3", num_agents=n) for n in (2, "2", 3))
     assert jax.tree.structure(first) == jax.tree.structure(again) != jax.tree.structure(other)

@@ -328,6 +328,8 @@ DRAWINGS: dict[str, Drawing] = {
     "pgx/*": Drawing(observation, 10, acted=suites.moved),
     "jaxmarl/MPE_*": Drawing(agents.particles, 8, legend=agents.particle_signs, cameras=agents.particle_cameras),
     "jaxmarl/*SMAX": Drawing(agents.battle, 6, notes=agents.forces, legend=agents.battle_signs, cameras=agents.battle_cameras),
+    "jaxmarl/overcooked": Drawing(suites.kitchen, 6, legend=suites.kitchen_signs, actions=suites.KITCHEN_MOVES),
+    "jaxmarl/overcooked_v2": Drawing(suites.kitchen_v2, 6, legend=suites.kitchen_signs, actions=suites.KITCHEN_V2_MOVES),
     "xminigrid/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),
     "rl2/*": Drawing(grid.picture, 8, grid.text, grid.notes, grid.ACTIONS, grid.palette, cameras=grid.cameras),
 }

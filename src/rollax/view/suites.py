@@ -1,5 +1,6 @@
 """Pictures that suites draw themselves."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image, ImageDraw
 
-from rollax.view.scene import BLUE, BOARD, GREY, INK, ORANGE, Sign
+from rollax.environments.suites.silence import silenced
+from rollax.view.scene import BLUE, BOARD, GREY, INK, ORANGE, WIDTH, Color, Sign
 
 _BLOCK = 32  # pixels of a block of Craftax
 _JUMANJI = 400  # pixels that a picture of Jumanji has at most along an edge
@@ -56,6 +58,51 @@ def jumanji(environment: Any, state: Any, obs: Any) -> Image.Image:
     picture = Image.fromarray(drawn[-1][..., :3].astype(np.uint8))
     picture.thumbnail((_JUMANJI, _JUMANJI))
     return picture
+
+
+KITCHEN_MOVES = ("up", "down", "right", "left", "stay", "interact")
+KITCHEN_V2_MOVES = ("right", "down", "left", "up", "stay", "interact")
+
+
+def kitchen(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The kitchen of Overcooked in the suite's own tiles; what a cook carries lies upon it."""
+    with silenced():
+        from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
+
+    around = environment.dynamics.agent_view_size - 1  # further walls, beyond what an agent at the edge could see
+    tiles = np.asarray(state.maze_map)[around:-around, around:-around]
+    cooks = {"agent_dir_idx": np.asarray(state.agent_dir_idx), "agent_inv": np.asarray(state.agent_inv)}
+    drawn = OvercookedVisualizer._render_grid(tiles, WIDTH // max(tiles.shape[:2]), highlight_mask=None, **cooks)
+    return Image.fromarray(np.asarray(drawn, np.uint8))
+
+
+def kitchen_v2(environment: Any, state: Any, obs: Any) -> Image.Image:
+    """The same of OvercookedV2, with the indicators of its recipes."""
+    drawn = _kitchen_v2(WIDTH // max(state.grid.shape[:2]))._render_state(jax.tree.map(jnp.asarray, state))
+    return Image.fromarray(np.asarray(drawn, np.uint8))
+
+
+@functools.cache
+def _kitchen_v2(tile_size: int) -> Any:
+    """One object for all pictures, so that they are compiled once."""
+    with silenced():
+        from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
+
+    return OvercookedV2Visualizer(tile_size)
+
+
+_COOKS: tuple[Color, ...] = ((255, 0, 0), (0, 0, 255), (0, 255, 0), (160, 32, 240), (255, 255, 0), (230, 180, 0))
+_FOODS: tuple[Color, ...] = ((255, 255, 0), (0, 150, 0), (160, 32, 240))
+_SOUP, _SERVED = (230, 180, 0), (0, 255, 0)
+
+
+def kitchen_signs(environment: Any, state: Any, obs: Any) -> list[Sign]:
+    """Cooks, what they cook, plates, and where soups are served, in the suite's colors."""
+    cooks = [Sign(name, color) for name, color in zip(environment.dynamics.agents, _COOKS, strict=False)]
+    number = getattr(environment.dynamics.layout, "num_ingredients", 1)
+    names = ["onions"] if number == 1 else [f"ingredient {index}" for index in range(number)]
+    foods = [Sign(name, color, outline=INK) for name, color in zip(names, _FOODS, strict=False)]
+    return [*cooks, *foods, Sign("plates", (255, 255, 255), outline=INK), Sign("soup", _SOUP), Sign("served here", _SERVED)]
 
 
 _WOOD, _STONES = (238, 222, 190), (BLUE, ORANGE)
