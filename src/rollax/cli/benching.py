@@ -15,7 +15,8 @@ usage: rollax bench ALGORITHM ENVIRONMENT [--rounds N] [--json] [any options of 
 
 Trains for a few seconds without leaving anything, and says how fast, and what the time of an update goes into: steps/s,
 processor time, compile time by phase, memory, and for each part of an update its share, the rate of its matrix products
-and of the memory that it reads and writes, beside what a large product and a copy reach on this machine.
+and of the memory that it reads and writes, beside what a large product and a copy reach on this machine. Options of train that
+are of its folder, its evaluations or its end have no effect.
 
   rollax bench ppo gymnax/CartPole-v1
   rollax bench ppo gymnax/CartPole-v1 --seeds 64 --num-envs 4

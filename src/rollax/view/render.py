@@ -22,6 +22,7 @@ from rollax.view.playing import Play, play_all
 
 ALL = "all"  # every checkpoint in turn
 LEAST_FRAMES = 12  # of a checkpoint among all: of more checkpoints some are left out
+PATIENCE = 300  # pictures that are drawn without a word
 PAGE = ".html"
 MOST_FPS = 1000 // animation.SHORTEST_MS  # of a GIF
 
@@ -82,7 +83,9 @@ def render(
     if run_folder.is_held(folder):
         say("the run is still being written: later checkpoints may be better")
     plays = play_all(policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies))))
-    shown = Shown(policies, plays, titles_of(folder, policies))
+    shown, number = Shown(policies, plays, titles_of(folder, policies)), sum(len(each.frames) for of in plays for each in of)
+    if number > PATIENCE:
+        say(f"drawing {number:,} pictures")
     return write(target, content_of(target.suffix.lower(), shown, drawing, fps, tell), ": choose another --out")
 
 
