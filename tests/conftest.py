@@ -51,6 +51,14 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     assert now["megabytes"] < limit, f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
 
 
+@pytest.fixture(autouse=True)
+def _within_what_a_process_may_hold(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `-m slow`, where a module has the programs of all rows, these are forgotten when they become too many."""
+    yield
+    if request.config.getoption("markexpr") and held()["maps"] > most_maps():
+        forget()
+
+
 @pytest.fixture
 def double_precision() -> Iterator[None]:
     """What a test compiles may be of double precision."""
