@@ -118,8 +118,12 @@ def test_dropping_is_not_walking(name: str, kind: str) -> None:
     state, obs = env.reset(KEY(0))
     start = facing(state, obs, state.raw.entities[kind].position[0])
     step = jax.jit(lambda key, action: env.step(key, start, action))
-    outcome = lambda action: [(*ends(after), float(after.reward)) for key in range(8) for after in [step(KEY(key), action)]]  # noqa: E731
-    walked, dropped, waited = outcome(FORWARD), outcome(DROP), outcome(DONE)
+
+    def outcomes(action: int) -> list[tuple[bool, bool, float]]:
+        steps = [step(KEY(key), action) for key in range(8)]
+        return [(*ends(after), float(after.reward)) for after in steps]
+
+    walked, dropped, waited = outcomes(FORWARD), outcomes(DROP), outcomes(DONE)
     assert walked == [(True, False, kind == "goal")] * 8
     assert dropped == waited != walked
 

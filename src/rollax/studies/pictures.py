@@ -87,16 +87,13 @@ def _parallel(axis: Any, study: Study, rows: list[Row], colors: Any) -> None:
         heights = [scale(row.settings.get(one.name)) for one, (scale, _) in zip(study.space, scales, strict=True)]
         best = {"linewidth": 2.5, "zorder": 3} if row is rows[0] else {"linewidth": 0.8}
         axis.plot(range(len(heights)), heights, color=colors.to_rgba(row.value), marker=".", **best)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # or lines run through the words
     for index, (_, ticks) in enumerate(scales):
         axis.axvline(index, color="0.7", linewidth=0.8, zorder=0)
         for height, text in ticks:
-            over = {
-                "xytext": (5, 0),
-                "textcoords": "offset points",
-                "zorder": 4,
-                "bbox": {"fc": "white", "ec": "none", "pad": 0.5},
-            }
-            axis.annotate(text, (index, height), fontsize=7, va="center", **over)
+            axis.annotate(
+                text, (index, height), (5, 0), textcoords="offset points", fontsize=7, va="center", zorder=4, bbox=box
+            )
     names = [one.name.removeprefix("config.").replace("_", "\n") for one in study.space]
     axis.set(xticks=range(len(names)), xticklabels=names, yticks=[], xlim=(-0.2, len(names) - 0.5), title="settings")
     axis.set_ylim(-0.04, 1.04)  # also where no setting comes near an end: its word is drawn all the same

@@ -22,7 +22,7 @@ from rollax.view.playing import Play, play_all
 
 ALL = "all"  # every checkpoint in turn
 LEAST_FRAMES = 12  # of a checkpoint among all: of more checkpoints some are left out
-PATIENCE = 300  # pictures that are drawn without a word
+PATIENCE = 300  # frames that are drawn without a word: more of them take many seconds
 PAGE = ".html"
 MOST_FPS = 1000 // animation.SHORTEST_MS  # of a GIF
 
@@ -83,9 +83,10 @@ def render(
     if run_folder.is_held(folder):
         say("the run is still being written: later checkpoints may be better")
     plays = play_all(policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies))))
-    shown, number = Shown(policies, plays, titles_of(folder, policies)), sum(len(each.frames) for of in plays for each in of)
+    number = sum(len(play.frames) for of_policy in plays for play in of_policy)
     if number > PATIENCE:
-        say(f"drawing {number:,} pictures")
+        say(f"drawing {number:,} frames")
+    shown = Shown(policies, plays, titles_of(folder, policies))
     return write(target, content_of(target.suffix.lower(), shown, drawing, fps, tell), ": choose another --out")
 
 
