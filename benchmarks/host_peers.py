@@ -1,34 +1,37 @@
 """Environments of gymnasium beside peers on the same work: `python benchmarks/host_peers.py [ppo] [sac] [--cleanrl FOLDER]`.
 
 PPO on CartPole-v1 (8 environments in one process, 128 steps, 4 epochs of 4 minibatches, 64 x 64 tanh), SAC on HalfCheetah-v5
-(1 environment, a gradient step of 256 samples for each step, 256 x 256). Stable-Baselines3 and sbx have a virtual environment
-of their own, and so has CleanRL, made on the first call. CleanRL is no package: its scripts are those of a copy of
-vwxyzjn/cleanrl that FOLDER names. The programs take turns, round by round; a figure is the median over the rounds.
+(1 environment, a gradient step of 256 samples for each step, 256 x 256). rollax, Stable-Baselines3 with sbx, and CleanRL have
+virtual environments of their own, made on the first call with the newest Python in which they install. CleanRL is no package:
+its scripts are those of a copy of vwxyzjn/cleanrl that FOLDER names. The programs take turns, round by round; a figure is the
+median over the rounds.
 """
 
 import argparse
 import os
 import platform
 import statistics
-import sys
 from pathlib import Path
 
 from peers import FOLDER, SBX, TORCH, peer_python, printed, processor
 from timing import medians
 
+ROLLAX = ["--editable", f"{FOLDER.parent}[gymnasium]"]
 CLEANRL = [TORCH, "gymnasium[mujoco]==0.29.1", "tensorboard", "tyro"]
 FRAMES = {"ppo": 40_960, "sac": 2_000}
 
 
 def programs(cleanrl: Path | None) -> dict[str, list[str]]:
     """What runs each peer: Python, a program beside this one, and its first arguments."""
-    other = peer_python("sbx", SBX)
+    other = peer_python("sbx", SBX, True)
     found = {
-        "rollax": [sys.executable, "host_rollax.py"],
+        "rollax": [peer_python("rollax-gymnasium", ROLLAX, True), "host_rollax.py"],
         "sbx": [other, "host_sb3.py", "sbx"],
         "sb3": [other, "host_sb3.py", "sb3"],
     }
-    return found if cleanrl is None else found | {"cleanrl": [peer_python("cleanrl", CLEANRL), "host_cleanrl.py", str(cleanrl)]}
+    if cleanrl is not None:
+        found["cleanrl"] = [peer_python("cleanrl", CLEANRL, True), "host_cleanrl.py", str(cleanrl)]
+    return found
 
 
 def measure(peer: str, program: list[str], work: str, frames: int, repeats: int) -> tuple[float, float]:
