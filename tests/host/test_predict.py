@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import rollax
 from rollax.errors import UsageError
@@ -138,11 +140,49 @@ def test_agents_and_parts_of_observations(train: Callable[..., Result]) -> None:
     assert policy.predict(several, begins=True).shape[:2] == (3, policy.environment.num_agents)
 
 
-def test_in_plain_gymnasium(train: Callable[..., Result]) -> None:
-    """The example plays five episodes of a simulator that knows nothing of JAX."""
-    folder = train(environment="gymnax/CartPole-v1").folder
-    words = [sys.executable, str(ROOT / "examples" / "play_in_gymnasium.py"), str(folder), "CartPole-v1"]
+@pytest.mark.parametrize(("trained", "played"), [("gymnax/CartPole-v1", "CartPole-v1"), ("gymnasium/Blackjack-v1",) * 2])
+def test_in_plain_gymnasium(train: Callable[..., Result], trained: str, played: str) -> None:
+    """The example plays five episodes of a simulator that knows nothing of JAX, Blackjack's observations being tuples."""
+    folder = train(environment=trained).folder
+    words = [sys.executable, str(ROOT / "examples" / "play_in_gymnasium.py"), str(folder), played.removeprefix("gymnasium/")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     returns = [float(line.split()[-1]) for line in done.stdout.splitlines()]
-    assert len(returns) == 5 and all(1 <= value <= 500 for value in returns)
+    assert len(returns) == 5 and all(-1 <= value <= 500 for value in returns)
+
+
+class Odd(gymnasium.Env):
+    """Spaces of gymnasium that are others to a policy: a tuple, a picture, integers that do not begin at 0, legal actions."""
+
+    observation_space = spaces.Tuple((spaces.Discrete(3, start=5), spaces.Box(0, 255, (2, 30, 40), np.uint8)))
+    action_space = spaces.Discrete(2, start=-1)
+    legal = np.asarray([True, False], np.int8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {"action_mask": self.legal}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action == -1 and self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, False, True, {"action_mask": self.legal}
+
+
+def test_spaces_of_gymnasium_that_are_others_to_a_policy(train: Callable[..., Result]) -> None:
+    """Observations and actions are gymnasium's own, of one environment or as many as a vector environment has, and what is none
+    of them is told by gymnasium's names."""
+    environment = rollax.from_gymnasium(Odd)
+    policy = rollax.load(train(environment=environment).folder, environment=environment)
+    one = Odd()
+    seen, info = one.reset(seed=0)
+    action = policy.predict({"observation": seen, **info})
+    one.step(action)
+    assert {action: "a key, as toy texts need it"}
+    many = gymnasium.vector.SyncVectorEnv([Odd] * 3)
+    seen, _ = many.reset(seed=0)
+    mask = np.broadcast_to(one.legal, (3, 2))
+    actions = policy.predict({"observation": seen, "action_mask": mask}, begins=True)
+    assert actions.tolist() == [-1] * 3 and many.action_space.contains(actions)
+    for wrong in (seen, {"observation": seen}, {"observation": seen[:1], "action_mask": mask}):
+        with pytest.raises(UsageError, match=r"must be of own/Odd: observation: Tuple\(Discrete\(3, start=5\)"):
+            policy.predict(wrong)

@@ -1,7 +1,7 @@
 """Environments whose dynamics are simulators on the host, as what algorithms and runs ask for."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -9,6 +9,13 @@ import jax
 from rollax.environments.core import Simulator
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Space
+
+
+class Translation(NamedTuple):
+    """What turns a suite's own observations into ours and our actions into its own, one or a batch, for `Policy.predict`."""
+
+    observation: Callable[[Any], Any]  # raises UsageError for what has other parts than the suite's
+    action: Callable[[Any], Any]
 
 
 class Hosted(eqx.Module):
@@ -22,6 +29,7 @@ class Hosted(eqx.Module):
     make_simulator: Callable[..., Simulator] = eqx.field(static=True)  # (shows_frames=False)
     # (num_envs, seed) -> many simulators that step together in threads of their own; None: they are made one by one
     make_pool: Callable[[int, int], Any] | None = eqx.field(static=True, default=None)
+    translation: Translation | None = eqx.field(static=True, default=None)  # None: the suite's own are ours
     fps: int = eqx.field(static=True, default=30)  # steps that a picture shows in a second
     num_agents: None = eqx.field(static=True, default=None)
 

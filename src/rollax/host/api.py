@@ -213,7 +213,8 @@ class Policy:
 
         It keeps the policy's memory from one call to the next: `begins`, bool `[]` or `[B]`, says which observations begin an
         episode, as all of the first call do. With agents observations and actions lead with `[A]` or `[B, A]`. Sampled
-        actions (`greedy=False`) follow from the run's seed and the number of the call.
+        actions (`greedy=False`) follow from the run's seed and the number of the call. Of a simulator on the host both are of
+        its own spaces, as gymnasium's tuples; legal actions are `{"observation": obs, "action_mask": info["action_mask"]}`.
 
         Raises UsageError for an observation that is not of the environment's space, and for a memory of another batch.
         """

@@ -29,6 +29,8 @@ class Memory:
 def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     """The action of a policy for an observation, or actions for a batch, as for `Policy.predict`."""
     memory, plain = policy.memory, identifying(policy)
+    theirs = getattr(policy.environment, "translation", None)
+    obs = obs if theirs is None else theirs.observation(obs)
     agents = () if plain.environment.num_agents is None else (plain.environment.num_agents,)
     obs, batch = checked(plain.environment.observation_space, agents, obs)
     if (batch is not None, greedy) not in memory.compiled:
@@ -40,7 +42,10 @@ def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     act = memory.compiled[batch is not None, greedy]
     action, memory.carry = act(policy.state, obs, memory.carry, begins, np.uint32(memory.predictions))
     memory.predictions += 1
-    return jax.device_get(action)
+    action = jax.device_get(action)
+    # A 0-dimensional array is no key of a dictionary, which simulators of toy texts look their actions up in.
+    action = action[()] if isinstance(action, np.ndarray) else action
+    return action if theirs is None else theirs.action(action)
 
 
 def identifying(policy: Any) -> Any:

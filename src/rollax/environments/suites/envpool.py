@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollax.environments.convert import convert_all, step_limit
-from rollax.environments.hosted import Hosted
+from rollax.environments.hosted import Hosted, Translation
 from rollax.environments.suites.gymnasium import display, spaces
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Space
@@ -32,8 +32,8 @@ class Pool:
     """A pool of EnvPool with our spaces: `[E]` in, `[E]` out, with the numbers of those that moved last."""
 
     def __init__(self, made: Any, name: str) -> None:
-        self.made = made
-        self.observation_space, self._seen = observation(name, made.observation_space)
+        self.made, self._name = made, name
+        self.observation_space, self._arrange = observation(name, made.observation_space)
         self.action_space, _ = spaces.action(name, made.action_space)
         self._start, self._dtype = int(getattr(made.action_space, "start", 0)), made.action_space.dtype
         self.info_names = numbers(made.spec.state_array_spec)
@@ -59,6 +59,13 @@ class Pool:
 
     def close(self) -> None:
         self.made.close()
+
+    def translation(self) -> Translation:
+        """What a pool of EnvPool gives and takes as ours."""
+        return spaces.translation(self._name, self.made.observation_space, self._arrange, self.made.action_space)
+
+    def _seen(self, obs: Any) -> Any:
+        return spaces.typed(self.observation_space, self._arrange(obs))
 
 
 class Single:
@@ -112,7 +119,7 @@ def observation(name: str, space: Any) -> tuple[Space, Any]:
     """The space of observations, and what makes those of a pool ours: images of EnvPool have their channels first."""
     if space.dtype == np.uint8 and len(space.shape) == 3:
         channels, *size = space.shape
-        return Box(0.0, 255.0, (*size, channels), "uint8"), lambda obs: np.moveaxis(obs, 1, -1)
+        return Box(0.0, 255.0, (*size, channels), "uint8"), spaces.channels_last
     found, seen = spaces.observation(name, space)
     if isinstance(found, Box) and np.any(np.equal(found.low, np.finfo(np.float32).tiny)):
         found = Box(float("-inf"), float("inf"), found.shape)  # its lower bounds are the least number above 0
@@ -133,7 +140,8 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
     try:
         limit = (defaults | given).get(_LIMIT)
         single = functools.partial(_single, name, settings)
-        return Hosted(id, one.observation_space, one.action_space, limit, one.info_names, single, build)
+        found = one.observation_space, one.action_space, limit, one.info_names
+        return Hosted(id, *found, single, build, translation=one.translation())
     finally:
         one.close()
 

@@ -62,11 +62,13 @@ def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:
     environment = made(id, build, render_mode=None)
     try:
         seen, masks = simulator.look(environment, id)
+        translation = simulator.translation(environment, id, masks)
         fps = int(environment.metadata.get("render_fps", 30))
     finally:
         environment.close()
     make_simulator = functools.partial(simulator.make, functools.partial(made, id, build), id, limit, masks)
-    return Hosted(id, seen.observation_space, seen.action_space, limit, seen.info_names, make_simulator, fps=fps)
+    found = seen.observation_space, seen.action_space, limit, seen.info_names
+    return Hosted(id, *found, make_simulator, translation=translation, fps=fps)
 
 
 def made(id: str, build: Callable[..., Any], render_mode: str | None) -> Any:

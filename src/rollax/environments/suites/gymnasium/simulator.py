@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
+from rollax.environments.hosted import Translation
 from rollax.environments.suites.gymnasium import spaces
+from rollax.environments.suites.gymnasium.spaces import MASK
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
-
-MASK = "action_mask"
 
 
 class Seen(NamedTuple):
@@ -27,7 +28,7 @@ class GymnasiumSimulator:
         self.environment = environment
         self._limit, self._steps, self._masks = time_limit, 0, masks
         self._spaces = environment.observation_space, environment.action_space
-        _, self._seen = spaces.observation(name, environment.observation_space)
+        self._space, self._arrange = spaces.observation(name, environment.observation_space)
         _, self._action = spaces.action(name, environment.action_space)
 
     def reset(self, seed: int | None) -> Any:
@@ -51,10 +52,8 @@ class GymnasiumSimulator:
         self.environment.close()
 
     def _observed(self, obs: Any, info: Mapping[str, Any]) -> Any:
-        seen = self._seen(obs)
-        if not self._masks:
-            return seen
-        return {**(seen if isinstance(seen, dict) else {"observation": seen}), MASK: np.asarray(info[MASK], bool)}
+        seen = spaces.typed(self._space, self._arrange(obs))
+        return spaces.with_mask(seen, np.asarray(info[MASK], bool)) if self._masks else seen
 
 
 def make(
@@ -85,6 +84,20 @@ def look(environment: Any, name: str) -> tuple[Seen, bool]:
         parts = observation_space.spaces if isinstance(observation_space, Dict) else {"observation": observation_space}
         observation_space = Dict({**parts, MASK: Box(0.0, 1.0, (number,), "bool")})
     return Seen(observation_space, action_space, scalars(after[4])), masks
+
+
+def translation(environment: Any, name: str, masks: bool) -> Translation:
+    """What this environment gives and takes as ours. Legal actions, where its `info` has them, are given as "action_mask"
+    beside "observation", or beside the parts of an observation that is a dictionary."""
+    space = environment.observation_space
+    _, arrange = spaces.observation(name, space)
+
+    def with_mask(value: Any) -> Any:
+        own = value if isinstance(space, gymnasium.spaces.Dict) else value["observation"]
+        return spaces.with_mask(arrange(own), value[MASK])
+
+    told = f"observation: {space}, {MASK}: of bool" if masks else space
+    return spaces.translation(name, told, with_mask if masks else arrange, environment.action_space)
 
 
 def _tried(name: str, what: str, function: Callable[[], Any]) -> Any:

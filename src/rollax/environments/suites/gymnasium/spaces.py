@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as theirs
 
+from rollax.environments.hosted import Translation
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.typed import shown
 
+MASK = "action_mask"
 Convert = Callable[[Any], Any]
 _SMALLEST = 24  # pixels of a picture's side, and more than it has channels
 
 
 def observation(name: str, space: Any) -> tuple[Space, Convert]:
-    """The space of observations, and what makes one of gymnasium's observations one of ours.
+    """The space of observations, and what arranges gymnasium's observations, one or a batch, as that space has them.
 
     8-bit images stay 8-bit, with their channels last; other numbers become float32, integers of a `Discrete` begin at 0. Parts
-    of dictionaries and tuples within others have names with a slash.
+    of dictionaries and tuples within others have names with a slash. Types of numbers are left to `typed`.
 
     Raises UsageError for a space that has no counterpart.
     """
@@ -29,6 +32,13 @@ def observation(name: str, space: Any) -> tuple[Space, Convert]:
     found = [(part, _at(path), made[part][1]) for part, (_, path) in parts.items()]
     space = Dict({part: inner for part, (inner, _) in made.items()})
     return space, lambda value: {part: convert(pick(value)) for part, pick, convert in found}
+
+
+def typed(space: Space, value: Any) -> Any:
+    """An arranged observation as arrays of the space's types."""
+    if isinstance(space, Dict):
+        return {name: typed(part, value[name]) for name, part in space.spaces.items()}
+    return np.asarray(value, space.dtype)
 
 
 def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
@@ -50,6 +60,27 @@ def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
         "axis, or a Box of floats; gymnasium.wrappers.TransformAction can make them so (rollax.from_gymnasium takes what it "
         "wraps)"
     )
+
+
+def translation(name: str, observations: Any, arrange: Convert, actions: Any) -> Translation:
+    """What `arrange` makes of observations that are as `observations` says, and actions of gymnasium's space for ours."""
+    _, act = action(name, actions)
+
+    def with_start(value: Any) -> Any:  # also a batch
+        return (value + actions.start).astype(actions.dtype)
+
+    def arranged(value: Any) -> Any:
+        try:
+            return arrange(value)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"the observation ({shown(value)}) must be of {name}: {_shown(observations)}") from error
+
+    return Translation(arranged, with_start if isinstance(actions, theirs.Discrete) else act)
+
+
+def with_mask(value: Any, mask: Any) -> dict[str, Any]:
+    """An arranged observation with the legal actions as a part of it."""
+    return {**(value if isinstance(value, dict) else {"observation": value}), MASK: mask}
 
 
 def _parts(space: Any) -> dict[str, tuple[Any, tuple[Any, ...]]] | None:
@@ -81,17 +112,13 @@ def _at(path: tuple[Any, ...]) -> Convert:
 
 def _leaf(name: str, space: Any) -> tuple[Space, Convert]:
     if isinstance(space, theirs.Discrete):
-        start = int(space.start)
-        return Discrete(int(space.n)), lambda value: np.int32(value - start)
+        return Discrete(int(space.n)), _from_zero(space.start)
     if isinstance(space, theirs.MultiDiscrete) and space.nvec.ndim == 1:
-        starts = np.asarray(space.start)
-        return MultiDiscrete(tuple(space.nvec.tolist())), lambda value: (value - starts).astype(np.int32)
+        return MultiDiscrete(tuple(space.nvec.tolist())), _from_zero(space.start)
     if isinstance(space, theirs.MultiBinary):
-        return Box(0.0, 1.0, space.shape), _to_float
+        return Box(0.0, 1.0, space.shape), _as_it_is
     if isinstance(space, theirs.Box):
-        if space.dtype == np.uint8:
-            return _picture(space)
-        return _box(space), _to_float
+        return _picture(space) if space.dtype == np.uint8 else (_box(space), _as_it_is)
     raise UsageError(
         f"{name}: observations {_shown(space)} have no counterpart: they must be Box, Discrete, MultiDiscrete, MultiBinary, or "
         "a Dict or Tuple of these; gymnasium.wrappers.TransformObservation can make them so (rollax.from_gymnasium takes what "
@@ -102,21 +129,27 @@ def _leaf(name: str, space: Any) -> tuple[Space, Convert]:
 def _picture(space: Any) -> tuple[Space, Convert]:
     """8-bit numbers. Of what can only be a picture the channels are the last axis: `[C, H, W]`, as stacked gray ones are, is
     turned, and `[H, W]` gets one channel."""
-    turned: Convert = lambda value: value  # noqa: E731
+    turned = _as_it_is
     if len(space.shape) == 3 and space.shape[0] < _SMALLEST <= min(space.shape[1:]):
-        turned = lambda value: np.moveaxis(value, 0, -1)  # noqa: E731
+        turned = channels_last
     elif len(space.shape) == 2 and min(space.shape) >= _SMALLEST:
-        turned = lambda value: value[..., None]  # noqa: E731
+        turned = lambda value: np.asarray(value)[..., None]  # noqa: E731
     low, high = turned(space.low), turned(space.high)
-    return Box(_one_if_same(low), _one_if_same(high), low.shape, "uint8"), lambda value: turned(_to_uint8(value))
+    return Box(_one_if_same(low), _one_if_same(high), low.shape, "uint8"), turned
 
 
-def _to_float(value: Any) -> np.ndarray:
-    return np.asarray(value, np.float32)
+def channels_last(value: Any) -> np.ndarray:
+    """Pictures `[..., C, H, W]` as `[..., H, W, C]`."""
+    return np.moveaxis(np.asarray(value), -3, -1)
 
 
-def _to_uint8(value: Any) -> np.ndarray:
-    return np.asarray(value, np.uint8)
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _from_zero(start: Any) -> Convert:
+    first = np.asarray(start)
+    return (lambda value: np.asarray(value) - first) if np.any(first) else _as_it_is
 
 
 def _box(space: Any) -> Box:
