@@ -142,6 +142,61 @@ def test_boards_of_8_bits_stay_as_they_are() -> None:
     assert found == Box(0.0, 3.0, (3, 8, 8), "uint8")
 
 
+class Masked(gymnasium.Env):
+    """Says in its observation which two actions are legal, takes no other, and says at the end alone whether it succeeded."""
+
+    observation_space = theirs.Dict(place=theirs.Box(-1.0, 1.0, (1,)), action_mask=theirs.Box(0, 1, (4,), np.int8))
+    action_space = theirs.Discrete(4, start=1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.observed(), {}
+
+    def observed(self) -> dict[str, Any]:
+        self.legal = np.isin(np.arange(4), self.np_random.choice(4, 2, replace=False)).astype(np.int8)
+        return {"place": np.zeros(1, np.float32), "action_mask": self.legal}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.legal[action - 1], "an illegal move"
+        ended = bool(self.np_random.random() < 0.3)
+        return self.observed(), 0.0, ended, False, {"is_success": True} if ended else {}
+
+
+def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
+    """No action is taken that it excludes, also where observations are normalized. What `info` has at the end is reported."""
+    environment = rollax.from_gymnasium(Masked, info_names=["is_success"])
+    space: Any = environment.observation_space
+    assert space.spaces["action_mask"] == Box(0.0, 1.0, (4,), "bool") and environment.info_names == ("is_success",)
+    config = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1, "normalize_observations": True}
+    options = {"run_dir": tmp_path, "eval_episodes": 2, "eval_count": 1, "tensorboard": False}
+    result = rollax.train("ppo", environment, total_steps=96, config=config, options=options, quiet=True)
+    assert result.status == "done" and result.evaluation["is_success"] == 1
+    with pytest.raises(UsageError, match="info_names .* must be a sequence"):
+        rollax.from_gymnasium(Masked, info_names="is_success")
+
+
+class MaskedWrongly(Masked):
+    observation_space = theirs.Dict(place=theirs.Box(-1.0, 1.0, (1,)), action_mask=theirs.Box(0, 1, (3,), np.int8))
+
+    def observed(self) -> dict[str, Any]:
+        return super().observed() | {"action_mask": np.ones(3, np.int8)}
+
+
+def test_a_mask_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MaskedWrongly, "step", lambda self, action: (self.observed(), 0.0, False, False, {}))
+    with pytest.raises(UsageError, match=r"must be Box\(0, 1, \(4,\), \"bool\"\)"):
+        rollax.train("ppo", rollax.from_gymnasium(MaskedWrongly), total_steps=64)
+
+
+def test_no_window_is_opened() -> None:
+    """Of what was made to be watched there are as many as train side by side."""
+    made = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    assert made.spec is not None
+    made.spec.kwargs["render_mode"] = "human"
+    simulator: Any = rollax.from_gymnasium(made).make_simulator()
+    assert simulator.environment.render_mode is None and made.spec.kwargs["render_mode"] == "human"
+
+
 def test_legal_actions_become_a_part_of_the_observation() -> None:
     environment: Any = make("gymnasium/Taxi-v4")
     assert environment.observation_space == Dict({"observation": Discrete(500), "action_mask": Box(0.0, 1.0, (6,), "bool")})

@@ -16,6 +16,7 @@ from rollax.environments.suites.envpool import numbers
 from rollax.environments.suites.gymnasium import display
 from rollax.errors import UsageError
 from rollax.host import simulated
+from rollax.spaces import Box
 
 
 def needs_envpool() -> None:
@@ -38,6 +39,16 @@ def test_info_is_the_numbers_of_each_environment() -> None:
     }
     spec = {name: SimpleNamespace(shape=list(shape), dtype=dtype) for name, (shape, dtype) in parts.items()}
     assert numbers(spec) == ("is_safe", "lives", "speed")
+
+
+@pytest.mark.parametrize(("name", "shape"), [("CarRacing-v3", (96, 96, 3)), ("Pong-v5", (84, 84, 4))])
+def test_channels_of_pictures_are_last(name: str, shape: tuple[int, ...]) -> None:
+    """EnvPool gives some first, and some last."""
+    needs_envpool()
+    environment: Any = make(f"envpool/{name}")
+    simulator = environment.make_simulator()
+    assert environment.observation_space == Box(0.0, 255.0, shape, "uint8") and simulator.reset(0).shape == shape
+    simulator.close()
 
 
 @pytest.mark.parametrize(

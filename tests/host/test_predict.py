@@ -183,6 +183,9 @@ def test_spaces_of_gymnasium_that_are_others_to_a_policy(train: Callable[..., Re
     mask = np.broadcast_to(one.legal, (3, 2))
     actions = policy.predict({"observation": seen, "action_mask": mask}, begins=True)
     assert actions.tolist() == [-1] * 3 and many.action_space.contains(actions)
-    for wrong in (seen, {"observation": seen}, {"observation": seen[:1], "action_mask": mask}):
+    across = [one.observation_space.sample() for _ in range(2)]
+    wrong_forms = [seen, {"observation": seen}, *({"observation": x, "action_mask": mask} for x in (seen[:1], across))]
+    turned = seen[0], np.moveaxis(seen[1], 1, -1)
+    for wrong in (*wrong_forms, {"observation": turned, "action_mask": mask}):
         with pytest.raises(UsageError, match=r"must be of own/Odd: observation: Tuple\(Discrete\(3, start=5\)"):
             policy.predict(wrong)

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,11 +24,13 @@ from rollax.host import program as programs
 from rollax.host.options import RunOptions
 from rollax.host.pools import Pool
 from rollax.host.settings import make_spec
-from rollax.host.simulators import InProcess, InWorkers, Layout, SimulatorFailed, Stepped
+from rollax.host.simulators import InProcess, Layout, SimulatorFailed, Stepped
+from rollax.host.workers import InWorkers
 from rollax.spaces import Discrete
 from rollax.view.render import render
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+UNNAMED = lambda: GymnasiumCounter()  # noqa: E731
 OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
 
 
@@ -186,8 +189,8 @@ def test_each_simulator_has_the_time_that_is_given() -> None:
 def test_workers_outlive_what_asks_the_run_to_stop(_in_workers: Any) -> None:
     """Terminals and schedulers signal whole groups of processes; only the run answers, by saving and closing its workers."""
     _in_workers.reset([None] * 5)
-    for process, _ in _in_workers._workers:
-        os.kill(process.pid, signal.SIGTERM)
+    for worker in _in_workers._workers:
+        os.kill(worker.process.pid, signal.SIGTERM)
     time.sleep(0.2)
     assert _in_workers.step(np.ones(5, np.int32)).reward.tolist() == [1.0] * 5
 
@@ -201,6 +204,41 @@ def test_no_worker_is_left_where_one_fails_to_begin(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SimulatorFailed):
         simulated.simulators_of(on_host(), 2, 2, 60.0)
     assert multiprocessing.active_children() == before
+
+
+LEFT = """
+from host.counters import on_host
+from rollax.host import simulated
+
+if __name__ == "__main__":
+    left = simulated.simulators_of(on_host(), 2, 1, 60.0)
+    print("left", flush=True)
+"""
+
+
+def test_each_simulator_of_a_worker_has_its_time() -> None:
+    """Four answer after 1.2 s with a limit of 1 s for each; .2 s are too short for one."""
+    layout = Layout(np.zeros(2, np.float32), ())
+    simulators = InWorkers(Slow, 4, layout, 1, 1.0)
+    assert simulators.reset([None] * 4).shape == (4, 2)
+    simulators.close()
+    simulators = InWorkers(Slow, 1, layout, 1, 0.2)
+    with pytest.raises(SimulatorFailed, match=r"has not answered for 0.2 s"):
+        simulators.reset([None])
+    simulators.close()
+
+
+def test_workers_that_nobody_closes_do_not_hold_the_process(tmp_path: Path) -> None:
+    script = tmp_path / "left.py"
+    script.write_text(LEFT)
+    path = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], env=path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+
+
+def test_what_pickle_refuses_cannot_be_sent_to_workers() -> None:
+    with pytest.raises(UsageError, match="cannot be sent to worker processes"):
+        simulated.simulators_of(rollax.from_gymnasium(UNNAMED, name="mine/unnamed"), 1, 1, 60.0)
 
 
 def test_a_script_without_a_guard_does_not_train_in_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:

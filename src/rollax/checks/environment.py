@@ -62,6 +62,11 @@ def check_contract(env: Environment, is_tested: bool = False) -> None:
     _raise_if_any(name, faults)
 
 
+def check_spaces(env: Environment) -> None:
+    """The part of it that a simulator can have: its spaces. Raises FaultyEnvironmentError."""
+    _raise_if_any(_name(env), space_faults(env))
+
+
 def check_environment(env: Environment, steps: int = 200, key: jax.Array | None = None) -> Report:
     """Acts at random, `steps` steps in each of 4 copies, and compares everything with the contract.
 

@@ -89,6 +89,11 @@ class HostEnvironment(Environment, Protocol):
         """`make_simulator(shows_frames=False)`: pickle can send it to other processes, where these are to run simulators."""
         ...
 
+    @property
+    def make_pool(self) -> Callable[[int, int], Any] | None:
+        """`make_pool(num_envs, seed)` makes many simulators that step together (`rollax.host.pools`); None: there is none."""
+        ...
+
 
 def is_on_host(environment: Any) -> bool:
     """Whether simulators on the host are the environment (`HostEnvironment`)."""

@@ -111,11 +111,11 @@ def run(session: Session, request: StopRequest) -> Result:
         _save(session)
         session.checkpoints.wait()
     finally:
-        with contextlib.suppress(SaveFailed):
-            session.checkpoints.close()
         training.end(session)
         if session.state is not None:
             session.recorder.close()
+        with contextlib.suppress(SaveFailed):
+            session.checkpoints.close()
     unfinished = session.updates < session.spec.total_updates or not session.recorder.has_evaluation(session.frames)
     if status == "done" and unfinished:
         status = "stopped"

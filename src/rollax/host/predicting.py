@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
+from rollax.environments.hosted import Translation
 from rollax.environments.views import AgentId, with_agent_id
 from rollax.errors import UsageError
 from rollax.spaces import Dict, Discrete, Space, zeros
@@ -29,10 +30,11 @@ class Memory:
 def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     """The action of a policy for an observation, or actions for a batch, as for `Policy.predict`."""
     memory, plain = policy.memory, identifying(policy)
-    theirs = getattr(policy.environment, "translation", None)
-    obs = obs if theirs is None else theirs.observation(obs)
+    theirs: Translation | None = getattr(policy.environment, "translation", None)
     agents = () if plain.environment.num_agents is None else (plain.environment.num_agents,)
-    obs, batch = checked(plain.environment.observation_space, agents, obs)
+    obs, batch = (checked if theirs is None else functools.partial(translated, theirs))(
+        plain.environment.observation_space, agents, obs
+    )
     if (batch is not None, greedy) not in memory.compiled:
         memory.compiled[batch is not None, greedy] = compiled(plain, batch is not None, greedy)
     begins = beginnings(memory, batch, begins)
@@ -46,6 +48,14 @@ def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     # A 0-dimensional array is no key of a dictionary, which simulators of toy texts look their actions up in.
     action = action[()] if isinstance(action, np.ndarray) else action
     return action if theirs is None else theirs.action(action)
+
+
+def translated(theirs: Translation, space: Space, agents: tuple[int, ...], obs: Any) -> tuple[Any, int | None]:
+    """As `checked`, for an observation as a simulator gives it; in words of its own space where it is none."""
+    try:
+        return checked(space, agents, theirs.observation(obs))
+    except UsageError as error:
+        raise UsageError(f"the observation ({shown(obs)}: {_form(obs)}) must be of {theirs.told}, or a batch of it") from error
 
 
 def identifying(policy: Any) -> Any:
@@ -139,6 +149,19 @@ def _numbers(name: str, space: Any, value: Any) -> np.ndarray:
     if isinstance(space, Discrete) and array.size and not 0 <= array.min() <= array.max() < space.n:
         raise UsageError(f"the {name} ({shown(value)}) must be within 0 ... {space.n - 1}")
     return array.astype(space.dtype)
+
+
+def _form(value: Any) -> str:
+    """Types and shapes of the parts of a value."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_form(part)}' for name, part in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_form, value))})"
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return "rows of several lengths"
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _batch_of(name: str, shape: tuple[int, ...], value: np.ndarray) -> int | None:

@@ -16,7 +16,7 @@ from rollax import environments
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.acting.info import checked_reductions
 from rollax.algorithm import Algorithm, Metrics
-from rollax.checks.environment import check_contract
+from rollax.checks.environment import check_contract, check_spaces
 from rollax.environments.core import Environment, is_on_host
 from rollax.environments.once import Kept
 from rollax.environments.registry import is_of_suite
@@ -147,7 +147,7 @@ def check_environment(spec: Spec, environment: Environment | None) -> None:
     """Raises UsageError when the run's environment, or its own that is given, breaks the contract of environments."""
     made = environment_of(spec) if environment is None else environment
     if is_on_host(made):
-        return  # it was looked at when it was made, and keeps gymnasium's contract
+        return check_spaces(made)  # it was looked at when it was made, and keeps gymnasium's contract
     with compilation_cache.used():
         is_tested = environment is None and is_of_suite(spec.environment)
         check_contract(made, is_tested)

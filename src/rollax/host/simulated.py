@@ -20,7 +20,8 @@ from rollax.environments.core import is_on_host
 from rollax.errors import UsageError
 from rollax.host import episodes
 from rollax.host.pools import Pool
-from rollax.host.simulators import InProcess, InWorkers, Layout, SimulatorFailed, Simulators
+from rollax.host.simulators import InProcess, Layout, SimulatorFailed, Simulators
+from rollax.host.workers import InWorkers
 from rollax.spaces import zeros
 
 TRAINING, EVALUATION = 1, 2  # purposes of seeds

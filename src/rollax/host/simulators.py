@@ -1,12 +1,10 @@
-"""Many simulators side by side: in this process, or in workers of their own. They restart where an episode ended."""
+"""Many simulators side by side: in this process, or in `workers` of their own. They restart where an episode ended."""
 
 import contextlib
 import functools
 import math
-import multiprocessing
 import signal
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -110,13 +108,20 @@ def attempted(name: str, what: str, function: Callable[..., Any], *arguments: An
 
 class InProcess:
     """Simulators one after the other in this process. `first`: the number of the first, in words of what fails. Each has
-    `timeout` seconds for a step or a start, where there is one.
+    `timeout` seconds for a step or a start, where there is one; `go_on` is called before each.
     """
 
     def __init__(
-        self, make: Callable[..., Any], number: int, layout: Layout, first: int = 0, timeout: float | None = None
+        self,
+        make: Callable[..., Any],
+        number: int,
+        layout: Layout,
+        first: int = 0,
+        timeout: float | None = None,
+        go_on: Callable[[], None] = lambda: None,
     ) -> None:
         self._made, self._layout, self._first, self._timeout, self._current = [], layout, first, timeout, 0
+        self._go_on = go_on
         self._begin_time: Callable[[], Any] = lambda: None
         self._leaves, self._structure = jax.tree.flatten(layout.obs)
         for index in range(number):
@@ -191,6 +196,7 @@ class InProcess:
     def _try(self, index: int, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         self._current = index
         self._begin_time()
+        self._go_on()
         return attempted(self._name(index), what, function, *arguments)
 
     def _name(self, index: int) -> str:
@@ -209,89 +215,3 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
-
-
-class InWorkers:
-    """Simulators in processes of their own, as many in each as go evenly. Each answer must come within `timeout` seconds."""
-
-    def __init__(self, make: Callable[..., Any], number: int, layout: Layout, workers: int, timeout: float) -> None:
-        from rollax.host import worker
-
-        self._timeout, self._layout = timeout, layout
-        bounds = np.linspace(0, number, min(workers, number) + 1).round().astype(int)
-        self._shares = [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
-        context, self._workers = multiprocessing.get_context("spawn"), []
-        for share in self._shares:
-            ours, theirs = context.Pipe()
-            task = theirs, make, share.stop - share.start, layout, share.start
-            process = context.Process(target=worker.main, args=task, daemon=True, name=f"simulators {share.start}")
-            try:
-                process.start()
-            except (AttributeError, TypeError, OSError) as error:  # of pickle, which is asked for here
-                self.close()
-                raise UsageError(
-                    f"the environment cannot be sent to worker processes ({error}): make it by a function at the top of a "
-                    "module, or leave env_workers at 0"
-                ) from error
-            theirs.close()
-            self._workers.append((process, ours))
-        try:
-            self._answers(max(timeout, 60.0))
-        except BaseException:
-            self.close()
-            raise
-
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Any:
-        return _joined(self._ask("reset", [(seeds[share], _cut(where, share)) for share in self._shares]))
-
-    def step(self, action: Any, seeds: Sequence[int | None] | None = None, where: np.ndarray | None = None) -> Stepped:
-        shares = self._shares
-        return _joined(self._ask("step", [(action[s], None if seeds is None else seeds[s], _cut(where, s)) for s in shares]))
-
-    def close(self) -> None:
-        for process, connection in self._workers:
-            connection.close()
-            process.join(2.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self._workers = []
-
-    def _ask(self, what: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        for (process, connection), given in zip(self._workers, arguments, strict=True):
-            try:
-                connection.send((what, given))
-            except OSError as error:
-                raise self._died(process) from error
-        return self._answers(self._timeout)
-
-    def _answers(self, timeout: float) -> list[Any]:
-        answers, until = [], time.monotonic() + timeout
-        for process, connection in self._workers:
-            try:
-                if not connection.poll(max(until - time.monotonic(), 0.0)):
-                    raise SimulatorFailed(
-                        f"the worker process of {process.name} has not answered for {timeout:g} s and was ended "
-                        "(--env-timeout SECONDS lets it have longer)"
-                    )
-                kind, value = connection.recv()
-            except (EOFError, OSError) as error:
-                raise self._died(process) from error
-            if kind != "done":
-                raise (UsageError if kind == "usage" else SimulatorFailed)(value)
-            answers.append(value)
-        return answers
-
-    def _died(self, process: Any) -> SimulatorFailed:
-        process.join(2.0)
-        code = process.exitcode
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-        return SimulatorFailed(f"the worker process of {process.name} died {how}")
-
-
-def _cut(where: np.ndarray | None, share: slice) -> np.ndarray | None:
-    return None if where is None else where[share]
-
-
-def _joined(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: np.concatenate(rows), *parts)

@@ -116,8 +116,8 @@ def numbers(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def observation(name: str, space: Any) -> tuple[Space, Any]:
-    """The space of observations, and what makes those of a pool ours: images of EnvPool have their channels first."""
-    if space.dtype == np.uint8 and len(space.shape) == 3:
+    """The space of observations, and what makes those of a pool ours. Most images of EnvPool have their channels first."""
+    if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] >= space.shape[0]:
         channels, *size = space.shape
         return Box(0.0, 255.0, (*size, channels), "uint8"), spaces.channels_last
     found, seen = spaces.observation(name, space)

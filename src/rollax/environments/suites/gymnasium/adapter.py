@@ -44,7 +44,9 @@ def make(name: str, arguments: dict[str, Any]) -> Hosted:
         build = functools.partial(atari.build, name, atari.settings(id, given))
     else:
         build = functools.partial(build_one, _spec(name), tuple(given.items()))
-    return hosted(id, build if chosen is None else functools.partial(pictures.build, chosen, build), limit)
+    if chosen is None:
+        return hosted(id, build, limit)
+    return hosted(id, functools.partial(pictures.build, chosen, build), limit, pictures.AT_THE_END)
 
 
 def checked_limit(id: str, limit: Any) -> int | None:
@@ -54,8 +56,8 @@ def checked_limit(id: str, limit: Any) -> int | None:
     return limit if limit is None else step_limit(id, LIMIT, limit)
 
 
-def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:
-    """What `build(render_mode=...)` makes, as an environment.
+def hosted(id: str, build: Callable[..., Any], limit: int | None, info_names: tuple[str, ...] = ()) -> Hosted:
+    """What `build(render_mode=...)` makes, as an environment. `info_names`: numbers of `info` that its first step lacks.
 
     Raises UsageError when it cannot be made, or does not keep gymnasium's contract.
     """
@@ -67,7 +69,8 @@ def hosted(id: str, build: Callable[..., Any], limit: int | None) -> Hosted:
     finally:
         environment.close()
     make_simulator = functools.partial(simulator.make, functools.partial(made, id, build), id, limit, masks)
-    found = seen.observation_space, seen.action_space, limit, seen.info_names
+    names = tuple(sorted({*seen.info_names, *info_names}))
+    found = seen.observation_space, seen.action_space, limit, names
     return Hosted(id, *found, make_simulator, translation=translation, fps=fps)
 
 

@@ -1,21 +1,26 @@
 """Environments of gymnasium of a user's own."""
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollax.environments.hosted import Hosted
 from rollax.errors import UsageError
+from rollax.typed import typed
 
 
-def from_gymnasium(make: Any, *, name: str | None = None, max_episode_steps: int | None = None) -> Hosted:
+def from_gymnasium(
+    make: Any, *, name: str | None = None, max_episode_steps: int | None = None, info_names: Sequence[str] = ()
+) -> Hosted:
     """An environment of gymnasium to train in, made as often as there are environments side by side.
 
     `make` is an id that gymnasium knows, what `gymnasium.make` made, of which others are made by its `spec`, wrappers included,
     or a function that makes an environment: it is called with `render_mode`, if it has such an argument, which a picture needs.
     Simulators in processes of their own (`env_workers`) need a function at the top of a module. `name` is that of the folder of
-    runs. `max_episode_steps` cuts episodes off, besides the environment's own limit.
+    runs. `max_episode_steps` cuts episodes off, besides the environment's own limit. `info_names` are numbers of `info` that
+    evaluations are to report beside those of its first step, as `("is_success",)`, which ends alone may have.
 
     Raises UsageError for what makes no environment of gymnasium, for an object that was made without `gymnasium.make`, for
     spaces that have no counterpart, and for a `max_episode_steps` that is no whole number from 1 on.
@@ -34,7 +39,7 @@ def from_gymnasium(make: Any, *, name: str | None = None, max_episode_steps: int
     known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
     environment.close()
     limits = [limit for limit in (known, max_episode_steps) if limit is not None]
-    return adapter.hosted(id, build, min(limits, default=None))
+    return adapter.hosted(id, build, min(limits, default=None), typed("info_names", info_names, tuple[str, ...]))
 
 
 def _name_of(environment: Any) -> str:
@@ -63,6 +68,9 @@ def _build(make: Any, id: str, render_mode: str | None) -> Any:
 
     from rollax.environments.suites.gymnasium import adapter
 
+    if isinstance(make, EnvSpec) and make.kwargs.get("render_mode") == "human":
+        make = copy.deepcopy(make)
+        make.kwargs["render_mode"] = None  # a window for each, which waits for the screen
     if isinstance(make, str | EnvSpec):
         return gymnasium.make(make, disable_env_checker=True, **adapter.drawing(render_mode))
     made = make(render_mode=render_mode) if _has_render_mode(make) else make()

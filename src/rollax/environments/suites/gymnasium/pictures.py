@@ -26,6 +26,7 @@ class Settings:
 
 
 DEFAULTS: dict[str, Any] = dataclasses.asdict(Settings())
+AT_THE_END = ("lap_finished",)  # numbers of CarRacing's info that only the last step of an episode has
 
 
 def is_pictured(name: str) -> bool:

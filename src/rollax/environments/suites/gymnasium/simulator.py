@@ -10,7 +10,7 @@ from rollax.environments.hosted import Translation
 from rollax.environments.suites.gymnasium import spaces
 from rollax.environments.suites.gymnasium.spaces import MASK
 from rollax.errors import UsageError
-from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
 
 
 class Seen(NamedTuple):
@@ -76,7 +76,10 @@ def look(environment: Any, name: str) -> tuple[Seen, bool]:
         raise UsageError(f"{name}: reset must return (observation, info), as gymnasium has it since 0.26")
     legal, number = np.asarray(begun[1].get(MASK, ())), action_space.n if isinstance(action_space, Discrete) else -1
     masks = legal.shape == (number,)
-    first = convert(np.argmax(legal)) if masks else environment.action_space.sample()
+    if not masks and isinstance(environment.observation_space, gymnasium.spaces.Dict):
+        legal = np.asarray(begun[0].get(MASK, ()))
+    is_legal_known = legal.size > 0 and isinstance(action_space, Discrete | MultiDiscrete)
+    first = convert(np.argmax(legal, axis=-1)) if is_legal_known else environment.action_space.sample()
     after = _tried(name, "step", lambda: environment.step(first))
     if not isinstance(after, tuple) or len(after) != 5 or not isinstance(after[4], Mapping):
         raise UsageError(f"{name}: step must return (observation, reward, terminated, truncated, info), as gymnasium has it")
@@ -92,12 +95,13 @@ def translation(environment: Any, name: str, masks: bool) -> Translation:
     space = environment.observation_space
     _, arrange = spaces.observation(name, space)
 
-    def with_mask(value: Any) -> Any:
-        own = value if isinstance(space, gymnasium.spaces.Dict) else value["observation"]
-        return spaces.with_mask(arrange(own), value[MASK])
+    def ours(value: Any) -> Any:
+        own = value["observation"] if masks and not isinstance(space, gymnasium.spaces.Dict) else value
+        spaces.check_form(space, own)
+        return spaces.with_mask(arrange(own), value[MASK]) if masks else arrange(own)
 
     told = f"observation: {space}, {MASK}: of bool" if masks else space
-    return spaces.translation(name, told, with_mask if masks else arrange, environment.action_space)
+    return spaces.translation(name, told, ours, environment.action_space)
 
 
 def _tried(name: str, what: str, function: Callable[[], Any]) -> Any:

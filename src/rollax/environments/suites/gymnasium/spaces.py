@@ -10,7 +10,6 @@ from gymnasium import spaces as theirs
 from rollax.environments.hosted import Translation
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.typed import shown
 
 MASK = "action_mask"
 Convert = Callable[[Any], Any]
@@ -20,8 +19,9 @@ _SMALLEST = 24  # pixels of a picture's side, and more than it has channels
 def observation(name: str, space: Any) -> tuple[Space, Convert]:
     """The space of observations, and what arranges gymnasium's observations, one or a batch, as that space has them.
 
-    8-bit images stay 8-bit, with their channels last; other numbers become float32, integers of a `Discrete` begin at 0. Parts
-    of dictionaries and tuples within others have names with a slash. Types of numbers are left to `typed`.
+    8-bit images stay 8-bit, with their channels last; other numbers become float32, integers of a `Discrete` begin at 0, a part
+    "action_mask" is of truths. Parts of dictionaries and tuples within others have names with a slash. Types of numbers are
+    left to `typed`.
 
     Raises UsageError for a space that has no counterpart.
     """
@@ -29,6 +29,8 @@ def observation(name: str, space: Any) -> tuple[Space, Convert]:
     if parts is None:
         return _leaf(name, space)
     made = {part: _leaf(f"{name}, part {part}", inner) for part, (inner, _) in parts.items()}
+    if isinstance(parts.get(MASK, [None])[0], theirs.Box | theirs.MultiBinary):
+        made[MASK] = Box(0.0, 1.0, parts[MASK][0].shape, "bool"), _as_it_is
     found = [(part, _at(path), made[part][1]) for part, (_, path) in parts.items()]
     space = Dict({part: inner for part, (inner, _) in made.items()})
     return space, lambda value: {part: convert(pick(value)) for part, pick, convert in found}
@@ -63,8 +65,9 @@ def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
 
 
 def translation(name: str, observations: Any, arrange: Convert, actions: Any) -> Translation:
-    """What `arrange` makes of observations that are as `observations` says, and actions of gymnasium's space for ours."""
+    """What `arrange` makes of observations, which are as `observations` says, and actions of gymnasium's space for ours."""
     _, act = action(name, actions)
+    told = f"{name}: {_shown(observations)}"
 
     def with_start(value: Any) -> Any:  # also a batch
         return (value + actions.start).astype(actions.dtype)
@@ -73,9 +76,22 @@ def translation(name: str, observations: Any, arrange: Convert, actions: Any) ->
         try:
             return arrange(value)
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"the observation ({shown(value)}) must be of {name}: {_shown(observations)}") from error
+            raise UsageError(f"an observation must be of {told}") from error
 
-    return Translation(arranged, with_start if isinstance(actions, theirs.Discrete) else act)
+    return Translation(arranged, with_start if isinstance(actions, theirs.Discrete) else act, told)
+
+
+def check_form(space: Any, value: Any) -> None:
+    """Raises TypeError or KeyError unless dictionaries and tuples are where the space has them; those of a batch hold arrays.
+    A list of tuples would be read across."""
+    if isinstance(space, theirs.Tuple):
+        if not isinstance(value, tuple) or len(value) != len(space.spaces):
+            raise TypeError
+        for part, inner in zip(space.spaces, value, strict=True):
+            check_form(part, inner)
+    if isinstance(space, theirs.Dict):
+        for name, part in space.spaces.items():
+            check_form(part, value[name])
 
 
 def with_mask(value: Any, mask: Any) -> dict[str, Any]:
