@@ -113,6 +113,13 @@ def test_arguments_are_those_of_constructors_and_generators() -> None:
         make("jumanji/Sokoban-v0")
 
 
+def test_what_is_recorded_has_room_for_all_steps() -> None:
+    """A generator of MMST is told of the time limit, also where other numbers of it are given."""
+    one, both = (make("jumanji/MMST-v0", time_limit=90, **more) for more in ({}, {"num_nodes": 30}))
+    shapes = [jax.eval_shape(lambda e=env: e.reset(KEY(0))[0].raw.connected_nodes).shape for env in (one, both)]
+    assert shapes == [(3, 90)] * 2
+
+
 def test_every_environment_of_the_suite_is_offered_or_explained() -> None:
     entry = SUITES["jumanji"]
     assert sorted((*entry.names, *entry.absent)) == sorted(jumanji.registered_environments())

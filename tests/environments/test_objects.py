@@ -42,6 +42,10 @@ def test_gymnax() -> None:
     assert rollax.from_gymnax(env, name="mine/Cart").name == "mine/Cart"
     assert rollax.from_gymnax(env, name="cart").name == "cart"
     assert rollax.from_gymnax(env).time_limit == 500
+    heavy = [rollax.from_gymnax(env, params.replace(masspole=1.0), name=name) for name in (None, "mine/heavy")]
+    same(*heavy, 1)
+    chain = [rollax.from_gymnax(*gymnax.make("MemoryChain-bsuite"), name=name) for name in (None, "mine/chain")]
+    assert chain[0].observation_space == chain[1].observation_space == make("gymnax/MemoryChain-bsuite").observation_space
     with pytest.raises(UsageError, match="environment of gymnax"):
         rollax.from_gymnax(3)
     with pytest.raises(UsageError, match=r"takes the parameters of an environment, .* not a dict: default_params.replace"):
@@ -79,6 +83,8 @@ def test_jumanji() -> None:
     same(found, make("jumanji/Snake-v1", num_rows=6, num_cols=6, time_limit=2), 1)
     wrapped = rollax.from_jumanji(AutoResetWrapper(jumanji.make("LevelBasedForaging-v0")))
     assert wrapped.num_agents == 2 and wrapped.name == "own/LevelBasedForaging"
+    mines = rollax.from_jumanji(jumanji.make("Minesweeper-v0"))
+    same(mines, make("jumanji/Minesweeper-v0"), jnp.zeros((), jnp.int32))
     with pytest.raises(UsageError, match=r"rollax.from_jumanji\(environment\)"):
         own_environment(jumanji.make("Snake-v1"))
 
@@ -87,6 +93,10 @@ def test_pgx() -> None:
     pgx = pytest.importorskip("pgx")
     found = rollax.from_pgx(pgx.make("tic_tac_toe"), opponent="random")
     same(found, make("pgx/tic_tac_toe", opponent="random"), jnp.asarray([4, 4]))
+    from pgx.go import Go
+
+    longer = rollax.from_pgx(Go(size=9, max_terminal_steps=400))
+    assert longer.time_limit == 400 and make("pgx/go_9x9").time_limit == 162
     with pytest.raises(UsageError, match="two players"):
         rollax.from_pgx(pgx.make("2048"))
 
@@ -102,9 +112,10 @@ def test_brax() -> None:
 
 def test_playground() -> None:
     pytest.importorskip("mujoco_playground")
-    from mujoco_playground import registry
+    from mujoco_playground import registry, wrapper
 
     env = registry.load("PointMass", config_overrides={"impl": "jax"})
-    found = rollax.from_playground(env, episode_length=7)
+    found = rollax.from_playground(wrapper.wrap_for_brax_training(env), episode_length=7)
     assert found.name == "own/PointMass" and found.time_limit == 7
+    assert getattr(found, "dynamics", None) is env, "physics of a wrapper are read by nobody"
     check_contract(found)

@@ -41,6 +41,18 @@ def test_it_is_the_suites_own_dynamics_with_a_time_limit(env: Any) -> None:
         state = after.state
 
 
+def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers(env: Any) -> None:
+    """Whose observation is the last that there was; so it stays."""
+    state, obs = env.reset(KEY(0))
+    broken = state.raw.data.replace(qvel=jnp.full_like(state.raw.data.qvel, jnp.nan))
+    state = state._replace(raw=state.raw.replace(data=broken))
+    for _ in range(2):
+        after = env.step(KEY(0), state, jnp.ones(1))
+        assert after.terminated and not after.truncated and after.reward == 0 and not any(after.info.values())
+        np.testing.assert_array_equal(after.obs, obs)
+        state = after.state
+
+
 def test_physics_are_leaves(env: Any) -> None:
     """Without gravity a pendulum that hangs to one side does not fall; the same program computes both."""
     state, _ = env.reset(KEY(3))

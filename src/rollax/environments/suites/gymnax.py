@@ -87,7 +87,7 @@ class Gymnax(eqx.Module):
         )
 
     def _full_params(self) -> Any:
-        derived = {name: rule(self.params) for name, rule in _DERIVED.get(_short(self.name), {}).items()}
+        derived = {name: rule(self.params) for name, rule in _derived(self.dynamics).items()}
         return self.params.replace(**{_LIMIT: jnp.asarray(self.time_limit, jnp.int32)}, **derived)
 
 
@@ -107,7 +107,7 @@ def make(name: str, arguments: dict[str, Any]) -> Gymnax:
     with jax.ensure_compile_time_eval():
         other = {key: value for key, value in constructor.items() if value != constructor_defaults[key]}
         dynamics = _dynamics(name, tuple(sorted(other.items())))
-        defaults = _parameters(name, dynamics)
+        defaults = _parameters(dynamics)
         given = {key: value for key, value in arguments.items() if key not in shaping}
         check_names(id, given, (*constructor_defaults, *defaults))
         values = defaults | {key: convert(id, key, value, defaults[key]) for key, value in given.items()}
@@ -130,7 +130,7 @@ def wrapped(id: str, dynamics: Any, params: Any) -> Gymnax:
         )
     limit = step_limit(id, _LIMIT, getattr(params, _LIMIT))
     names = [field.name for field in dataclasses.fields(params) if field.metadata.get("pytree_node", True)]
-    derived = _DERIVED.get(_short(id), {})
+    derived = _derived(dynamics)
     leaves = {name: _leaves(getattr(params, name)) for name in names if name != _LIMIT and name not in derived}
     return _assembled(id, dynamics, params, leaves, limit)
 
@@ -141,8 +141,8 @@ def _leaves(value: Any) -> Any:
 
 def _assembled(id: str, dynamics: Any, params: Any, leaves: dict[str, Any], limit: int) -> Gymnax:
     """The environment of those parameters, of which `leaves` are data."""
-    observation_space, action_space = _spaces(_short(id), dynamics, params)
-    derived = dict.fromkeys(_DERIVED.get(_short(id), {}))
+    observation_space, action_space = _spaces(dynamics, params)
+    derived = dict.fromkeys(_derived(dynamics))
     return Gymnax(
         params=params.replace(**leaves, **derived, **{_LIMIT: None}),
         dynamics=dynamics,
@@ -165,7 +165,7 @@ def _defaults(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Defaults of the constructor and of the parameters."""
     with jax.ensure_compile_time_eval():
         dynamics = _dynamics(name, ())
-        parameters = _parameters(name, dynamics)
+        parameters = _parameters(dynamics)
     return signature_defaults(type(dynamics)), parameters
 
 
@@ -183,11 +183,11 @@ def _dynamics(name: str, constructor: tuple[tuple[str, Any], ...]) -> Any:
         raise UsageError(f"gymnax refuses to make {name} with {shown}: {error or 'it states no reason'}.") from error
 
 
-def _parameters(name: str, dynamics: Any) -> dict[str, Any]:
+def _parameters(dynamics: Any) -> dict[str, Any]:
     """The parameters that may be given, and their defaults."""
     params = dynamics.default_params
     values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
-    values = {key: value for key, value in values.items() if key not in _DERIVED.get(name, {})}
+    values = {key: value for key, value in values.items() if key not in _derived(dynamics)}
     return values | {_LIMIT: int(values[_LIMIT])}
 
 
@@ -211,7 +211,7 @@ def _state_types(dynamics: Any) -> tuple[str, ...]:
     return leaf_types(jax.eval_shape(step))
 
 
-def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Any]:
+def _spaces(dynamics: Any, params: Any) -> tuple[Space, Any]:
     """The spaces of observations and actions, with bounds that hold and the type that observations have."""
     with jax.ensure_compile_time_eval():
         observation_space, action_space = _space(dynamics.observation_space(params)), _space(dynamics.action_space(params))
@@ -220,14 +220,14 @@ def _spaces(name: str, dynamics: Any, params: Any) -> tuple[Space, Any]:
         # By module: what a user derives from a game may show other numbers.
         is_board = type(dynamics).__module__.startswith("gymnax.environments.minatar.")
         dtype = "bool" if is_board else jnp.promote_types(observation_space.dtype, actual.dtype).name
-        low, high = _bounds(name, dynamics, observation_space)
+        low, high = _bounds(dynamics, observation_space)
         observation_space = Box(low, high, observation_space.shape, dtype)
     return observation_space, action_space
 
 
-def _bounds(name: str, dynamics: Any, space: Box) -> tuple[Any, Any]:
+def _bounds(dynamics: Any, space: Box) -> tuple[Any, Any]:
     """The bounds of observations where gymnax states them wrongly, or else its own."""
-    unbounded = float(np.finfo(np.float32).max)
+    name, unbounded = _name_in_suite(dynamics), float(np.finfo(np.float32).max)
     if name == "MemoryChain-bsuite":  # time left, which bit is asked for, the bits as -1 or 1
         bits = dynamics.num_bits
         return (0.0, 0.0, *[-1.0] * bits), (1.0, max(1.0, bits - 1.0), *[1.0] * bits)
@@ -262,5 +262,10 @@ def _scalars(info: dict[str, Any]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(x, x.dtype) for name, x in arrays.items() if x.ndim == 0}
 
 
-def _short(id: str) -> str:
-    return id.rpartition("/")[2]
+def _derived(dynamics: Any) -> dict[str, Callable[[Any], Any]]:
+    return _DERIVED.get(_name_in_suite(dynamics), {})
+
+
+def _name_in_suite(dynamics: Any) -> str:
+    """What gymnax calls its own environment, whatever its runs are called; "" for what a user derived from one."""
+    return dynamics.name if type(dynamics).__module__.startswith("gymnax.") else ""

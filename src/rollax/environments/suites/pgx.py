@@ -36,14 +36,12 @@ OPPONENTS = ("agents", "random", "greedy")
 OPEN = ("connect_four", "go_9x9", "othello", "tic_tac_toe")  # less than a hundred moves, and all players see all
 CHOICES = {"opponent": OPPONENTS}
 _ARGUMENTS = {"opponent": "agents"}
-# The most moves of a game, where there is a bound.
+# The most moves of a game, where there is a bound that is always the same.
 MOVES = {
     "animal_shogi": 256,
     "chess": 512,
     "connect_four": 42,
     "gardner_chess": 256,
-    "go_9x9": 162,
-    "go_19x19": 722,
     "hex": 122,
     "kuhn_poker": 3,
     "leduc_holdem": 8,
@@ -143,7 +141,7 @@ def make(name: str, arguments: dict[str, Any]) -> Pgx:
     id, given = f"pgx/{name}", _ARGUMENTS | convert_all(f"pgx/{name}", arguments, _ARGUMENTS)
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
-        return _assembled(id, _dynamics(name), given["opponent"], MOVES.get(name))
+        return _assembled(id, _dynamics(name), given["opponent"])
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -157,10 +155,10 @@ def wrapped(id: str, dynamics: Any, opponent: str) -> Pgx:
     if not isinstance(dynamics, suite.Env) or dynamics.num_players < 2:
         raise UsageError(f"from_pgx takes a game of Pgx for two players or more, not a {type(dynamics).__name__}.")
     with jax.ensure_compile_time_eval():
-        return _assembled(id, dynamics, opponent, MOVES.get(dynamics.id))
+        return _assembled(id, dynamics, opponent)
 
 
-def _assembled(id: str, dynamics: Any, opponent: str, most_moves: int | None) -> Pgx:
+def _assembled(id: str, dynamics: Any, opponent: str) -> Pgx:
     """The environment around a game of the suite's. Raises UsageError for an opponent that this game does not have."""
     if opponent not in OPPONENTS:
         raise UsageError(f"{id}: opponent ({opponent!r}) must be one of {', '.join(OPPONENTS)}.")
@@ -180,8 +178,13 @@ def _assembled(id: str, dynamics: Any, opponent: str, most_moves: int | None) ->
         num_agents=dynamics.num_players,
         opponent=opponent,
         state_types=leaf_types(after),
-        time_limit=most_moves,
+        time_limit=_most_moves(dynamics),
     )
+
+
+def _most_moves(dynamics: Any) -> int | None:
+    """Of a game of this object; None where there is no bound."""
+    return dynamics._game.max_termination_steps if dynamics.id.startswith("go_") else MOVES.get(dynamics.id)
 
 
 @functools.cache

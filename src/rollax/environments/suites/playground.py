@@ -5,6 +5,8 @@ rollax's own. Physics are computed by JAX (`impl`), not by Warp, Playground's de
 one. What is put right on the way:
 
 - a step writes into the dictionaries of the state that it is given; here that state stays as it was;
+- a simulation that breaks gives numbers that are not finite, from which nothing could learn any more; here that step has the
+  observation before it and no reward;
 - rewards are float32, ends bool, and states of definite types.
 
 Where observations are a dictionary, "privileged_state" is the part "global_state", which critics alone see. `info` has the
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from rollax import tree
 from rollax.environments.convert import convert_all, leaf_types, step_limit, with_types
 from rollax.environments.core import Transition
 from rollax.environments.suites.later import without_their_own
@@ -75,7 +78,8 @@ class Playground(eqx.Module):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """One step. `truncated` is the time limit where the simulation did not break."""
         del key  # the suite has one in its state
-        raw = with_types(_step(self.dynamics, self.physics, state.raw, jnp.asarray(action)), self.state_types)
+        raw = _as_finite(state.raw, _step(self.dynamics, self.physics, state.raw, jnp.asarray(action)))
+        raw = with_types(raw, self.state_types)
         time, terminated = state.time + 1, raw.done > 0.5
         return Transition(
             state=PlaygroundState(raw, time),
@@ -97,6 +101,16 @@ def _reset(dynamics: Any, physics: dict[str, jax.Array], key: jax.Array) -> Any:
 def _step(dynamics: Any, physics: dict[str, jax.Array], raw: Any, action: jax.Array) -> Any:
     # Within `jit` the suite is given new dictionaries, which it may write into.
     return _moved_by(dynamics, physics).step(raw, action)
+
+
+def _as_finite(raw: Any, after: Any) -> Any:
+    """The state after a step, ended with the observation of the one before, `raw`, where the simulation has broken."""
+    numbers = jax.tree.leaves((after.data.qpos, after.data.qvel, after.obs, after.reward))
+    is_broken = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in numbers]))
+    none = jax.tree.map(jnp.zeros_like, (after.reward, after.metrics))
+    reward, metrics = tree.where(is_broken, none, (after.reward, after.metrics))
+    obs, done = tree.where(is_broken, (raw.obs, jnp.ones_like(after.done)), (after.obs, after.done))
+    return after.replace(obs=obs, reward=reward, done=done, metrics=metrics)
 
 
 def _moved_by(dynamics: Any, physics: dict[str, jax.Array]) -> Any:
@@ -138,7 +152,8 @@ def arguments(name: str) -> dict[str, Any]:
 
 
 def wrapped(id: str, dynamics: Any, episode_length: int | None) -> Playground:
-    """The environment around an object of Playground's. Raises UsageError for what is none."""
+    """The environment around an object of Playground's, without its wrappers. Raises UsageError for what is none."""
+    dynamics = getattr(dynamics, "unwrapped", dynamics)
     if not callable(getattr(dynamics, "reset", None)) or not hasattr(dynamics, "_mjx_model"):
         raise UsageError(f"from_playground takes an environment of MuJoCo Playground, not a {type(dynamics).__name__}.")
     _check_implementation(id, dynamics.mjx_model.impl.value)

@@ -36,19 +36,19 @@ with silenced(), jax.ensure_compile_time_eval():
 
 _LIMIT = "time_limit"
 _NEVER = np.iinfo(np.int32).max - 1  # a time limit that no episode reaches
+_RECORDED = "max_step"  # of a generator: steps that a state has room for, as many as there can be
 # The most steps of a game that has no time limit: each makes progress, or ends it.
 _STEPS: dict[str, Callable[[Any], int]] = {
-    "BinPack-v2": lambda spec: spec.items_mask.shape[0],
-    "CVRP-v1": lambda spec: spec.trajectory.shape[0],
-    "FlatPack-v0": lambda spec: spec.blocks.shape[0],
-    "GraphColoring-v1": lambda spec: spec.colors.shape[0],
-    "JobShop-v0": lambda spec: int(np.prod(spec.ops_durations.shape)) * int(spec.ops_durations.maximum),
-    "Knapsack-v1": lambda spec: spec.weights.shape[0],
-    "Minesweeper-v0": lambda spec: int(spec.step_count.maximum),
-    "MultiCVRP-v0": lambda spec: 2 * spec.nodes.demands.shape[0],
-    "Sudoku-v0": lambda spec: int(np.prod(spec.board.shape)),
-    "Sudoku-very-easy-v0": lambda spec: int(np.prod(spec.board.shape)),
-    "TSP-v1": lambda spec: spec.coordinates.shape[0],
+    "BinPack": lambda spec: spec.items_mask.shape[0],
+    "CVRP": lambda spec: spec.trajectory.shape[0],
+    "FlatPack": lambda spec: spec.blocks.shape[0],
+    "GraphColoring": lambda spec: spec.colors.shape[0],
+    "JobShop": lambda spec: int(np.prod(spec.ops_durations.shape)) * int(spec.ops_durations.maximum),
+    "Knapsack": lambda spec: spec.weights.shape[0],
+    "Minesweeper": lambda spec: int(spec.step_count.maximum),
+    "MultiCVRP": lambda spec: 2 * spec.nodes.demands.shape[0],
+    "Sudoku": lambda spec: int(np.prod(spec.board.shape)),
+    "TSP": lambda spec: spec.coordinates.shape[0],
 }
 _LEFT_OUT = ("debug",)
 _SUMMED = ("invalid_action",)  # of what is told of a step; all else is a state
@@ -145,7 +145,7 @@ def make(name: str, arguments: dict[str, Any]) -> Jumanji:
         step_limit(id, _LIMIT, given[_LIMIT])
     # Concrete even inside a traced function, so that the constants may be kept and used again.
     with jax.ensure_compile_time_eval():
-        return _assembled(id, _dynamics(name, json.dumps(given, sort_keys=True)), _STEPS.get(name))
+        return _assembled(id, _dynamics(name, json.dumps(given, sort_keys=True)))
 
 
 def arguments(name: str) -> dict[str, Any]:
@@ -159,19 +159,20 @@ def wrapped(id: str, dynamics: Any) -> Jumanji:
     if not isinstance(raw, suite.Environment):
         raise UsageError(f"from_jumanji takes an environment of Jumanji, not a {type(dynamics).__name__}.")
     with jax.ensure_compile_time_eval():
-        return _assembled(id, raw, None)
+        return _assembled(id, raw)
 
 
-def _assembled(id: str, dynamics: Any, most_steps: Callable[[Any], int] | None) -> Jumanji:
-    """The environment around an object of the suite's. `most_steps`: of a game without a time limit, by its specification."""
+def _assembled(id: str, dynamics: Any) -> Jumanji:
+    """The environment around an object of the suite's."""
     agents = getattr(dynamics, "num_agents", None)
     has_agents = agents is not None and dynamics.action_spec.shape[:1] == (agents,)
     limit = getattr(dynamics, _LIMIT, None)
+    most_steps = _STEPS.get(type(dynamics).__name__ if type(dynamics).__module__.startswith("jumanji.") else "")
     most = limit if limit is not None else most_steps(dynamics.observation_spec) if most_steps else None
     unlimited = copy.copy(dynamics)
     if limit is not None and not _is_rescue(dynamics):
         unlimited.time_limit = _NEVER
-    spaces = spaces_of(dynamics, has_agents, _largest_symbol(dynamics), float(most or 1))
+    spaces = spaces_of(dynamics, has_agents, _largest_symbol(dynamics), None if most is None else float(most))
     with jax.debug_key_reuse(False):
         raw, after = jax.eval_shape(functools.partial(_two_steps, dynamics), jax.eval_shape(lambda: jax.random.key(0)))
     told = tuple(name for name, value in after.extras.items() if jnp.shape(value) == ())
@@ -224,7 +225,10 @@ def _dynamics(name: str, given: str) -> Any:
             generated = {key: value for key, value in values.items() if key not in _plain(plain)}
             own = {key: value for key, value in values.items() if key not in generated}
             if generated:
-                own["generator"] = type(_generator(plain))(**{**_plain(_generator(plain)), **generated})
+                others = _plain(_generator(plain))
+                if _RECORDED in others and _LIMIT in own:
+                    others[_RECORDED] = own[_LIMIT]
+                own["generator"] = type(_generator(plain))(**{**others, **generated})
             return suite.make(name, **own)
     except (ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in values.items())

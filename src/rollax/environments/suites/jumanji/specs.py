@@ -44,16 +44,19 @@ class Spaces(NamedTuple):
         return Dict({part.name: part.space for part in self.parts}) if others else first.space
 
 
-def spaces_of(dynamics: Any, has_agents: bool, largest_symbol: int | None, clock: float) -> Spaces:
+def spaces_of(dynamics: Any, has_agents: bool, largest_symbol: int | None, clock: float | None) -> Spaces:
     """The spaces of an environment of Jumanji, with what it takes to read it.
 
-    `largest_symbol`: of a board whose specification does not say.
+    `largest_symbol`: of a board whose specification does not say. `clock`: the most steps, of which "step_count" is a share;
+    None where they are not known, and it is their number.
     """
     action, joint, agents = _action(dynamics.action_spec, _mask_shape(dynamics.observation_spec), has_agents)
     found = [_part(path, spec, agents is not None, largest_symbol) for path, spec in _leaves(dynamics.observation_spec)]
     is_joint = lambda part: part.name == MASK and joint  # noqa: E731
     flat = [part._replace(space=Box(0, 1, (int(np.prod(joint)),), "bool")) if is_joint(part) else part for part in found]
-    return Spaces(tuple(flat), action, joint, agents, clock)
+    if clock is None:
+        flat = [part._replace(space=Box(0.0, np.inf, ())) if part.path[-1] in CLOCKS else part for part in flat]
+    return Spaces(tuple(flat), action, joint, agents, clock or 1.0)
 
 
 def _leaves(spec: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
