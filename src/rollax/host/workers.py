@@ -23,7 +23,7 @@ class Worker(NamedTuple):
     """A process with simulators."""
 
     process: Any
-    connection: Connection
+    connection: Any  # of a pipe
     begun: Any  # how many calls of a simulator it has begun, in memory that both see
 
 

@@ -84,14 +84,15 @@ def translation(name: str, observations: Any, arrange: Convert, actions: Any) ->
 def check_form(space: Any, value: Any) -> None:
     """Raises TypeError or KeyError unless dictionaries and tuples are where the space has them; those of a batch hold arrays.
     A list of tuples would be read across."""
+    parts: dict[Any, Any] = {}
     if isinstance(space, theirs.Tuple):
-        if not isinstance(value, tuple) or len(value) != len(space.spaces):
+        parts = dict(enumerate(space.spaces))
+        if not isinstance(value, tuple) or len(value) != len(parts):
             raise TypeError
-        for part, inner in zip(space.spaces, value, strict=True):
-            check_form(part, inner)
-    if isinstance(space, theirs.Dict):
-        for name, part in space.spaces.items():
-            check_form(part, value[name])
+    elif isinstance(space, theirs.Dict):
+        parts = dict(space.spaces)
+    for name, part in parts.items():
+        check_form(part, value[name])
 
 
 def with_mask(value: Any, mask: Any) -> dict[str, Any]:

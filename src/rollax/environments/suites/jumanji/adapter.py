@@ -226,8 +226,7 @@ def _dynamics(name: str, given: str) -> Any:
             own = {key: value for key, value in values.items() if key not in generated}
             if generated:
                 others = _plain(_generator(plain))
-                if _RECORDED in others and _LIMIT in own:
-                    others[_RECORDED] = own[_LIMIT]
+                others |= {_RECORDED: own[_LIMIT]} if _RECORDED in others and _LIMIT in own else {}
                 own["generator"] = type(_generator(plain))(**{**others, **generated})
             return suite.make(name, **own)
     except (ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
