@@ -21,6 +21,7 @@ from rollax.environments.hosted import Hosted
 from rollax.errors import UsageError
 from rollax.host import api, simulated
 from rollax.host import program as programs
+from rollax.host.logging import read_metrics
 from rollax.host.options import RunOptions
 from rollax.host.pools import Pool
 from rollax.host.settings import make_spec
@@ -314,6 +315,20 @@ def test_a_population_learns_side_by_side(tmp_path: Path) -> None:
     states = [rollax.load(run, environment=on_host(), member=m).state for run, m in ((both.folder, 1), (alone.folder, None))]
     for a, b in zip(jax.tree.leaves(states[0].train.network), jax.tree.leaves(states[1].train.network), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_episodes_outlast_generations(tmp_path: Path) -> None:
+    """Of members that stay: where one was longer than a generation no fitness was ever known."""
+    config = CONFIG | {"num_steps": 2}
+    options = OPTIONS | {"run_dir": tmp_path / "run", "evolve_every": 4}
+    evolve = {"learning_rate": (1e-4, 1e-2)}
+    api.train("ppo", on_host(), total_steps=48, seeds=4, evolve=evolve, config=config, options=options, quiet=True)
+    generations = read_metrics(tmp_path / "run" / "lineage.jsonl")
+    fitness = np.asarray([[np.nan if x is None else x for x in line["fitness"]] for line in generations[1:]], float)
+    assert np.isnan(fitness[0]).all(), "no episode ends in two steps"
+    assert np.isfinite(fitness[-1]).sum() >= 2
+    parents = [line["parent"] for line in generations[1:]]
+    assert any(parent != [0, 1, 2, 3] for parent in parents)
 
 
 def test_what_only_compiled_environments_can() -> None:

@@ -241,7 +241,7 @@ def _evolve_if_due(session: Session) -> None:
     if session.program.evolve is None or not spec.is_generation(updates):
         return
     session.state, generation = session.program.evolve(session.state)
-    training.begin_episodes(session)
+    training.begin_episodes(session, lineage.children(generation))
     session.recorder.generation(session.frames, lineage.line(spec, updates, generation))
     if session.scores is not None:
         session.scores = members.after_generation(session.scores, generation)

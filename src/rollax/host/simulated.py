@@ -80,6 +80,7 @@ class Simulated:
         self._training: Simulators | None = None
         self._evaluating: Simulators | None = None
         self._seen: tuple[Any, np.ndarray, Any] | None = None  # obs, reset and carry, as acting goes on
+        self._anew = np.ones(self.number, bool)  # whose episodes are yet to begin
         self._begun = [0, 0]  # updates done, and how often episodes began anew
         self.failure: SimulatorFailed | None = None  # after which nothing can go on
 
@@ -99,9 +100,10 @@ class Simulated:
         """Arrays of all simulators `[P x E, ...]` as the policies take them: `[P, E, ...]`, or `[E, ...]` without members."""
         return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
 
-    def begin_anew(self, updates: int) -> None:
-        """Where a run begins, goes on or goes back, and where members are replaced: all episodes begin anew."""
-        self._seen, self._begun, self.failure = None, [updates, self._begun[1] + 1], None
+    def begin_anew(self, updates: int, members: np.ndarray | None = None) -> None:
+        """Where a run begins, goes on or goes back, all episodes begin anew; where members are replaced, bool `[P]`, theirs."""
+        self._begun, self.failure = [updates, self._begun[1] + 1], None
+        self._anew = np.ones(self.number, bool) if members is None else self._anew | members
 
     def compile(self, capacity: int) -> Any:
         """Compiles an update; `capacity`: most updates in a call of `advance`."""
@@ -174,16 +176,21 @@ class Simulated:
         return self.abstract_recording()
 
     def begin(self, state: Any) -> None:
-        """Makes the simulators of training and begins episodes in them, where there are none."""
+        """Makes the simulators of training and begins those episodes that are to begin anew."""
         number = self.number * actor_of(self.like).reset.shape[-1]
         if self._training is None:
             options = self.spec.options
             self._training = simulators_of(self.environment, number, options.env_workers, options.env_timeout)
-        if self._seen is None:
-            each = number // self.number
-            seeds = [x for seed in self.seeds for x in _seeds((seed, TRAINING, *self._begun), each)]
-            obs = jax.tree.map(self.shaped, self._training.reset(seeds))
-            self._seen = obs, self.shaped(np.ones(number, bool)), jax.device_get(actor_of(state).carry)
+        if not self._anew.any():
+            return
+        each = number // self.number
+        seeds = [x for seed in self.seeds for x in _seeds((seed, TRAINING, *self._begun), each)]
+        where = np.repeat(self._anew, each)
+        obs = jax.tree.map(self.shaped, self._training.reset(seeds, None if where.all() else where))
+        begun = obs, self.shaped(where), jax.device_get(actor_of(state).carry)
+        if self._seen is not None and not where.all():
+            begun = jax.tree.map(lambda new, old: np.where(_like(self._anew, old), new, old), begun, self._seen)
+        self._seen, self._anew = begun, np.zeros(self.number, bool)
 
     def evaluate(self, state: Any, keys: Sequence[jax.Array]) -> Episodes:
         """Whole episodes of every member, by a key each."""
@@ -291,6 +298,11 @@ def _num_steps(algorithm: Algorithm, state: Any) -> int:
     rollouts = algorithm.rollouts
     jax.eval_shape(lambda state: found.append(rollouts(state)[3]), state)
     return found[0]
+
+
+def _like(members: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`[P]` with as many axes as `[P, ...]`."""
+    return members.reshape(-1, *[1] * (np.ndim(values) - 1))
 
 
 def _without_lead(x: Any) -> Any:

@@ -87,10 +87,11 @@ def say(session: Any) -> None:
         session.show.message(program.training.describe(program.num_members))
 
 
-def begin_episodes(session: Any) -> None:
-    """Simulators on the host begin their episodes anew, where the state is no longer the one that they were played with."""
+def begin_episodes(session: Any, members: np.ndarray | None = None) -> None:
+    """Simulators on the host begin their episodes anew, where the state is no longer the one that they were played with: those of
+    these members, bool `[P]`, or all."""
     if session.program.simulated is not None:
-        session.program.simulated.begin_anew(session.updates)
+        session.program.simulated.begin_anew(session.updates, members)
 
 
 def raise_failure(session: Any) -> None:
