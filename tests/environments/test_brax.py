@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("brax")
 
-
+import rollax
 from rollax.acting.evaluate import evaluator
 from rollax.algorithm import Algorithm
 from rollax.environments import arguments, list_environments, make
@@ -86,6 +86,40 @@ def test_physics_are_leaves() -> None:
     pushed, idle = run(strong, jnp.ones(1)), run(strong, jnp.zeros(1))
     np.testing.assert_allclose(pushed[0], idle[0], atol=1e-6)
     assert float(jnp.abs(pushed[1] - idle[1]).max()) > 1e-2
+
+
+def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers() -> None:
+    """The suite's reacher would go on with NaN to its time limit."""
+    env = make("brax/reacher", backend="spring", max_steps=5)
+    state, obs = env.reset(jax.random.key(0))
+    pipeline = state.raw.pipeline_state
+    broken = pipeline.replace(xd_i=jax.tree.map(lambda x: x * jnp.nan, pipeline.xd_i))
+    state = state._replace(raw=state.raw.replace(pipeline_state=broken))
+    after = env.step(jax.random.key(0), state, jnp.ones(2))
+    assert after.terminated and not after.truncated and after.reward == 0 and not any(after.info.values())
+    np.testing.assert_array_equal(after.obs, obs)
+
+
+def test_only_physics_that_the_engine_reads_are_leaves() -> None:
+    """Others may be randomized, and nothing changes."""
+    assert sorted(make("brax/hopper").physics) == ["friction", "gear", "gravity"]
+    assert sorted(make("brax/walker2d").physics) == ["friction", "gear", "gravity", "mass"]
+    assert len(make("brax/hopper", backend="generalized").physics) == 7
+
+
+@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # of brax's making, for its own model
+def test_observations_of_several_parts_are_refused() -> None:
+    class Parts(adapter.suite.hopper.Hopper):
+        def reset(self, rng: Any) -> Any:
+            state = super().reset(rng)
+            return state.replace(obs={"state": state.obs})
+
+        def step(self, state: Any, action: Any) -> Any:
+            after = super().step(state.replace(obs=state.obs["state"]), action)
+            return after.replace(obs={"state": after.obs})
+
+    with pytest.raises(UsageError, match="its observations must be one array, and have the parts state"):
+        rollax.from_brax(Parts())
 
 
 # --- Descriptors -----------------------------------------------------------------------------------------------------

@@ -69,6 +69,11 @@ def test_numbers_become_the_type_of_the_default(value: object) -> None:
     assert (gravity.dtype, gravity.shape, gravity.weak_type, float(gravity)) == (jnp.float32, (), False, 5.0)
 
 
+@pytest.mark.parametrize("value", ["1e3", "1000", " +1000", 1e3])
+def test_whole_numbers_as_people_write_them(value: object) -> None:
+    assert environments.make("gymnax/CartPole-v1", max_steps_in_episode=value).time_limit == 1000
+
+
 @pytest.mark.parametrize(
     ("id", "arguments", "message"),
     [

@@ -284,6 +284,22 @@ def test_an_action_is_repeated_until_the_first_end() -> None:
     assert ActionRepeat(Steps(), 3).time_limit == 4
 
 
+def test_a_repeat_tells_what_it_paid_and_where_the_next_episode_of_a_trial_begins() -> None:
+    """What views within add to the observation is of the whole repeat, which no action of the episode before leads into."""
+    env = ActionRepeat(PreviousActionReward(Trials(Levers(), 3)), 2)
+    state, _ = env.reset(jax.random.key(0))
+    begun = []
+    for key in jax.random.split(jax.random.key(1), 3 * LIMIT):
+        task = jax.tree.map(np.asarray, state[0])["task"]
+        after = env.step(key, state, (task + 1) % ACTIONS)
+        np.testing.assert_allclose(after.obs["previous_reward"], after.reward)
+        begun.append(int(after.obs["begins"]))
+        state = after.state
+        if after.terminated:
+            break
+    assert begun == [0, 0, 1, 0, 0, 1, 0, 0, 0], "five steps each, the last of them alone"
+
+
 @pytest.mark.parametrize("env", [Levers(), Levers(parts=True), Steps(), Steps(2)], ids=["levers", "parts", "steps", "agents"])
 def test_limits_and_repeats_keep_the_contract(env: Any) -> None:
     for view in (TimeLimit(env, 3), ActionRepeat(env, 2), TimeLimit(ActionRepeat(env, 2), 2)):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -235,6 +236,15 @@ def test_workers_that_nobody_closes_do_not_hold_the_process(tmp_path: Path) -> N
     path = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run([sys.executable, str(script)], env=path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+
+
+def test_an_id_that_no_other_process_knows_can_be_sent_to_workers() -> None:
+    gymnasium.register("Unknown-v0", entry_point=GymnasiumCounter)
+    environment = rollax.from_gymnasium("Unknown-v0")
+    gymnasium.registry.pop("Unknown-v0")
+    simulators = simulated.simulators_of(environment, 1, 1, 60.0)
+    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).shape == (1, 2)
+    simulators.close()
 
 
 def test_what_pickle_refuses_cannot_be_sent_to_workers() -> None:

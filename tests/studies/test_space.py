@@ -16,6 +16,12 @@ def of(sweep: Any = None, ranges: Any = None, when: Any = None, algorithm: str =
     return space(entry(algorithm), CARTPOLE, sweep or {}, ranges or {}, when or {})
 
 
+def test_steps_of_an_update_are_no_setting_of_replay_on_the_host() -> None:
+    with pytest.raises(UsageError, match="num_steps has no effect in gymnasium/Pendulum-v1"):
+        space(entry("sac"), "gymnasium/Pendulum-v1", {"num_steps": (4, 16)}, {}, {})
+    assert space(entry("sac"), "gymnax/Pendulum-v1", {"num_steps": (4, 16)}, {}, {}).is_finite
+
+
 def test_names_are_those_of_train() -> None:
     found = of({"learning_rate": (1e-3, 1e-2), "hidden": [[64, 64], [32]], "num_envs": [4, 8], "env.gravity": 9.8})
     assert [(one.name, one.choices, one.is_traced) for one in found] == [

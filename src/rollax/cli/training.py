@@ -167,6 +167,10 @@ class Resume:
     """What to do when numbers are not finite, if other than before."""
     devices: int | Literal["auto"] | None = None
     """Devices to spread over, if other than before; "auto": all there are."""
+    env_workers: int | None = None
+    """Processes for simulators on the host, if other than before; 0: this one."""
+    env_timeout: float | None = None
+    """Seconds that a simulator on the host may take for a step or a start, if other than before."""
     json: bool = False
     """End with one JSON object; all else goes to standard error."""
 
@@ -176,7 +180,7 @@ def resume(arguments: list[str], shared: Shared) -> int:
     from rollax.host.progress import display
 
     given = parse(Resume, flags.counts(arguments, {"": Resume}), "rollax resume")
-    changes = {name: getattr(given, name) for name in ("on_nonfinite", "devices")}
+    changes = {name: getattr(given, name) for name in ("on_nonfinite", "devices", "env_workers", "env_timeout")}
     changes = {name: value for name, value in changes.items() if value is not None}
     rate = given.learning_rate
     show = display(stderr=given.json)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -121,8 +122,9 @@ def _scalar(value: Any, kind: type) -> Any:
     number = float(value)
     if kind is float:
         return number
-    whole = int(value) if isinstance(value, str | int) else int(number)
-    return whole if whole == number else _refuse()
+    if isinstance(value, int) or (isinstance(value, str) and value.strip().lstrip("+-").isdecimal()):
+        return int(value)  # exactly, also where a float is not
+    return int(number) if math.isfinite(number) and int(number) == number else _refuse()
 
 
 def _array(value: Any, default: Any) -> Any:

@@ -109,6 +109,12 @@ def best_metric(id: str) -> str:
     return SUITES[suite].best_metric if suite in SUITES and name in SUITES[suite].names else "return_mean"
 
 
+def runs_on_host(id: str) -> bool:
+    """Whether simulators of that suite run on the host."""
+    suite = id.partition("/")[0]
+    return suite in SUITES and SUITES[suite].on_host
+
+
 def resolve_arguments(id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments with paths made absolute, so that they mean the same in another folder. It may import the suite."""
     resolve = _optional(id, "resolve_arguments") if arguments else None

@@ -270,7 +270,8 @@ class ActionRepeat(View):
     """Repeats every action `times` times, or until the episode ends; rewards are summed,
     and so are numbers of `info` that are summed over an episode; of others there is the mean, or the last.
 
-    The action stays the same whatever an "action_mask" says in between.
+    The action stays the same whatever an "action_mask" says in between. Of `PreviousActionReward` within, "previous_reward" is
+    the sum, too; of `Trials` within, it is repeated until the next inner episode "begins".
 
     Raises: UsageError for fewer times than 1.
     """
@@ -293,6 +294,8 @@ class ActionRepeat(View):
         def again(before: tuple[Transition, jax.Array], key: jax.Array) -> tuple[tuple[Transition, jax.Array], None]:
             so_far, count = before
             after, agent_done = once(key, so_far.state), so_far.terminated | so_far.truncated
+            if isinstance(so_far.obs, dict) and "begins" in so_far.obs:
+                agent_done |= so_far.obs["begins"] == 1
             reward = so_far.reward + jnp.where(agent_done, 0.0, after.reward)
             info = jax.tree.map(jnp.add, so_far.info, after.info) | {name: after.info[name] for name in by("last")}
             return tree.where(jnp.all(agent_done), before, (after._replace(reward=reward, info=info), count + 1)), None
@@ -302,6 +305,8 @@ class ActionRepeat(View):
         by = lambda reduction: [name for name in begun.info if how.get(name, "mean") == reduction]  # noqa: E731
         after, count = jax.lax.scan(again, (begun, jnp.ones(())), keys[1:])[0]
         means = {name: jax.tree.map(lambda x: x / count, after.info[name]) for name in by("mean")}
+        if isinstance(after.obs, dict) and "previous_reward" in after.obs:
+            after = after._replace(obs=after.obs | {"previous_reward": jnp.asarray(after.reward, jnp.float32)})
         return after._replace(info=after.info | means)
 
 

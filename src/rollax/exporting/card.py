@@ -40,7 +40,8 @@ def facts(policy: Any, folder: Path, greedy: bool) -> dict[str, Any]:
     return {
         "algorithm": spec.algorithm,
         "environment": spec.environment,
-        "arguments": {name: str(value) for name, value in (spec.arguments | spec.eval_arguments).items()},
+        "arguments": {name: str(value) for name, value in spec.arguments.items()},
+        "eval_arguments": {name: str(value) for name, value in spec.eval_arguments.items()},
         "actions": "greedy" if greedy else "sampled",
         "step": policy.step,
         "seed": spec.options.seed,
@@ -83,10 +84,13 @@ def table(rows: dict[str, str]) -> str:
 def about(policy: Any, document: dict[str, Any]) -> dict[str, str]:
     """Task and origin."""
     spec, environment = policy.spec, policy.environment
-    arguments = ", ".join(f"{name} {value}" for name, value in document["arguments"].items())
+    arguments, evaluated = (
+        ", ".join(f"{name} {value}" for name, value in document[kind].items()) for kind in ("arguments", "eval_arguments")
+    )
     elite = [warning for warning in policy.warnings if warning.startswith("the elite")]
     return {
         "task": spec.environment + (f" ({arguments})" if arguments else ""),
+        **({"evaluations differ in": evaluated} if evaluated else {}),
         "observations": str(environment.observation_space),
         "actions": str(environment.action_space),
         **({} if environment.num_agents is None else {"agents": ", ".join(agent_types(environment))}),

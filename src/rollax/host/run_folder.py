@@ -215,13 +215,18 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy")
+# Of environments: those that are installed.
+PACKAGES += ("ale-py", "box2d", "box2d-py", "brax", "craftax", "envpool", "gymnasium", "gymnax", "jaxmarl", "jumanji", "mujoco")
+PACKAGES += ("mujoco-mjx", "navix", "pgx", "playground", "xminigrid")
+
+
 def machine() -> dict[str, Any]:
     """What a run depends on besides its specification: versions, devices, flags, commit."""
-    packages = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy", "gymnax", "xminigrid")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
-        "packages": {"rollax": __version__} | {name: version for name in packages if (version := installed(name))},
+        "packages": {"rollax": __version__} | {name: version for name in PACKAGES if (version := installed(name))},
         "platform": platform.platform(),
         "processors": os.cpu_count(),
         "devices": [str(device) for device in jax.devices()],

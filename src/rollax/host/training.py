@@ -88,8 +88,8 @@ def say(session: Any) -> None:
 
 
 def begin_episodes(session: Any, members: np.ndarray | None = None) -> None:
-    """Simulators on the host begin their episodes anew, where the state is no longer the one that they were played with: those of
-    these members, bool `[P]`, or all."""
+    """Simulators on the host begin their episodes anew, where the state is no longer the one that they were played with: those
+    of these members, bool `[P]`, or all."""
     if session.program.simulated is not None:
         session.program.simulated.begin_anew(session.updates, members)
 

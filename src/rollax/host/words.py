@@ -65,7 +65,7 @@ def at_the_end(result: Result, spec: Spec, environment: Environment) -> list[str
     return [
         *lines,
         f"  {rollax} eval {folder}      {played}its last policy",
-        *([best] if spec.options.keep_best else []),
+        *([best] if result.best is not None and spec.options.keep_best else []),
         f"  {rollax} plot {folder}      its curves{archive}",
         f"  {rollax} report {folder}    a page to show to others",
         *([f"  {rollax} render {folder}    an episode to look at"] if not is_closed_form else []),

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args, get_origin
 from rollax import environments
 from rollax.algorithms import AlgorithmEntry
 from rollax.config import check_range, traced_fields
+from rollax.environments.registry import runs_on_host
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import Range
+from rollax.replay.config import ReplayConfig
 from rollax.typed import hints, names, shown, typed
 
 Settings = dict[str, Any]  # by full name, such as config.learning_rate, network.hidden or env.gravity
@@ -124,6 +126,11 @@ def space(
         if one.name in found:
             raise UsageError(f"{one.name} has both values and a range: leave one of them out")
         found[one.name] = one
+    if "config.num_steps" in found and issubclass(kinds.config, ReplayConfig) and runs_on_host(environment):
+        raise UsageError(
+            f"num_steps has no effect in {environment}, where an update of what learns from replay is one cycle of acting and "
+            "learning: leave it out of the study"
+        )
     if not found:
         raise UsageError("a study needs settings to compare: --sweep.NAME VALUES, or --range.NAME LOW HIGH [log]")
     for name, conditions in names("when", when).items():

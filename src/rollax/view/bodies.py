@@ -83,12 +83,13 @@ def cameras(environment: Any, states: list[Any]) -> list[np.ndarray]:
 
 def view_of(environment: Any) -> tuple[np.ndarray, float, float, bool]:
     name = environment.name.split("/")[1]
-    return _VIEWS.get(name) or next(view for start, view in _PLAYGROUND.items() if name.startswith(start))
+    of_playground = (view for start, view in _PLAYGROUND.items() if name.startswith(start))
+    return _VIEWS.get(name) or next(of_playground, _VIEWS["ant"])
 
 
 def poses(environment: Any, state: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """MuJoCo's model, and where bodies are and how they are turned: `[bodies, 3]`, `[bodies, 4]`, without the world."""
-    if environment.name.startswith("playground/"):
+    if hasattr(state.raw, "data"):  # of Playground
         model, found = environment.dynamics.mj_model, (state.raw.data.xpos[1:], state.raw.data.xquat[1:])
     else:
         links = state.raw.pipeline_state.x

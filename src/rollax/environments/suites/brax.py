@@ -4,6 +4,8 @@ brax's `done` is the end of the task; the time limit (`max_steps`) is rollax's o
 
 - `info["time_out"]` of inverted_pendulum is not used: it is true where the pole falls, which is no time-out;
 - a step of brax writes into the dictionary of the state that it is given; here that state stays as it was;
+- a simulation that breaks gives numbers that are not finite, and most tasks go on with them; here its episode ends, with the
+  observation before it and no reward;
 - rewards are float32, ends bool, and states of definite types.
 
 `info` has the parts of the reward; its sum over an episode is the return's. Of what moves on legs, a state describes behavior:
@@ -26,6 +28,7 @@ from jax.core import Tracer
 from rollax.environments.convert import convert_all, leaf_types, signature_defaults, step_limit, with_types
 from rollax.environments.core import Transition
 from rollax.environments.suites import version
+from rollax.environments.suites.breaking import as_finite
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
 from rollax.spaces import Box
@@ -85,8 +88,8 @@ class Feet(NamedTuple):
 class Brax(eqx.Module):
     """One environment of the suite.
 
-    The leaves are its physics: gravity [3], mass and inertia of bodies, damping and armature of joints, gear of motors,
-    friction of geometries. What the suite derives from them once (inverse weights) stays as it is.
+    The leaves are those of its physics that its engine reads: gravity [3], mass and inertia of bodies, damping and armature of
+    joints, gear of motors, friction of geometries. What the suite derives from them once (inverse weights) stays as it is.
     """
 
     physics: dict[str, jax.Array]
@@ -118,7 +121,8 @@ class Brax(eqx.Module):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """One step. `truncated` is the time limit where the task did not end as well."""
         del key  # the dynamics are deterministic
-        raw = with_types(_step(self.dynamics, self.physics, state.raw, action), self.state_types)
+        after = _step(self.dynamics, self.physics, state.raw, action)
+        raw = with_types(as_finite(state.raw, after, (after.pipeline_state.q, after.pipeline_state.qd)), self.state_types)
         time, terminated = state.time + 1, raw.done > 0.5
         return Transition(
             state=BraxState(raw, time, state.origin),
@@ -186,7 +190,7 @@ def make(name: str, arguments: dict[str, Any]) -> Brax:
 def wrapped(id: str, dynamics: Any, max_steps: int) -> Brax:
     """The environment around an object of brax's, without its wrappers. Raises UsageError for what is none."""
     raw = getattr(dynamics, "unwrapped", dynamics)
-    if not isinstance(raw, suite.PipelineEnv):
+    if not isinstance(raw, suite.PipelineEnv) or not hasattr(raw, "sys"):
         raise UsageError(f"from_brax takes a PipelineEnv of brax, not a {type(dynamics).__name__}.")
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _assembled(id, raw, step_limit(id, "max_steps", max_steps), None)
@@ -196,7 +200,9 @@ def _assembled(id: str, dynamics: Any, limit: int, descriptor: str | None) -> Br
     """The environment around an object of the suite's; one with a descriptor has an id of it."""
     name = id.rpartition("/")[2]
     example = jax.eval_shape(lambda key: _two_steps(dynamics, key), jax.random.key(0))
-    physics = {key: jnp.asarray(_value(dynamics.sys, _place(dynamics, key)), jnp.float32) for key in _PHYSICS}
+    if not hasattr(example.obs, "shape"):
+        raise UsageError(f"{id}: its observations must be one array, and have the parts {', '.join(example.obs)}.")
+    physics = {key: jnp.asarray(_value(dynamics.sys, _place(dynamics, key)), jnp.float32) for key in _acting(dynamics)}
     feet = _feet(dynamics, _FEET[name]) if descriptor == "contact" else None
     axes = _AXES[name] if descriptor == "position" else ()
     spaces = {"contact": Box(0.0, 1.0, (len(_FEET.get(name, ())),)), "position": Box(-np.inf, np.inf, (len(axes),))}
@@ -244,6 +250,15 @@ def _two_steps(dynamics: Any, key: jax.Array) -> Any:
     """A state that a step has made: its types are those that all states have."""
     start = jax.tree.map(jnp.asarray, dynamics.reset(key))
     return dynamics.step(start, jnp.zeros(dynamics.action_size))
+
+
+def _acting(dynamics: Any) -> list[str]:
+    """The numbers of the physics that its engine reads: brax's own two have no damping and armature, and take mass and inertia
+    to the power of 1 less a scale of the body, which is 0 of some."""
+    if dynamics.backend in ("generalized", "mjx"):
+        return list(_PHYSICS)
+    idle = {"mass": dynamics.sys.spring_mass_scale == 1, "inertia": dynamics.sys.spring_inertia_scale == 1}
+    return [name for name in _PHYSICS if name not in ("damping", "armature") and not idle.get(name, False)]
 
 
 def _place(dynamics: Any, name: str) -> str:

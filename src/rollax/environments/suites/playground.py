@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from rollax import tree
 from rollax.environments.convert import convert_all, leaf_types, step_limit, with_types
 from rollax.environments.core import Transition
+from rollax.environments.suites.breaking import as_finite
 from rollax.environments.suites.later import without_their_own
 from rollax.environments.suites.silence import silenced
 from rollax.errors import UsageError
@@ -78,8 +78,8 @@ class Playground(eqx.Module):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         """One step. `truncated` is the time limit where the simulation did not break."""
         del key  # the suite has one in its state
-        raw = _as_finite(state.raw, _step(self.dynamics, self.physics, state.raw, jnp.asarray(action)))
-        raw = with_types(raw, self.state_types)
+        after = _step(self.dynamics, self.physics, state.raw, jnp.asarray(action))
+        raw = with_types(as_finite(state.raw, after, (after.data.qpos, after.data.qvel)), self.state_types)
         time, terminated = state.time + 1, raw.done > 0.5
         return Transition(
             state=PlaygroundState(raw, time),
@@ -101,16 +101,6 @@ def _reset(dynamics: Any, physics: dict[str, jax.Array], key: jax.Array) -> Any:
 def _step(dynamics: Any, physics: dict[str, jax.Array], raw: Any, action: jax.Array) -> Any:
     # Within `jit` the suite is given new dictionaries, which it may write into.
     return _moved_by(dynamics, physics).step(raw, action)
-
-
-def _as_finite(raw: Any, after: Any) -> Any:
-    """The state after a step, ended with the observation of the one before, `raw`, where the simulation has broken."""
-    numbers = jax.tree.leaves((after.data.qpos, after.data.qvel, after.obs, after.reward))
-    is_broken = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in numbers]))
-    none = jax.tree.map(jnp.zeros_like, (after.reward, after.metrics))
-    reward, metrics = tree.where(is_broken, none, (after.reward, after.metrics))
-    obs, done = tree.where(is_broken, (raw.obs, jnp.ones_like(after.done)), (after.obs, after.done))
-    return after.replace(obs=obs, reward=reward, done=done, metrics=metrics)
 
 
 def _moved_by(dynamics: Any, physics: dict[str, jax.Array]) -> Any:

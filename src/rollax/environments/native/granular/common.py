@@ -5,6 +5,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from rollax.environments.native.granular.physics import Bodies, length, sphere_inertia
 from rollax.errors import UsageError
@@ -43,3 +45,19 @@ def check_counts(name: str, **least: tuple[int, int]) -> None:
     for argument, (value, low) in least.items():
         if value < low:
             raise UsageError(f"{name}: {argument} ({value}) must be at least {low}.")
+
+
+def check_physics(environment: Any, room: str) -> None:
+    """Raises UsageError for physics that there cannot be, also for spheres that do not fit into their `room`, the name of a
+    length. Numbers that are traced are data, and are not judged."""
+    radius, within, damping, time_step = (getattr(environment, each) for each in ("radius", room, "damping", "time_step"))
+    if any(isinstance(value, Tracer) for value in (radius, within, damping, time_step)):
+        return
+    rules = {
+        f"radius must be above 0, and twice as much at most {room}": (radius > 0) & (2 * radius <= within),
+        "damping must be from 0 to less than 1": (damping >= 0) & (damping < 1),
+        "time_step must be above 0": time_step > 0,
+    }
+    for rule, holds in rules.items():
+        if not np.all(holds):
+            raise UsageError(f"{environment.name}: {rule}.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollax.environments.core import Transition
 from rollax.environments.native.granular import lidar
-from rollax.environments.native.granular.common import bounded, check_counts, number, same_bodies, towards
+from rollax.environments.native.granular.common import bounded, check_counts, check_physics, number, same_bodies, towards
 from rollax.environments.native.granular.neighbors import Neighbors, neighbor_search
 from rollax.environments.native.granular.physics import Domain, Material, Spheres, World, advance, kinetic_energy, length
 from rollax.errors import UsageError
@@ -35,7 +35,8 @@ class ManyNavigators(eqx.Module):
     neither overlap; the box is as large as the grid. With `global_state` critics see in "global_state" the positions,
     velocities and displacements to the goals of all agents, float [6 num_agents]; lengths in shares of the box.
 
-    `info["at_goal"]` is, in the last step, the share of agents whose centers are within `goal_radius` of their goals.
+    `info["at_goal"]`, of which an evaluation takes that of the last step, is the share of agents whose centers are within
+    `goal_radius` of their goals.
 
     `pairs` "listed" compares each agent only with those in a list of neighbors, at most `capacity` each, which pays
     for some hundreds of agents or more and needs jax-md. The list is made for the spacing, radius and reach that the
@@ -76,6 +77,7 @@ class ManyNavigators(eqx.Module):
     def __post_init__(self) -> None:
         counts = {name: (getattr(self, name), 1) for name in ("num_agents", "max_steps", "substeps", "capacity")}
         check_counts(self.name, **counts, sectors=(self.sectors, 3))
+        check_physics(self, "spacing")
         if self.pairs not in ("all", "listed"):
             raise UsageError(f"{self.name}: pairs ({self.pairs!r}) must be all or listed.")
         self.search = self._listed() if self.pairs == "listed" and self.num_agents > 1 else None
@@ -151,7 +153,7 @@ class ManyNavigators(eqx.Module):
         gain = nearer - near
         reward = gain + self.shared * jnp.mean(gain) + self.bonus * at_goal - self.effort * energy
         is_last = after.time >= self.max_steps
-        info = {"at_goal": jnp.where(is_last, jnp.mean(at_goal.astype(jnp.float32)), 0.0)}
+        info = {"at_goal": jnp.mean(at_goal.astype(jnp.float32))}
         if state.neighbors is not None:
             info["overflow"] = state.neighbors.overflow.astype(jnp.float32)
         every = jnp.broadcast_to(is_last, (self.num_agents,))

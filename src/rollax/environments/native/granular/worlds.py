@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments.core import Transition
-from rollax.environments.native.granular.common import bounded, check_counts, number, same_bodies, towards
+from rollax.environments.native.granular.common import bounded, check_counts, check_physics, number, same_bodies, towards
 from rollax.environments.native.granular.physics import (
     Bodies,
     Domain,
@@ -57,7 +57,7 @@ def _outcome(environment: Any, bodies: Bodies, before: SingleState, after: Singl
     near, nearer = (jnp.exp(-length(_apart(state)) / environment.attraction) for state in (before, after))
     slow, fast = (kinetic_energy(bodies, state.spheres)[0] for state in (before, after))
     truncated = after.time >= environment.max_steps
-    reached = truncated & (length(_apart(after)) < environment.goal_radius)
+    reached = length(_apart(after)) < environment.goal_radius
     return Transition(
         state=after,
         obs=environment.observe(after),
@@ -76,9 +76,10 @@ class SingleNavigator(eqx.Module):
     the distance to the goal, less `effort` times the increase of the kinetic energy. So the return without a discount
     is below 1, and near 1 - exp(-d_0 / attraction) for whoever ends at rest at the goal. Start and goal are uniform in the box.
 
-    `info["reached"]` is 1 in the last step if the center is within `goal_radius` of the goal.
+    `info["reached"]`, of which an evaluation takes that of the last step, is 1 if the center is within `goal_radius` of the
+    goal.
 
-    Raises: UsageError for another dimension than 2 and 3, or counts below 1.
+    Raises: UsageError for another dimension than 2 and 3, counts below 1, or physics that there cannot be.
     """
 
     dimension: int = eqx.field(static=True, default=2)
@@ -107,6 +108,7 @@ class SingleNavigator(eqx.Module):
         if self.dimension not in (2, 3):
             raise UsageError(f"{self.name}: dimension ({self.dimension}) must be 2 or 3.")
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))
+        check_physics(self, "side")
 
     @property
     def observation_space(self) -> Box:
@@ -163,9 +165,10 @@ class SingleRoller(eqx.Module):
     the increase of the kinetic energy, that of the spin included. A spin about the vertical is of no use but costs.
     `strength` is below what makes the sphere slip: 7/2 friction x mass x gravity x radius / 2.5 at most in level rolling.
 
-    `info["reached"]` is 1 in the last step if the center is within `goal_radius` of the goal, on the floor.
+    `info["reached"]`, of which an evaluation takes that of the last step, is 1 if the center is within `goal_radius` of the
+    goal, on the floor.
 
-    Raises: UsageError for counts below 1.
+    Raises: UsageError for counts below 1, or physics that there cannot be.
     """
 
     max_steps: int = eqx.field(static=True, default=150)
@@ -196,6 +199,7 @@ class SingleRoller(eqx.Module):
 
     def __check_init__(self) -> None:
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))
+        check_physics(self, "side")
 
     @property
     def time_limit(self) -> int:

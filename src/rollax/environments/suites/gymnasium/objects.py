@@ -36,6 +36,8 @@ def from_gymnasium(
     max_episode_steps = adapter.checked_limit(id, max_episode_steps)
     build = functools.partial(_build, make, id)
     environment = adapter.made(id, build, None)
+    if isinstance(make, str):  # other processes may not have registered it
+        build = functools.partial(_build, environment.spec, id)
     known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
     environment.close()
     limits = [limit for limit in (known, max_episode_steps) if limit is not None]
