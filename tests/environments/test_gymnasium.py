@@ -175,6 +175,17 @@ def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
         rollax.from_gymnasium(Masked, info_names="is_success")
 
 
+def test_a_best_metric_that_is_never_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of episodes that are given up before the step that has it; and no command is offered that would find no checkpoint."""
+    environment = rollax.from_gymnasium(Masked, info_names=["won"])
+    options = {"run_dir": tmp_path, "eval_episodes": 2, "eval_count": 1, "tensorboard": False, "best_metric": "won"}
+    config = {"num_envs": 2, "num_steps": 16, "num_minibatches": 1}
+    result = rollax.train("ppo", environment, total_steps=32, config=config, options=options)
+    told = capsys.readouterr()
+    assert result.best is None and "warning: won is no number in all of these episodes" in told.out + told.err
+    assert "--checkpoint best" not in told.out + told.err
+
+
 class MaskedWrongly(Masked):
     observation_space = theirs.Dict(place=theirs.Box(-1.0, 1.0, (1,)), action_mask=theirs.Box(0, 1, (3,), np.int8))
 

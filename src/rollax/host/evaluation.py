@@ -146,3 +146,16 @@ def _returns_of_agents(returns: np.ndarray, agent_types: tuple[str, ...]) -> dic
     kinds = {kind: [i for i, other in enumerate(agent_types) if other == kind] for kind in dict.fromkeys(agent_types)}
     by_type = {f"return_{kind}": float(means[agents].mean()) for kind, agents in kinds.items()} if len(kinds) > 1 else {}
     return {"return_agents": means.tolist(), "return_team": float(means.sum()), **by_type}
+
+
+def unranked(best_metric: str, values: dict[str, Any], at_start: bool) -> str | None:
+    """Why no checkpoint of this evaluation is kept as the best; `at_start`, why none will be. None where it may be."""
+    if at_start and tells_nothing(best_metric, values):
+        kinds = [name for name in sides(values) if name in values]
+        remedy = f": give one of a side with --best-metric {kinds[0]}" if kinds else ""
+        why = f"{best_metric} is 0 whatever is learnt, as the returns of all agents add up to 0"
+        return f"{why}, so no checkpoint is kept as the best{remedy}"
+    value = values.get(best_metric, 0.0)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{best_metric} is no number in all of these episodes, so the checkpoint of this step cannot be the best"
+    return None

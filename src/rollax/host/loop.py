@@ -17,7 +17,7 @@ from rollax.host import program as programs
 from rollax.host.archive_map import map_of
 from rollax.host.checkpoint import Checkpoints, SaveFailed
 from rollax.host.checkpoint_summary import MemberScores
-from rollax.host.evaluation import Metric, default_metrics, in_training, in_words, measured, sides, tells_nothing
+from rollax.host.evaluation import Metric, default_metrics, in_training, in_words, measured, tells_nothing, unranked
 from rollax.host.logging import missing, read_metrics
 from rollax.host.progress import Display, duration
 from rollax.host.result import Evaluated, Result, StopWhen
@@ -207,7 +207,9 @@ def _evaluate_if_due(session: Session) -> bool:
     warning = session.recorder.evaluation(session.frames, session.evaluation, episodes._asdict() | by_type)
     if warning is not None:
         session.show.message(f"warning: {warning}")
-    _check_sides(session, values)
+    why = unranked(session.spec.options.best_metric, values, at_start=updates == 0)
+    if why is not None:
+        session.show.message(f"warning: {why}")
     is_closed, names = has_closed_form(session.program.environment), [*episodes.info, *entry(session.spec.algorithm).shown]
     told = in_words(values, kinds, names, session.program.num_members or 0, is_closed)
     session.show.message(f"{session.frames:>13,} steps  {told}")
@@ -217,16 +219,6 @@ def _evaluate_if_due(session: Session) -> bool:
         limit = programs.eval_steps(session.program.environment, session.spec)
         session.show.message(f"warning: {values['unfinished']:.0%} of these episodes had no end within {limit} steps")
     return True
-
-
-def _check_sides(session: Session, values: dict[str, Any]) -> None:
-    """Says before training that no checkpoint will be the best by a mean that is always 0."""
-    best = session.spec.options.best_metric
-    if session.updates == 0 and tells_nothing(best, values):
-        kinds = [name for name in sides(values) if name in values]
-        remedy = f": give one of a side with --best-metric {kinds[0]}" if kinds else ""
-        why = f"{best} is 0 whatever is learnt, as the returns of all agents add up to 0"
-        session.show.message(f"warning: {why}, so no checkpoint is kept as the best{remedy}")
 
 
 def _map_of(session: Session) -> Any:
