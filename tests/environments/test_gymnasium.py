@@ -162,6 +162,7 @@ class Masked(gymnasium.Env):
         return self.observed(), 0.0, ended, False, {"is_success": True} if ended else {}
 
 
+@pytest.mark.usefixtures("as_free_with_keys_as_the_suite")
 def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
     """No action is taken that it excludes, also where observations are normalized. What `info` has at the end is reported."""
     environment = rollax.from_gymnasium(Masked, info_names=["is_success"])
@@ -175,6 +176,7 @@ def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
         rollax.from_gymnasium(Masked, info_names="is_success")
 
 
+@pytest.mark.usefixtures("as_free_with_keys_as_the_suite")
 def test_a_best_metric_that_is_never_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of episodes that are given up before the step that has it; and no command is offered that would find no checkpoint."""
     environment = rollax.from_gymnasium(Masked, info_names=["won"])
