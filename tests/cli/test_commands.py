@@ -101,7 +101,7 @@ def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.Monk
     outcome = rollax("eval", "run", "--episodes", 9)
     found = outcome.object
     assert f"min {digits(found['return_min'])}  p20 {digits(found['return_p20'])}  median" in outcome.out
-    assert f"  steps {digits(found['steps'])}" in outcome.lines
+    assert f"  steps {digits(found['info/steps'])}" in outcome.lines and found["steps"] == 64, "the command's own number"
     assert f"  place {' '.join(map(digits, found['place']))}" in outcome.lines
 
 

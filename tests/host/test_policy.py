@@ -123,7 +123,8 @@ def test_no_two_purposes_share_a_key() -> None:
 def test_the_best_checkpoint_is_told_by_other_episodes(tmp_path: Path, keep_best: int) -> None:
     """The last lines of a run name the command for it where there is one; their own number is that of the last policy."""
     spec = make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path, keep_best=keep_best), {})
-    lines = at_the_end(Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0), spec, rollax.make("probe/memory"))
+    told = Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0, best=(64, 1.0) if keep_best else None)
+    lines = at_the_end(told, spec, rollax.make("probe/memory"))
     assert any(f"eval {tmp_path}  " in line for line in lines)
     assert any(f"eval {tmp_path} --checkpoint best" in line for line in lines) == bool(keep_best)
     assert any(f"render {tmp_path}" in line for line in lines)
