@@ -91,7 +91,8 @@ def test_spaces_and_values() -> None:
         }
     )
     pair = np.array([1, 0], np.int8), np.array([1, 2])
-    value: Any = spaces.typed(found, convert({"inner": {"place": np.array([0.5, 0.25]), "kind": np.int64(7)}, "pair": pair}))
+    given = {"inner": {"place": np.array([0.5, 0.25]), "kind": np.int64(7)}, "pair": pair}
+    value: Any = spaces.typed(found, convert)(given)
     assert int(value["inner/kind"]) == 2 and value["inner/place"].dtype == np.float32
     assert bool(found.contains(jax.tree.map(np.asarray, value)))
     _, act = spaces.action("test", theirs.Discrete(3, start=-1))

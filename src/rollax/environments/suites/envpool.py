@@ -34,6 +34,7 @@ class Pool:
     def __init__(self, made: Any, name: str) -> None:
         self.made, self._name = made, name
         self.observation_space, self._arrange = observation(name, made.observation_space)
+        self._seen = spaces.typed(self.observation_space, self._arrange)
         self.action_space, _ = spaces.action(name, made.action_space)
         self._start, self._dtype = int(getattr(made.action_space, "start", 0)), made.action_space.dtype
         self.info_names = numbers(made.spec.state_array_spec)
@@ -63,9 +64,6 @@ class Pool:
     def translation(self) -> Translation:
         """What a pool of EnvPool gives and takes as ours."""
         return spaces.translation(self._name, self.made.observation_space, self._arrange, self.made.action_space)
-
-    def _seen(self, obs: Any) -> Any:
-        return spaces.typed(self.observation_space, self._arrange(obs))
 
 
 class Single:

@@ -28,7 +28,7 @@ class GymnasiumSimulator:
         self.environment = environment
         self._limit, self._steps, self._masks = time_limit, 0, masks
         self._spaces = environment.observation_space, environment.action_space
-        self._space, self._arrange = spaces.observation(name, environment.observation_space)
+        self._seen = spaces.typed(*spaces.observation(name, environment.observation_space))
         _, self._action = spaces.action(name, environment.action_space)
 
     def reset(self, seed: int | None) -> Any:
@@ -52,7 +52,7 @@ class GymnasiumSimulator:
         self.environment.close()
 
     def _observed(self, obs: Any, info: Mapping[str, Any]) -> Any:
-        seen = spaces.typed(self._space, self._arrange(obs))
+        seen = self._seen(obs)
         return spaces.with_mask(seen, np.asarray(info[MASK], bool)) if self._masks else seen
 
 

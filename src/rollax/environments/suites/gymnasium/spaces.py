@@ -36,11 +36,14 @@ def observation(name: str, space: Any) -> tuple[Space, Convert]:
     return space, lambda value: {part: convert(pick(value)) for part, pick, convert in found}
 
 
-def typed(space: Space, value: Any) -> Any:
-    """An arranged observation as arrays of the space's types."""
+def typed(space: Space, arrange: Convert) -> Convert:
+    """What arranges observations as that space has them, in arrays of its types."""
     if isinstance(space, Dict):
-        return {name: typed(part, value[name]) for name, part in space.spaces.items()}
-    return np.asarray(value, space.dtype)
+        leaves: dict[str, Any] = dict(space.spaces)
+        types = {name: np.dtype(part.dtype) for name, part in leaves.items()}
+        return lambda value: {name: np.asarray(part, types[name]) for name, part in arrange(value).items()}
+    dtype = np.dtype(space.dtype)
+    return lambda value: np.asarray(arrange(value), dtype)
 
 
 def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
