@@ -151,6 +151,13 @@ def test_in_plain_gymnasium(train: Callable[..., Result], trained: str, played: 
     assert len(returns) == 5 and all(-1 <= value <= 500 for value in returns)
 
 
+def test_a_run_in_simulators_is_not_loaded_in_what_is_compiled(train: Callable[..., Result]) -> None:
+    """Their states have other parts; the policy itself can play there."""
+    folder = train(environment="gymnax/CartPole-v1").folder
+    with pytest.raises(UsageError, match="play the policy in the other with policy.predict"):
+        rollax.load(folder, environment=rollax.make("gymnasium/CartPole-v1"))
+
+
 class Odd(gymnasium.Env):
     """Spaces of gymnasium that are others to a policy: a tuple, a picture, integers that do not begin at 0, legal actions."""
 

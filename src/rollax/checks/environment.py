@@ -63,7 +63,7 @@ def check_contract(env: Environment, is_tested: bool = False) -> None:
 
 
 def check_spaces(env: Environment) -> None:
-    """The part of it that a simulator can have: its spaces. Raises FaultyEnvironmentError."""
+    """The part of `check_contract` that needs no step, for simulators on the host. Raises FaultyEnvironmentError."""
     _raise_if_any(_name(env), space_faults(env))
 
 

@@ -92,13 +92,20 @@ def of_run(given: Evaluate, run: Path, eval_arguments: dict[str, Any]) -> dict[s
     if not given.json:
         print(of_evaluation(run, policy, numbers, played), flush=True)
     corrected = of_elites(given, policy, key) | of_tasks(given, policy, key)
-    of_run = {"run": str(run), "steps": policy.step, **({} if policy.member is None else {"member": policy.member})}
-    of_run |= {"episodes": episodes}
-    of_time = {"wall_time": round(wall_time, 3), "steps_per_second": round(frames / wall_time, 1)}
-    last = corrected | {"any_nan": bool(numbers.pop("return_any_nan"))} | of_time
-    # What `info` calls as this command calls its own has another name here.
-    told = {f"info/{name}" if name in of_run | last else name: value for name, value in numbers.items()}
-    return of_run | told | last
+    first = {
+        "run": str(run),
+        "steps": policy.step,
+        **({} if policy.member is None else {"member": policy.member}),
+        "episodes": episodes,
+    }
+    last = {
+        **corrected,
+        "any_nan": bool(numbers.pop("return_any_nan")),
+        "wall_time": round(wall_time, 3),
+        "steps_per_second": round(frames / wall_time, 1),
+    }
+    # An environment may call a number of its `info` as this command calls one of its own, as "steps".
+    return first | {f"info/{name}" if name in first | last else name: value for name, value in numbers.items()} | last
 
 
 def of_elites(given: Evaluate, policy: Any, key: Any) -> dict[str, Any]:

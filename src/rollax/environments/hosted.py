@@ -16,7 +16,7 @@ class Translation(NamedTuple):
 
     observation: Callable[[Any], Any]  # raises UsageError for what has other parts than the suite's
     action: Callable[[Any], Any]
-    told: str  # what the suite's own observations are, for people
+    description: str  # of the suite's own observations
 
 
 class Hosted(eqx.Module):

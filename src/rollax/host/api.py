@@ -14,7 +14,7 @@ from rollax.acting import descriptors
 from rollax.acting.evaluate import Episodes, evaluator
 from rollax.algorithms import AlgorithmEntry, registered
 from rollax.environments.core import Environment, agent_types, is_on_host
-from rollax.environments.registry import runs_on_host
+from rollax.environments.registry import is_of_suite, runs_on_host
 from rollax.errors import UsageError
 from rollax.host import corrected as correcting
 from rollax.host import elites, given, keys, loop, members, predicting, resuming, run_folder, simulated, sizes, tasks, words
@@ -304,7 +304,7 @@ def load(
     spec = run_folder.read_spec(folder)
     changed = resuming.check_to_load(folder, spec, network)
     is_passed = environment is not None
-    if is_passed and not spec.own_environment and is_on_host(environment) != runs_on_host(spec.environment):
+    if is_passed and is_of_suite(spec.environment) and is_on_host(environment) != runs_on_host(spec.environment):
         raise UsageError(
             f"one of {spec.environment} and {environment.name} is a simulator on the host, and the other is compiled: load the "
             "run in its own, and play the policy in the other with policy.predict"

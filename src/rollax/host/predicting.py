@@ -32,9 +32,8 @@ def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     memory, plain = policy.memory, identifying(policy)
     theirs: Translation | None = getattr(policy.environment, "translation", None)
     agents = () if plain.environment.num_agents is None else (plain.environment.num_agents,)
-    obs, batch = (checked if theirs is None else functools.partial(translated, theirs))(
-        plain.environment.observation_space, agents, obs
-    )
+    space = plain.environment.observation_space
+    obs, batch = checked(space, agents, obs) if theirs is None else translated(theirs, space, agents, obs)
     if (batch is not None, greedy) not in memory.compiled:
         memory.compiled[batch is not None, greedy] = compiled(plain, batch is not None, greedy)
     begins = beginnings(memory, batch, begins)
@@ -55,7 +54,9 @@ def translated(theirs: Translation, space: Space, agents: tuple[int, ...], obs: 
     try:
         return checked(space, agents, theirs.observation(obs))
     except UsageError as error:
-        raise UsageError(f"the observation ({shown(obs)}: {_form(obs)}) must be of {theirs.told}, or a batch of it") from error
+        raise UsageError(
+            f"the observation ({shown(obs)}: {_form(obs)}) must be of {theirs.description}, or a batch of it"
+        ) from error
 
 
 def identifying(policy: Any) -> Any:

@@ -70,7 +70,7 @@ def action(name: str, space: Any) -> tuple[ActionSpace, Convert]:
 def translation(name: str, observations: Any, arrange: Convert, actions: Any) -> Translation:
     """What `arrange` makes of observations, which are as `observations` says, and actions of gymnasium's space for ours."""
     _, act = action(name, actions)
-    told = f"{name}: {_shown(observations)}"
+    description = f"{name}: {_shown(observations)}"
 
     def with_start(value: Any) -> Any:  # also a batch
         return (value + actions.start).astype(actions.dtype)
@@ -79,9 +79,9 @@ def translation(name: str, observations: Any, arrange: Convert, actions: Any) ->
         try:
             return arrange(value)
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"an observation must be of {told}") from error
+            raise UsageError(f"an observation must be of {description}") from error
 
-    return Translation(arranged, with_start if isinstance(actions, theirs.Discrete) else act, told)
+    return Translation(arranged, with_start if isinstance(actions, theirs.Discrete) else act, description)
 
 
 def check_form(space: Any, value: Any) -> None:
