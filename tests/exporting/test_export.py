@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import rollax as library
-from host.runs import FRAMES, NETWORK, SMALL, Script, options
+from host.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, options
 from rollax.errors import UsageError
 from rollax.exporting import api, numpy_file
 from rollax.exporting.formats import FORMATS
@@ -80,6 +80,16 @@ def test_opened_without_rollax(recurrent: Path, tmp_path: Path) -> None:
         assert exported.parity.is_same and exported.folder == tmp_path / to
         (program,) = re.findall(r"```python\n(.*?)```", (tmp_path / to / "card.md").read_text(), re.DOTALL)
         assert alone(program + PLAY, tmp_path / to, *without).splitlines()[-1] == "the same"
+
+
+def test_the_card_tells_arguments_of_evaluations_apart(rollax: Rollax) -> None:
+    """What a policy was trained in is not what it was evaluated in."""
+    arguments = ["--env.gravity", 9.0, "--eval-env.gravity", 5.0]
+    small = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir", "run"]
+    assert rollax("train", "ppo", "gymnax/CartPole-v1", *arguments, *small).code == 0
+    outcome = rollax("export", "run", "--to", "numpy")
+    card = Path(next(path for path in outcome.object["files"] if path.endswith("card.md"))).read_text()
+    assert "| task | gymnax/CartPole-v1 (gravity 9.0) |" in card and "| evaluations differ in | gravity 5.0 |" in card
 
 
 def test_what_is_written(rollax: Rollax, recurrent: Path) -> None:

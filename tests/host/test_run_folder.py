@@ -82,7 +82,7 @@ def test_the_machine_is_on_record(undisturbed: Path) -> None:
     document = json.loads((undisturbed / "environment.json").read_text())
     assert document["packages"]["jax"] == jax.__version__
     assert document["packages"]["rollax"] == rollax.__version__
-    assert document["packages"].keys() >= {"jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy"}
+    assert document["packages"].keys() >= {"jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy", "gymnax", "gymnasium"}
     assert document["devices"] and document["python"] and "commit" in document
 
 

@@ -30,10 +30,10 @@ class Memory:
 def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     """The action of a policy for an observation, or actions for a batch, as for `Policy.predict`."""
     memory, plain = policy.memory, identifying(policy)
-    theirs: Translation | None = getattr(policy.environment, "translation", None)
+    translation: Translation | None = getattr(policy.environment, "translation", None)
     agents = () if plain.environment.num_agents is None else (plain.environment.num_agents,)
     space = plain.environment.observation_space
-    obs, batch = checked(space, agents, obs) if theirs is None else translated(theirs, space, agents, obs)
+    obs, batch = checked(space, agents, obs) if translation is None else translated(translation, space, agents, obs)
     if (batch is not None, greedy) not in memory.compiled:
         memory.compiled[batch is not None, greedy] = compiled(plain, batch is not None, greedy)
     begins = beginnings(memory, batch, begins)
@@ -46,16 +46,16 @@ def predict(policy: Any, obs: Any, begins: Any, greedy: bool) -> Any:
     action = jax.device_get(action)
     # A 0-dimensional array is no key of a dictionary, which simulators of toy texts look their actions up in.
     action = action[()] if isinstance(action, np.ndarray) else action
-    return action if theirs is None else theirs.action(action)
+    return action if translation is None else translation.action(action)
 
 
-def translated(theirs: Translation, space: Space, agents: tuple[int, ...], obs: Any) -> tuple[Any, int | None]:
+def translated(translation: Translation, space: Space, agents: tuple[int, ...], obs: Any) -> tuple[Any, int | None]:
     """As `checked`, for an observation as a simulator gives it; in words of its own space where it is none."""
     try:
-        return checked(space, agents, theirs.observation(obs))
+        return checked(space, agents, translation.observation(obs))
     except UsageError as error:
         raise UsageError(
-            f"the observation ({shown(obs)}: {_form(obs)}) must be of {theirs.description}, or a batch of it"
+            f"the observation ({shown(obs)}: {_form(obs)}) must be of {translation.description}, or a batch of it"
         ) from error
 
 

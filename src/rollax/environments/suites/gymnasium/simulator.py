@@ -95,13 +95,13 @@ def translation(environment: Any, name: str, masks: bool) -> Translation:
     space = environment.observation_space
     _, arrange = spaces.observation(name, space)
 
-    def ours(value: Any) -> Any:
+    def arranged(value: Any) -> Any:
         own = value["observation"] if masks and not isinstance(space, gymnasium.spaces.Dict) else value
         spaces.check_form(space, own)
         return spaces.with_mask(arrange(own), value[MASK]) if masks else arrange(own)
 
-    told = f"observation: {space}, {MASK}: of bool" if masks else space
-    return spaces.translation(name, told, ours, environment.action_space)
+    description = f"observation: {space}, {MASK}: of bool" if masks else space
+    return spaces.translation(name, description, arranged, environment.action_space)
 
 
 def _tried(name: str, what: str, function: Callable[[], Any]) -> Any:

@@ -20,7 +20,7 @@ def observation(name: str, space: Any) -> tuple[Space, Convert]:
     """The space of observations, and what arranges gymnasium's observations, one or a batch, as that space has them.
 
     8-bit images stay 8-bit, with their channels last; other numbers become float32, integers of a `Discrete` begin at 0, a part
-    "action_mask" is of truths. Parts of dictionaries and tuples within others have names with a slash. Types of numbers are
+    "action_mask" becomes bool. Parts of dictionaries and tuples within others have names with a slash. Types of numbers are
     left to `typed`.
 
     Raises UsageError for a space that has no counterpart.
