@@ -1,8 +1,11 @@
-"""PPO or SAC on gymnasium by CleanRL's own scripts, the same work as `host_rollax.py`, in a virtual environment of its own.
+"""PPO or SAC of CleanRL in gymnasium, with the same work as `host_rollax.py`.
 
-`host_cleanrl.py FOLDER ppo|sac FRAMES REPEATS`; FOLDER is a copy of vwxyzjn/cleanrl. Prints one JSON object. HalfCheetah is v4
-here, the same body and rewards: the scripts read the ends of episodes as gymnasium 0.29 tells them, which has no v5. Actor and
-temperature learn at every step, as in the other programs, and not two times at every second one.
+Usage: `host_cleanrl.py FOLDER ppo|sac FRAMES REPEATS`. FOLDER is a copy of vwxyzjn/cleanrl. The
+program runs in a separate virtual environment and prints one JSON object.
+
+The scripts of CleanRL require gymnasium 0.29, which has HalfCheetah-v4 but not v5. Both have the
+same body and rewards. The actor and the temperature are updated once per step, as in the other
+programs, instead of twice every second step.
 """
 
 import json
@@ -24,13 +27,22 @@ WORK = {
 
 
 def run(copy: Path, work: str, frames: int) -> tuple[float, float]:
-    """Wall and processor seconds of a script; what it writes goes into a folder that is deleted."""
+    """Run a script in a temporary folder and return its wall time and CPU time in seconds."""
     script, *arguments = WORK[work].split()
-    command = [sys.executable, str(copy / "cleanrl" / script), *arguments, "--no-cuda", "--total-timesteps", str(frames)]
+    command = [
+        sys.executable,
+        str(copy / "cleanrl" / script),
+        *arguments,
+        "--no-cuda",
+        "--total-timesteps",
+        str(frames),
+    ]
     environment = os.environ | {"PYTHONPATH": str(copy)}
     started, before = time.perf_counter(), _of_children()
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
     if done.returncode:
         sys.exit(done.stderr)
     return time.perf_counter() - started, _of_children() - before

@@ -1,10 +1,15 @@
-"""Environments of gymnasium beside peers on the same work: `python benchmarks/host_peers.py [ppo] [sac] [--cleanrl FOLDER]`.
+"""Comparison of training in gymnasium environments with other libraries on the same work.
 
-PPO on CartPole-v1 (8 environments in one process, 128 steps, 4 epochs of 4 minibatches, 64 x 64 tanh), SAC on HalfCheetah-v5
-(1 environment, a gradient step of 256 samples for each step, 256 x 256). rollax, Stable-Baselines3 with sbx, and CleanRL have
-virtual environments of their own, made on the first call with the newest Python in which they install. CleanRL is no package:
-its scripts are those of a copy of vwxyzjn/cleanrl that FOLDER names. The programs take turns, round by round; a figure is the
-median over the rounds.
+Usage: `python benchmarks/host_peers.py [ppo] [sac] [--cleanrl FOLDER]`.
+
+- PPO on CartPole-v1: 8 environments in one process, 128 steps, 4 epochs of 4 minibatches, 64 x 64
+  tanh.
+- SAC on HalfCheetah-v5: 1 environment, one gradient step on 256 samples per step, 256 x 256.
+
+rollax, CleanRL, and Stable-Baselines3 together with sbx each have a virtual environment. It is
+created by the first call with the newest Python version in which the packages can be installed.
+CleanRL is not a package, so FOLDER must be a copy of vwxyzjn/cleanrl. The programs take turns, and
+results are medians over the rounds.
 """
 
 import argparse
@@ -22,7 +27,7 @@ FRAMES = {"ppo": 40_960, "sac": 2_000}
 
 
 def programs(cleanrl: Path | None) -> dict[str, list[str]]:
-    """What runs each peer: Python, a program beside this one, and its first arguments."""
+    """Return the interpreter, the script and its first arguments for each library."""
     other = peer_python("sbx", SBX, True)
     found = {
         "rollax": [peer_python("rollax-gymnasium", ROLLAX, True), "host_rollax.py"],
@@ -34,18 +39,39 @@ def programs(cleanrl: Path | None) -> dict[str, list[str]]:
     return found
 
 
-def measure(peer: str, program: list[str], work: str, frames: int, repeats: int) -> tuple[float, float]:
+def measure(
+    peer: str, program: list[str], work: str, frames: int, repeats: int
+) -> tuple[float, float]:
     python, file, *first = program
-    return medians(printed(f"{peer} {work}", [python, str(FOLDER / file), *first, work, str(frames), str(repeats)]))
+    return medians(
+        printed(
+            f"{peer} {work}", [python, str(FOLDER / file), *first, work, str(frames), str(repeats)]
+        )
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", default=list(FRAMES), help=f"of {', '.join(FRAMES)}; all if none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "works",
+        nargs="*",
+        default=list(FRAMES),
+        help=f"of {', '.join(FRAMES)}; all if none is named",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="processes of each program per work")
     parser.add_argument("--repeats", type=int, default=2, help="measurements per process")
-    parser.add_argument("--frames", type=int, help="frames of a measurement, to try it out; default: those of each work")
-    parser.add_argument("--cleanrl", type=Path, help="the folder of a copy of vwxyzjn/cleanrl; CleanRL is left out without")
+    parser.add_argument(
+        "--frames",
+        type=int,
+        help="frames of a measurement, to try it out; default: those of each work",
+    )
+    parser.add_argument(
+        "--cleanrl",
+        type=Path,
+        help="the folder of a copy of vwxyzjn/cleanrl; CleanRL is left out without",
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.works) - set(FRAMES):
         parser.error(f"unknown work {', '.join(sorted(unknown))}: it is one of {', '.join(FRAMES)}")
@@ -53,12 +79,20 @@ def main() -> None:
     if copy and not (copy / "cleanrl" / "ppo.py").exists():
         parser.error(f"--cleanrl ({copy}) is no copy of vwxyzjn/cleanrl: it has no cleanrl/ppo.py")
     peers = programs(copy)
-    print(f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}; medians")
-    print("| work | | steps/s | steps/s of a processor | rollax to it |\n|---|---|---|---|---|", flush=True)
+    print(
+        f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}; medians"
+    )
+    print(
+        "| work | | steps/s | steps/s of a processor | rollax to it |\n|---|---|---|---|---|",
+        flush=True,
+    )
     for work in arguments.works:
         frames = arguments.frames or FRAMES[work]
         rounds = [
-            {peer: measure(peer, program, work, frames, arguments.repeats) for peer, program in peers.items()}
+            {
+                peer: measure(peer, program, work, frames, arguments.repeats)
+                for peer, program in peers.items()
+            }
             for _ in range(arguments.rounds)
         ]
         for peer in peers:

@@ -1,7 +1,8 @@
-"""What a memory costs in training: `python benchmarks/memory.py`, PPO on memory/repeat-previous.
+"""Cost of memory networks in training: `python benchmarks/memory.py`.
 
-A GRU beside a gated transformer that remembers more and more steps. Whole updates, medians over repeats; megabytes are those of
-the compiled update: its arguments and what it holds besides.
+Measures updates of PPO on memory/repeat-previous with a GRU and with gated transformers of
+increasing memory length. Results are medians over repeats. Megabytes are the arguments and
+temporary buffers of the compiled update.
 """
 
 import argparse
@@ -13,11 +14,17 @@ import jax
 
 import rollax
 
-SHAPE = {"num_envs": 64, "num_steps": 64, "sequence_length": 64, "num_minibatches": 8, "num_epochs": 4}
+SHAPE = {
+    "num_envs": 64,
+    "num_steps": 64,
+    "sequence_length": 64,
+    "num_minibatches": 8,
+    "num_epochs": 4,
+}
 
 
 def measure(network: rollax.NetworkConfig, repeats: int) -> tuple[float, float, float]:
-    """Steps/s, seconds to compile, megabytes."""
+    """Return the steps per second, the compile time in seconds and the memory in megabytes."""
     env, config = rollax.make("memory/repeat-previous"), rollax.PPOConfig(**SHAPE)
     algorithm = rollax.ppo(env, lambda key: rollax.actor_critic(env, network, key))
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
@@ -35,15 +42,22 @@ def measure(network: rollax.NetworkConfig, repeats: int) -> tuple[float, float, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, nargs="+", default=[16, 64, 256], help="what the transformer remembers")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[16, 64, 256], help="what the transformer remembers"
+    )
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     cores: dict[str, dict[str, Any]] = {"gru": {"core": "gru"}}
-    cores |= {f"gtrxl, {steps} steps": {"core": "gtrxl", "core_memory": steps} for steps in arguments.steps}
+    cores |= {
+        f"gtrxl, {steps} steps": {"core": "gtrxl", "core_memory": steps}
+        for steps in arguments.steps
+    }
     print(f"{'memory':<18} {'steps/s':>9} {'compile s':>10} {'MB':>6}")
     for name, core in cores.items():
-        network = rollax.NetworkConfig(hidden=(64,), core_size=64, core_layers=arguments.layers, shared=True, **core)
+        network = rollax.NetworkConfig(
+            hidden=(64,), core_size=64, core_layers=arguments.layers, shared=True, **core
+        )
         speed, compiling, megabytes = measure(network, arguments.repeats)
         print(f"{name:<18} {speed:>9,.0f} {compiling:>10.1f} {megabytes:>6.0f}", flush=True)
 

@@ -1,4 +1,7 @@
-"""TD3, SAC or DQN by rejax, the same work as `off_policy_rollax.py`, measured alike, in a virtual environment of its own."""
+"""TD3, SAC or DQN of rejax, with the same work and measurement as `off_policy_rollax.py`.
+
+The program runs in a separate virtual environment.
+"""
 
 import json
 import sys
@@ -20,16 +23,23 @@ algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name].create(
     buffer_size=20_000,
     **sizes,
 )
-# Its settings for sizes of layers are refused or without effect, so the networks are replaced.
+# Networks are replaced, because the settings of layer sizes are rejected or have no effect.
 for part in ("actor", "critic", "agent"):
     if hasattr(algorithm, part):
-        network = getattr(algorithm, part).clone(hidden_layer_sizes=(width, width), activation=jax.nn.relu)
+        network = getattr(algorithm, part).clone(
+            hidden_layer_sizes=(width, width), activation=jax.nn.relu
+        )
         algorithm = algorithm.replace(**{part: network})
-# Its evaluation is no part of the work that is compared.
+# Evaluations are not part of the measured work.
 algorithm = algorithm.replace(eval_callback=lambda algorithm, state, key: ())
 
 started = time.perf_counter()
 program = jax.jit(lambda algorithm, key: type(algorithm).train(algorithm, rng=key))
 program = program.lower(algorithm, jax.random.PRNGKey(0)).compile()
 compile_seconds = time.perf_counter() - started
-by_turns(lambda: jax.block_until_ready(program(algorithm, jax.random.PRNGKey(0))), frames, compile_seconds, jax.__version__)
+by_turns(
+    lambda: jax.block_until_ready(program(algorithm, jax.random.PRNGKey(0))),
+    frames,
+    compile_seconds,
+    jax.__version__,
+)

@@ -1,4 +1,7 @@
-"""TD3, SAC or DQN by rollax, measured by turns (`timing.by_turns`). Argument: the work, as peers.py has it."""
+"""TD3, SAC or DQN of rollax, measured with `timing.by_turns`.
+
+The argument is a JSON object with the settings of a work in peers.py.
+"""
 
 import functools
 import json
@@ -10,14 +13,18 @@ import jax.numpy as jnp
 from timing import by_turns
 
 import rollax
-from rollax.algorithms import ALGORITHMS
+from rollax.algorithms.registry import ALGORITHMS
 
 work = json.loads(sys.argv[1])
 name, width, frames = work["algorithm"], work["width"], work["frames"]
 kinds = ALGORITHMS[name]
 environment = rollax.make("gymnax/CartPole-v1" if name == "dqn" else "gymnax/Pendulum-v1")
 shared = {"capacity": 20_000, "warmup": 0.0, "max_grad_norm": 10.0}
-shared |= {"num_envs": 10, "batch_size": 64, "replay_ratio": 0.1} if name == "dqn" else {"batch_size": 256}
+shared |= (
+    {"num_envs": 10, "batch_size": 64, "replay_ratio": 0.1}
+    if name == "dqn"
+    else {"batch_size": 256}
+)
 config = kinds.config(**shared)
 shape = kinds.network_config(hidden=(width, width), layer_norm=False)
 algorithm = kinds.make(environment, functools.partial(kinds.make_network, environment, shape))

@@ -1,6 +1,7 @@
-"""TD3, SAC or DQN by sbx, the same work as `off_policy_rollax.py`, measured alike. Runs in a virtual environment of its own.
+"""TD3, SAC or DQN of sbx, with the same work and measurement as `off_policy_rollax.py`.
 
-Its environments are gymnasium's, in Python: one for TD3 and SAC, ten in this process for DQN.
+The program runs in a separate virtual environment. It uses gymnasium environments in one process:
+one environment for TD3 and SAC, and ten for DQN.
 """
 
 import json
@@ -14,17 +15,32 @@ from timing import by_turns
 
 work = json.loads(sys.argv[1])
 name, width, frames = work["algorithm"], work["width"], work["frames"]
-frames = frames // 20 if name == "dqn" else frames // 4  # it is slower: so all turns take about as long
-environment = make_vec_env("CartPole-v1" if name == "dqn" else "Pendulum-v1", 10 if name == "dqn" else 1)
+# sbx is slower. With fewer frames, turns of all libraries take a similar time.
+frames = frames // 20 if name == "dqn" else frames // 4
+environment = make_vec_env(
+    "CartPole-v1" if name == "dqn" else "Pendulum-v1", 10 if name == "dqn" else 1
+)
 layers = [width, width]
 sizes = {"batch_size": 64, "policy_kwargs": {"net_arch": layers}}
 if name != "dqn":
     sizes = {"batch_size": 256, "policy_kwargs": {"net_arch": {"pi": layers, "qf": layers}}}
 algorithm = {"td3": TD3, "sac": SAC, "dqn": DQN}[name](
-    "MlpPolicy", environment, buffer_size=20_000, learning_starts=100, train_freq=1, gradient_steps=1, verbose=0, **sizes
+    "MlpPolicy",
+    environment,
+    buffer_size=20_000,
+    learning_starts=100,
+    train_freq=1,
+    gradient_steps=1,
+    verbose=0,
+    **sizes,
 )
 
 started = time.perf_counter()
 algorithm.learn(500, reset_num_timesteps=False)
 compile_seconds = time.perf_counter() - started
-by_turns(lambda: algorithm.learn(frames, reset_num_timesteps=False), frames, compile_seconds, jax.__version__)
+by_turns(
+    lambda: algorithm.learn(frames, reset_num_timesteps=False),
+    frames,
+    compile_seconds,
+    jax.__version__,
+)

@@ -1,14 +1,21 @@
-"""rollax beside its peers on the same work: `python benchmarks/peers.py [WORK ...] [--purejaxrl FOLDER]`.
+"""Comparison of rollax with other libraries ("peers") on the same work.
 
-PPO beside rejax and PureJaxRL: the same environments, steps (128), epochs (4), minibatches and updates, actor and critic of
-64 x 64. TD3, SAC and DQN beside rejax and sbx: batches of 256 (DQN 64), one gradient step a frame (DQN: one for its 10
-environments). MAP-Elites beside qdax, CMA-MAE beside pyribs.
+Usage: `python benchmarks/peers.py [WORK ...] [--purejaxrl FOLDER]`.
 
-Each in a virtual environment of its own (benchmarks/.venv-<peer>), made on the first call with the newest Python in which it
-installs and the newest JAX that it takes. The programs of a work are all begun, and then take turns of about a second, so that
-a machine whose speed drifts treats them alike: a ratio is that of two turns of one round, the median over the rounds, with
-their quartiles. The best peer is that of the greatest median. PureJaxRL is no package: its `ppo.py` is that of a copy of
-luchris429/purejaxrl that FOLDER names; without it is left out.
+- PPO with rejax and PureJaxRL: equal environments, steps (128), epochs (4), minibatches and
+  updates, and actors and critics of 64 x 64 units.
+- TD3, SAC and DQN with rejax and sbx: batches of 256 samples (64 for DQN) and one gradient step per
+  frame (for DQN, one per step of its 10 environments).
+- MAP-Elites with qdax, and CMA-MAE with pyribs.
+
+Each library has a virtual environment (benchmarks/.venv-<peer>). It is created by the first call
+with the newest Python version in which the library can be installed and the newest JAX that it
+supports.
+
+All programs of a work are started and then take turns of about one second, so that changes in
+machine speed affect all of them. A ratio compares two turns of the same round. Results are medians
+over the rounds with quartiles. The best peer has the highest median speed. PureJaxRL is not a
+package, so FOLDER must be a copy of luchris429/purejaxrl. Without it, PureJaxRL is left out.
 """
 
 import argparse
@@ -26,7 +33,7 @@ from typing import Any, NamedTuple
 FOLDER = Path(__file__).resolve().parent
 TORCH = "torch==2.13.0"
 REJAX = ["rejax==0.1.3", "gymnax==0.0.9"]
-SBX = ["sbx-rl==0.28.0", "gymnasium[mujoco]", TORCH]  # it stands on Stable-Baselines3, and that on PyTorch
+SBX = ["sbx-rl==0.28.0", "gymnasium[mujoco]", TORCH]  # Stable-Baselines3 requires PyTorch
 PACKAGES = {
     "rollax": ["--editable", str(FOLDER.parent)],
     "rejax": REJAX,
@@ -36,30 +43,48 @@ PACKAGES = {
     "ribs": ["ribs==0.12.0"],
 }
 PYTHONS = ("python3.13", "python3.12", "python3.11")  # the newest first
-PPO_OF_PUREJAXRL = {"LR": 2.5e-4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5}
+PPO_OF_PUREJAXRL = {
+    "LR": 2.5e-4,
+    "GAMMA": 0.99,
+    "GAE_LAMBDA": 0.95,
+    "CLIP_EPS": 0.2,
+    "ENT_COEF": 0.01,
+    "VF_COEF": 0.5,
+}
 PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
 
 
 class Work(NamedTuple):
-    """What everyone does in a turn of about a second."""
+    """Work of one turn of about a second, equal for all libraries."""
 
-    title: str  # in the picture
-    program: str  # of each peer the file <program>_<peer>.py runs it
-    settings: dict[str, Any]  # as those files read them
+    title: str  # label in the picture
+    program: str  # prefix of the scripts, which are named <program>_<peer>.py
+    settings: dict[str, Any]  # argument of the scripts
     peers: tuple[str, ...]
 
 
 def ppo(
-    title: str, environment: str, num_envs: int, minibatches: int, seeds: int, updates: int, activation: str = "tanh"
+    title: str,
+    environment: str,
+    num_envs: int,
+    minibatches: int,
+    seeds: int,
+    updates: int,
+    activation: str = "tanh",
 ) -> Work:
-    """An update is 128 steps of `num_envs` environments and 4 epochs, of each of the seeds."""
+    """Return a work of PPO updates with 128 steps per environment and 4 epochs for each seed."""
     names = "environment", "num_envs", "minibatches", "seeds", "updates", "activation"
     given = environment, num_envs, minibatches, seeds, updates, activation
     return Work(title, "ppo", dict(zip(names, given, strict=True)), ("rejax", "purejaxrl"))
 
 
 def off_policy(title: str, algorithm: str, width: int, frames: int) -> Work:
-    return Work(title, "off_policy", {"algorithm": algorithm, "width": width, "frames": frames}, ("rejax", "sbx"))
+    return Work(
+        title,
+        "off_policy",
+        {"algorithm": algorithm, "width": width, "frames": frames},
+        ("rejax", "sbx"),
+    )
 
 
 def quality_diversity(title: str, work: str, batch_size: int, peer: str) -> Work:
@@ -73,7 +98,9 @@ WORKS = {
     "4x8": ppo("PPO, CartPole, 4 environments, 8 seeds", "CartPole-v1", 4, 4, 8, 50),
     "4x64": ppo("PPO, CartPole, 4 environments, 64 seeds", "CartPole-v1", 4, 4, 64, 8),
     "breakout": ppo("PPO, Breakout-MinAtar", "Breakout-MinAtar", 64, 8, 1, 10, "relu"),
-    "spaceinvaders": ppo("PPO, SpaceInvaders-MinAtar", "SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"),
+    "spaceinvaders": ppo(
+        "PPO, SpaceInvaders-MinAtar", "SpaceInvaders-MinAtar", 64, 8, 1, 8, "relu"
+    ),
     "td3": off_policy("TD3, Pendulum, 64 x 64", "td3", 64, 4000),
     "sac": off_policy("SAC, Pendulum, 64 x 64", "sac", 64, 2000),
     "dqn": off_policy("DQN, CartPole, 64 x 64", "dqn", 64, 40_000),
@@ -86,14 +113,14 @@ WORKS = {
 
 
 class Turn(NamedTuple):
-    """What a program measured when it was its turn."""
+    """Measurement of one turn of a program."""
 
-    rate: float  # steps a second
-    processor: float  # seconds of processors for a million steps
+    rate: float  # steps per second
+    processor: float  # CPU seconds per million steps
 
 
 class Program(NamedTuple):
-    """A program that waits for its turns."""
+    """Running program that waits for its turns."""
 
     process: subprocess.Popen[str]
     compile_seconds: float
@@ -101,7 +128,7 @@ class Program(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """Of rollax to a peer: the median over the rounds, and their quartiles."""
+    """Ratio of rollax to a peer: median and quartiles over the rounds."""
 
     middle: float
     low: float
@@ -115,7 +142,9 @@ def main() -> None:
     print(
         f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds (quartiles)\n"
     )
-    print("| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it | by processor time |")
+    print(
+        "| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it | by processor time |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}
     for name in arguments.works or WORKS:
@@ -123,7 +152,10 @@ def main() -> None:
         if not (peers := [peer for peer in work.peers if peer not in left_out]):
             continue
         programs = {peer: begin(peer, work, copy) for peer in ["rollax", *peers]}
-        rounds = [{peer: turn(peer, program) for peer, program in programs.items()} for _ in range(arguments.rounds)]
+        rounds = [
+            {peer: turn(peer, program) for peer, program in programs.items()}
+            for _ in range(arguments.rounds)
+        ]
         for program in programs.values():
             end(program)
         for peer, program in programs.items():
@@ -137,13 +169,30 @@ def main() -> None:
 
 
 def begin(peer: str, work: Work, copy: Path | None) -> Program:
-    """The program, compiled."""
+    """Start the program of a peer and wait until it has compiled its work."""
     words = [json.dumps(work.settings)]
     if peer == "purejaxrl":
-        words = [str(copy / "purejaxrl"), json.dumps(of_purejaxrl(work)), str(work.settings["seeds"]), "turns"] if copy else []
-    command = [peer_python(peer, PACKAGES[peer], True), str(FOLDER / f"{work.program}_{peer}.py"), *words]
+        words = (
+            [
+                str(copy / "purejaxrl"),
+                json.dumps(of_purejaxrl(work)),
+                str(work.settings["seeds"]),
+                "turns",
+            ]
+            if copy
+            else []
+        )
+    command = [
+        peer_python(peer, PACKAGES[peer], True),
+        str(FOLDER / f"{work.program}_{peer}.py"),
+        *words,
+    ]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_of(command[0])
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment_of(command[0]),
     )
     ready = answer(peer, process)
     return Program(process, ready["compile_seconds"], ready["jax"])
@@ -157,7 +206,7 @@ def turn(peer: str, program: Program) -> Turn:
 
 
 def answer(peer: str, process: "subprocess.Popen[str]") -> dict:
-    """The next line that a program prints. Ends all where there is none: what it said is on standard error."""
+    """Return the next JSON line that a program prints. Exit if the program has ended."""
     assert process.stdout is not None
     if not (line := process.stdout.readline()):
         sys.exit(f"{peer} failed")
@@ -176,7 +225,9 @@ def median(rounds: list[dict[str, Turn]], peer: str, field: str) -> float:
 
 def ratio(rounds: list[dict[str, Turn]], of: Callable[[dict[str, Turn]], float]) -> Ratio:
     found = [of(one) for one in rounds]
-    low, middle, high = statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    low, middle, high = (
+        statistics.quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    )
     return Ratio(middle, low, high)
 
 
@@ -185,50 +236,78 @@ def shown(found: Ratio) -> str:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("works", nargs="*", help=f"of {', '.join(WORKS)}; all if none is named")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each program per work")
-    parser.add_argument("--leave-out", nargs="+", default=[], metavar="PEER", help="such as sbx, which installs PyTorch")
-    parser.add_argument("--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl")
+    parser.add_argument(
+        "--leave-out",
+        nargs="+",
+        default=[],
+        metavar="PEER",
+        help="such as sbx, which installs PyTorch",
+    )
+    parser.add_argument(
+        "--purejaxrl", type=Path, help="the folder of a copy of luchris429/purejaxrl"
+    )
     parser.add_argument("--out", type=Path, help="a picture of the ratios")
     arguments = parser.parse_args()
     check_names(parser, "work", arguments.works, WORKS)
     check_names(parser, "peer", arguments.leave_out, PACKAGES)
     if arguments.purejaxrl and not (arguments.purejaxrl / "purejaxrl" / "ppo.py").exists():
-        parser.error(f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py")
+        parser.error(
+            f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py"
+        )
     return arguments
 
 
-def check_names(parser: argparse.ArgumentParser, what: str, given: list[str], known: Iterable[str]) -> None:
-    """Ends with what is known where a name is not."""
+def check_names(
+    parser: argparse.ArgumentParser, what: str, given: list[str], known: Iterable[str]
+) -> None:
+    """Exit with a list of the known names if a name is unknown."""
     if unknown := set(given) - set(known):
-        parser.error(f"unknown {what} {', '.join(sorted(unknown))}: it is one of {', '.join(known)}")
+        parser.error(
+            f"unknown {what} {', '.join(sorted(unknown))}: it is one of {', '.join(known)}"
+        )
 
 
 def row(name: str, peer: str, program: Program, rounds: list[dict[str, Turn]]) -> str:
     ratios = ["", ""]
     if peer != "rollax":
         by_time = ratio(rounds, lambda one: one["rollax"].rate / one[peer].rate)
-        ratios = [shown(by_time), shown(ratio(rounds, lambda one: one[peer].processor / one["rollax"].processor))]
+        ratios = [
+            shown(by_time),
+            shown(ratio(rounds, lambda one: one[peer].processor / one["rollax"].processor)),
+        ]
     measured = f"{median(rounds, peer, 'rate'):,.0f} | {median(rounds, peer, 'processor'):.2f}"
     return f"| {name} | {peer} | {measured} | {program.compile_seconds:.1f} | {program.jax} | {' | '.join(ratios)} |"
 
 
 def printed(what: str, command: list[str]) -> dict:
-    """The JSON object that a program ends with."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_of(command[0]))
+    """Run a program and return the JSON object in the last line that it prints."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment_of(command[0])
+    )
     if done.returncode:
         sys.exit(f"{what} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def environment_of(python: str) -> dict[str, str]:
-    """What a program of that Python gets: PYTHONPATH is for this program's Python alone."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH" or python == sys.executable}
+    """Return the environment variables for a Python interpreter.
+
+    PYTHONPATH is removed for interpreters other than the current one.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name != "PYTHONPATH" or python == sys.executable
+    }
 
 
 def of_purejaxrl(work: Work) -> dict:
-    """The work as its settings."""
+    """Return the settings of PureJaxRL for a work."""
     given = work.settings
     return {
         "ENV_NAME": given["environment"],
@@ -242,7 +321,7 @@ def of_purejaxrl(work: Work) -> dict:
 
 
 def draw(best: dict[str, tuple[str, Ratio]], out: Path) -> None:
-    """The ratio to the best peer of each work, with its quartiles."""
+    """Draw the ratio to the best peer of each work, with its quartiles."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -251,11 +330,19 @@ def draw(best: dict[str, tuple[str, Ratio]], out: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(8, 0.35 * len(best) + 1), layout="constrained")
     for place, (peer, (middle, low, high)) in enumerate(best.values()):
-        axes.errorbar(middle, place, xerr=[[middle - low], [high - middle]], fmt="o", markersize=4, capsize=4, color="C0")
+        axes.errorbar(
+            middle,
+            place,
+            xerr=[[middle - low], [high - middle]],
+            fmt="o",
+            markersize=4,
+            capsize=4,
+            color="C0",
+        )
         where = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
         axes.annotate(f"{middle:.3g} x {peer}", (high, place), **where)
     axes.axvline(1, color="gray", linewidth=0.8)
-    axes.margins(x=0.25)  # room for words
+    axes.margins(x=0.25)  # space for annotations
     if max(found.high for _, found in best.values()) > 4:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
@@ -268,7 +355,14 @@ def draw(best: dict[str, tuple[str, Ratio]], out: Path) -> None:
 
 
 def peer_python(name: str, packages: list[str], newest: bool = False) -> str:
-    """Python of a virtual environment with these packages: of the newest Python in which they install, or of this one."""
+    """Return the interpreter of a virtual environment, which is created if it does not exist.
+
+    Args:
+        name: Name of the virtual environment.
+        packages: Arguments of `pip install`.
+        newest: Whether to use the newest Python version in which the packages can be installed,
+            instead of the current one.
+    """
     folder = FOLDER / f".venv-{name}"
     python = folder / "bin" / "python"
     found = [path for each in PYTHONS if (path := shutil.which(each))] if newest else []
@@ -276,7 +370,9 @@ def peer_python(name: str, packages: list[str], newest: bool = False) -> str:
         if python.exists():
             break
         subprocess.run([path, "-m", "venv", str(folder)], check=True)
-        installing = subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=last == len(found))
+        installing = subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", *packages], check=last == len(found)
+        )
         if installing.returncode:
             shutil.rmtree(folder)
     return str(python)

@@ -1,8 +1,10 @@
-"""PPO of PureJaxRL (luchris429/purejaxrl), run from the path of a copy, in a virtual environment of its own.
+"""PPO of PureJaxRL, run from a copy of luchris429/purejaxrl in a separate virtual environment.
 
-Arguments: the path of its folder purejaxrl, its settings as a JSON object, seeds. Prints one JSON object: of each seed the mean
-return of the episodes that ended in the last twentieth of training, and steps a second, compiling included. With a fourth
-argument, "turns", it is measured as `peers.py` compares it.
+Arguments: path of the folder purejaxrl in the copy, settings as a JSON object, and number of seeds.
+
+Prints one JSON object with the mean return of each seed over the episodes that ended in the last
+twentieth of training, and with the steps per second including compilation. With a fourth argument,
+"turns", the program takes turns for `peers.py` instead.
 """
 
 import json
@@ -10,9 +12,10 @@ import sys
 import time
 from unittest.mock import MagicMock
 
-# Its wrappers import these for environments that are not asked for here.
+# The wrappers import these packages for environments that are not used here.
 sys.modules |= {
-    name: MagicMock() for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix")
+    name: MagicMock()
+    for name in ("brax", "brax.envs", "brax.envs.wrappers", "brax.envs.wrappers.training", "navix")
 }
 path, settings, seeds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 sys.path.insert(0, path)
@@ -28,7 +31,8 @@ def scores() -> dict:
     started = time.perf_counter()
     metrics = jax.device_get(train(keys)["metrics"])
     seconds = time.perf_counter() - started
-    ended, returns = metrics["returned_episode"], metrics["returned_episode_returns"]  # [seeds, updates, steps, environments]
+    # Arrays [seeds, updates, steps, environments].
+    ended, returns = metrics["returned_episode"], metrics["returned_episode_returns"]
     late = ended.shape[1] - ended.shape[1] // 20
     means = [float(np.mean(returns[seed, late:][ended[seed, late:]])) for seed in range(seeds)]
     return {"returns": means, "steps_per_second": ended.size / seconds}
@@ -41,7 +45,10 @@ if "turns" in sys.argv[4:]:
     program = train.lower(keys).compile()
     compile_seconds = time.perf_counter() - started
     by_turns(
-        lambda: jax.block_until_ready(program(keys)), settings["TOTAL_TIMESTEPS"] * seeds, compile_seconds, jax.__version__
+        lambda: jax.block_until_ready(program(keys)),
+        settings["TOTAL_TIMESTEPS"] * seeds,
+        compile_seconds,
+        jax.__version__,
     )
 else:
     print(json.dumps({**scores(), "jax": jax.__version__}))

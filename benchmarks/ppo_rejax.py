@@ -1,4 +1,7 @@
-"""PPO by rejax, the same work as `ppo_rollax.py`, measured alike. Runs in a virtual environment of its own."""
+"""PPO of rejax, with the same work and measurement as `ppo_rollax.py`.
+
+The program runs in a separate virtual environment.
+"""
 
 import json
 import sys
@@ -21,7 +24,7 @@ algorithm = PPO.create(
     skip_initial_evaluation=True,
     agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": work["activation"]},
 )
-# Its evaluation is no part of the work that is compared.
+# Evaluations are not part of the measured work.
 algorithm = algorithm.replace(eval_callback=lambda algorithm, state, key: ())
 keys = jax.random.split(jax.random.PRNGKey(0), work["seeds"])
 
@@ -29,4 +32,9 @@ started = time.perf_counter()
 train = jax.jit(jax.vmap(lambda key: PPO.train(algorithm, rng=key)))
 program = train.lower(keys).compile()
 compile_seconds = time.perf_counter() - started
-by_turns(lambda: jax.block_until_ready(program(keys)), frames * work["seeds"], compile_seconds, jax.__version__)
+by_turns(
+    lambda: jax.block_until_ready(program(keys)),
+    frames * work["seeds"],
+    compile_seconds,
+    jax.__version__,
+)

@@ -1,4 +1,7 @@
-"""PPO by rollax, measured by turns (`timing.by_turns`). Argument: the work, as peers.py has it."""
+"""PPO of rollax, measured with `timing.by_turns`.
+
+The argument is a JSON object with the settings of a work in peers.py.
+"""
 
 import functools
 import json
@@ -13,7 +16,9 @@ import rollax
 
 work = json.loads(sys.argv[1])
 environment = rollax.make(f"gymnax/{work['environment']}")
-config = rollax.PPOConfig(num_envs=work["num_envs"], num_steps=128, num_epochs=4, num_minibatches=work["minibatches"])
+config = rollax.PPOConfig(
+    num_envs=work["num_envs"], num_steps=128, num_epochs=4, num_minibatches=work["minibatches"]
+)
 settings = rollax.NetworkConfig(hidden=(64, 64), activation=work["activation"], filters=())
 algorithm = rollax.ppo(environment, functools.partial(rollax.actor_critic, environment, settings))
 key = jax.random.key(0)

@@ -1,4 +1,7 @@
-"""MAP-Elites or CMA-MAE by rollax, measured by turns (`timing.by_turns`). Argument: the work, as peers.py has it."""
+"""MAP-Elites or CMA-MAE of rollax, measured with `timing.by_turns`.
+
+The argument is a JSON object with the settings of a work in peers.py.
+"""
 
 import json
 import sys
@@ -7,9 +10,13 @@ import jax
 from quality_diversity import WORKS, compiled, named
 from timing import by_turns
 
-ITERATIONS = 2000  # of a turn, at least
+ITERATIONS = 2000  # minimum per turn
 work = json.loads(sys.argv[1])
-sizes = [settings for settings in WORKS[work["work"]] if settings.get("batch_size", 540) == work["batch_size"]]
+sizes = [
+    settings
+    for settings in WORKS[work["work"]]
+    if settings.get("batch_size", 540) == work["batch_size"]
+]
 many, begun, frames, compile_seconds = compiled(*named(work["work"]), **sizes[0])
 state, times = [begun], -(-ITERATIONS * work["batch_size"] // frames)
 

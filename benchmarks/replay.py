@@ -1,8 +1,9 @@
-"""Learning from replay: what adding and drawing cost by size: `python benchmarks/replay.py`.
+"""Cost of adding to and sampling from replay buffers by size: `python benchmarks/replay.py`.
 
-The table shows the time of one add and one draw inside a compiled loop whose state is donated, as in a run: it must not
-grow with the size, but for memory that is farther away and a level of the tree every 16 times. TD3, SAC and DQN are
-measured beside their peers by `peers.py`.
+The table shows the time of one addition and one sampled batch in a compiled loop with a donated
+state, as in a run. The time must not grow with the size, apart from slower memory and one more
+level of the priority tree for every factor of 16. `peers.py` compares TD3, SAC and DQN with other
+libraries.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax.replay import prioritized, ring
-from rollax.replay.ring import ReplayBuffer, Step
+from rollax.replay.ring import ReplayBuffer, ReplayStep
 
 REPEATS, STEPS, BATCH = 5, 2000, 256
 
@@ -36,35 +37,54 @@ def main() -> None:
     print(f"one add and one draw of {BATCH}, microseconds; median of {REPEATS}")
     print(f"{'rows':>10} {'bytes':>12} {'uniform':>9} {'3 steps':>9} {'priority':>9}")
     for size in arguments.sizes:
-        buffers = ring.uniform(), ring.uniform(3), prioritized.prioritized()
+        buffers = (
+            ring.make_uniform_replay(),
+            ring.make_uniform_replay(3),
+            prioritized.make_prioritized_replay(),
+        )
         times = [microseconds(buffer, size, arguments.observation) for buffer in buffers]
         needed = ring.size_in_bytes(example(arguments.observation), 1, size)
         print(f"{size:>10,} {needed:>12,} " + " ".join(f"{t:>9.1f}" for t in times))
 
 
-def example(numbers: int) -> Step:
+def example(numbers: int) -> ReplayStep:
     obs, no = jnp.zeros(numbers), jnp.zeros((), bool)
-    return Step(obs, jnp.zeros(1), jnp.zeros(()), no, no, obs, no, ())
+    return ReplayStep(obs, jnp.zeros(1), jnp.zeros(()), no, no, obs, no, ())
 
 
 def microseconds(buffer: ReplayBuffer, size: int, numbers: int) -> float:
-    """Of one add and one draw, of which every number is used, and one update of priorities."""
+    """Return the microseconds of one addition, one sampled batch and one update of priorities.
+
+    All numbers of the batch are used, so that the compiler cannot remove any work.
+    """
     config = Settings(size)
     row = jax.tree.map(lambda x: x[None], example(numbers))
 
     def body(i: jax.Array, carry: Any) -> Any:
         state, total, key = carry
         key, draw_key = jax.random.split(key)
-        state = buffer.add(state, row._replace(reward=jnp.full(1, i, jnp.float32)), jnp.ones(1, bool))
+        state = buffer.add(
+            state, row._replace(reward=jnp.full(1, i, jnp.float32)), jnp.ones(1, bool)
+        )
         batch, index = buffer.sample(state, config, draw_key, jnp.float32(0))
-        state = buffer.update_priorities(state, config, index, jnp.abs(batch.reward), jnp.ones((), bool))
+        state = buffer.update_priorities(
+            state, config, index, jnp.abs(batch.reward), jnp.ones((), bool)
+        )
         return state, total + sum(jnp.sum(x) for x in jax.tree.leaves(batch)), key
 
     run = jax.jit(lambda *carry: jax.lax.fori_loop(0, STEPS, body, carry), donate_argnums=0)
     carry = buffer.init(example(numbers), 1, config), jnp.zeros(()), jax.random.key(0)
-    full = jax.tree.map(jnp.copy, ring.Replay(*carry[0][:3]) if isinstance(carry[0], ring.Replay) else carry[0].replay)
+    full = jax.tree.map(
+        jnp.copy,
+        ring.ReplayState(*carry[0][:3])
+        if isinstance(carry[0], ring.ReplayState)
+        else carry[0].replay,
+    )
     full = full._replace(size=full.size + size)
-    carry = (full if isinstance(carry[0], ring.Replay) else carry[0]._replace(replay=full), *carry[1:])
+    carry = (
+        full if isinstance(carry[0], ring.ReplayState) else carry[0]._replace(replay=full),
+        *carry[1:],
+    )
     carry = jax.block_until_ready(run(*carry))
     times = []
     for _ in range(REPEATS):

@@ -1,11 +1,12 @@
-"""How long a command takes until it shows something: importing, tracing, compiling, and the first evaluation.
+"""Startup time of training until compilation starts and until the first evaluation.
 
-    python benchmarks/startup.py                          presets of several families, the first and the second start
-    python benchmarks/startup.py ppo:gymnax/CartPole-v1   one of them
+    python benchmarks/startup.py                          presets of several algorithms
+    python benchmarks/startup.py ppo:gymnax/CartPole-v1   one preset
 
-Each start is a process of its own; the first of a pair has an empty compilation cache, the second what the first left there.
-Beside wall time stands processor time up to the end of a run of 2,000 steps, which other work on the machine disturbs less.
-ROUNDS=5 in the environment takes medians of five.
+Each start is a separate process. The first start of a pair has an empty compilation cache, and the
+second uses the cache of the first. The CPU time up to the end of a run of 2,000 steps is reported
+too, because other load on the machine affects it less than wall time. The environment variable
+ROUNDS sets the number of rounds, whose medians are reported.
 """
 
 import argparse
@@ -33,22 +34,40 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 
 
 def imported() -> float:
-    """Seconds of `import rollax` alone, the interpreter included."""
+    """Return the seconds of starting Python and importing rollax."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", "import rollax"], check=True)
     return time.monotonic() - started
 
 
 def start(pair: str, folder: Path, cache: Path) -> tuple[float, float, float]:
-    """Wall seconds until "compiling", until the first evaluation is shown, and processor seconds to the end of 2,000 steps."""
+    """Train for 2,000 steps and return times in seconds.
+
+    Args:
+        pair: Algorithm and environment, separated by a colon.
+        folder: Folder of the new run.
+        cache: Folder of the compilation cache.
+
+    Returns:
+        Wall time until the message "compiling", wall time until the first evaluation is printed,
+        and CPU time of the whole run.
+    """
     algorithm, _, environment = pair.partition(":")
     line = [sys.executable, "-u", "-m", "rollax", "train", algorithm, environment]
     line += ["--total-steps", "2000", "--run-dir", str(folder), "--no-tensorboard"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))
+    }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
     with subprocess.Popen(
-        line, env=kept | {"ROLLAX_COMPILATION_CACHE": str(cache)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        line,
+        env=kept | {"ROLLAX_COMPILATION_CACHE": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         compiling = evaluated = float("nan")
@@ -67,19 +86,33 @@ def start(pair: str, folder: Path, cache: Path) -> tuple[float, float, float]:
 
 def main(pairs: list[str]) -> None:
     print(f"import rollax: {statistics.median(imported() for _ in range(ROUNDS)):.1f} s")
-    print("| | first start: compiling | evaluated | processor | second start: compiling | evaluated | processor |")
+    print(
+        "| | first start: compiling | evaluated | processor | second start: compiling | evaluated | processor |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     for pair in pairs:
         rows: list[list[float]] = []
         for _ in range(ROUNDS):
             with tempfile.TemporaryDirectory() as folder:
                 cache = Path(folder) / "cache"
-                rows.append([*start(pair, Path(folder) / "a", cache), *start(pair, Path(folder) / "b", cache)])
+                rows.append(
+                    [
+                        *start(pair, Path(folder) / "a", cache),
+                        *start(pair, Path(folder) / "b", cache),
+                    ]
+                )
         values = [f"{statistics.median(column):.1f}" for column in zip(*rows, strict=True)]
         print(f"| {pair.replace(':', ' on ')} | {' | '.join(values)} |", flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pairs", nargs="*", metavar="ALGORITHM:ENVIRONMENT", help="presets; several families if none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "pairs",
+        nargs="*",
+        metavar="ALGORITHM:ENVIRONMENT",
+        help="presets; several families if none is named",
+    )
     main(parser.parse_args().pairs or list(PAIRS))

@@ -1,15 +1,23 @@
-"""Environments of the suites: `python benchmarks/suites.py`, such as `... --only craftax pgx/go_9x9 --copies 64`.
+"""Speed of environments with the restarts of rollax and with the auto-reset of their suite.
 
-Random actions with rollax's restarts beside the auto-reset that the suite itself has or recommends, taking turns: the same
-number of copies and steps, legal actions where there are masks. Medians over repeats; steps are environment frames.
+Usage: `python benchmarks/suites.py`, or for example
+`python benchmarks/suites.py --only craftax pgx/go_9x9 --copies 64`.
 
-- craftax: its auto-reset environments, which make a new world at every step. "optimistic" is the wrapper of the suite's own
-  baselines in place of it: one new world for 16 copies a step, which those share that end at once;
-- jumanji: `AutoResetWrapper` under `vmap`; pgx: `pgx.experimental.auto_reset`; gymnax, navix: the `step` of their environments;
-- brax, playground: the wrappers for training, where every copy begins all its episodes with its first state.
+Both programs play random actions, which are legal in environments with action masks. They have the
+same number of copies and steps and take turns. Results are medians over repeats, and steps are
+environment frames. The auto-reset of a suite is the one that it contains or recommends:
 
-rollax is measured after `warm_up` steps, by which episodes end at different times. What the suites do costs the same at every
-step, whether an episode ends or not.
+- craftax: the auto-reset environments, which create a new world at every step. "optimistic" is the
+  wrapper of the Craftax baselines, which creates one new world per 16 copies and step. Copies whose
+  episodes end at the same step share new worlds.
+- jumanji: `AutoResetWrapper` under `vmap`.
+- pgx: `pgx.experimental.auto_reset`.
+- gymnax, navix: the method `step` of the environments.
+- brax, playground: the wrappers for training, in which all episodes of a copy start from its first
+  state.
+
+rollax is measured after `warm_up` steps, so that episodes end at different times. The cost of an
+auto-reset does not depend on the number of ended episodes.
 """
 
 import argparse
@@ -26,18 +34,19 @@ from mujoco_playground import wrapper
 from pgx.experimental import auto_reset
 
 import rollax
+from rollax import tree
 from rollax.errors import UsageError
 from rollax.spaces import Box
 
-RATIO = 16  # copies for each new world of the optimistic resets
+RATIO = 16  # copies per new world in optimistic resets
 
 
 class Own(NamedTuple):
-    """A suite's own environments, all copies at once, which restart by themselves."""
+    """Batched environments of a suite with its auto-reset."""
 
     reset: Callable[[jax.Array], Any]
     step: Callable[[jax.Array, Any, jax.Array], tuple[Any, Any]]
-    mask: Callable[[Any], jax.Array | None]  # the legal actions in a state
+    mask: Callable[[Any], jax.Array | None]  # legal actions of a state
 
 
 def no_mask(state: Any) -> None:
@@ -45,7 +54,7 @@ def no_mask(state: Any) -> None:
 
 
 def craftax(env: Any, size: int) -> Own:
-    """The class with auto-reset beside the one that rollax plays."""
+    """Build the auto-reset variant of the environment class that rollax uses."""
     kind = type(env.dynamics)
     module = __import__(kind.__module__, fromlist=["*"])
     return gymnax_like(getattr(module, kind.__name__.removesuffix("NoAutoReset"))(), size)
@@ -59,25 +68,38 @@ def gymnax_like(dynamics: Any, size: int) -> Own:
     params = dynamics.default_params
 
     def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Any]:
-        obs, after, reward, *_ = jax.vmap(dynamics.step, (0, 0, 0, None))(jax.random.split(key, size), state[1], action, params)
+        obs, after, reward, *_ = jax.vmap(dynamics.step, (0, 0, 0, None))(
+            jax.random.split(key, size), state[1], action, params
+        )
         return (obs, after), reward
 
-    return Own(lambda key: jax.vmap(dynamics.reset, (0, None))(jax.random.split(key, size), params), step, no_mask)
+    return Own(
+        lambda key: jax.vmap(dynamics.reset, (0, None))(jax.random.split(key, size), params),
+        step,
+        no_mask,
+    )
 
 
 def optimistic(env: Any, size: int) -> Own:
-    """Few new worlds a step, for copies that end: what `OptimisticResetVecEnvWrapper` of the suite's baselines computes."""
+    """Build environments with optimistic resets, which create few new worlds per step.
+
+    Equivalent to `OptimisticResetVecEnvWrapper` of the Craftax baselines.
+    """
     dynamics, params, fresh = env.dynamics, env.dynamics.default_params, size // RATIO
-    reset = lambda key, count: jax.vmap(dynamics.reset, (0, None))(jax.random.split(key, count), params)  # noqa: E731
+
+    def reset(key, count):
+        return jax.vmap(dynamics.reset, (0, None))(jax.random.split(key, count), params)
 
     def step(key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, Any]:
         step_key, reset_key, key = jax.random.split(key, 3)
         keys = jax.random.split(step_key, size)
-        obs, after, reward, done, _ = jax.vmap(dynamics.step, (0, 0, 0, None))(keys, state[1], action, params)
+        obs, after, reward, done, _ = jax.vmap(dynamics.step, (0, 0, 0, None))(
+            keys, state[1], action, params
+        )
         begun = reset(reset_key, fresh)
         ended = jax.random.choice(key, size, (fresh,), replace=False, p=done)
         source = jnp.repeat(jnp.arange(fresh), RATIO).at[ended].set(jnp.arange(fresh))
-        return rollax.tree.where(done, jax.tree.map(lambda x: x[source], begun), (obs, after)), reward
+        return tree.where(done, jax.tree.map(lambda x: x[source], begun), (obs, after)), reward
 
     return Own(lambda key: reset(key, size), step, no_mask)
 
@@ -89,12 +111,14 @@ def jumanji_wrapped(env: Any, size: int) -> Own:
         after, timestep = jax.vmap(dynamics.step)(state[0], action)
         return (after, timestep), timestep.reward
 
-    reset = lambda key: jax.vmap(dynamics.reset)(jax.random.split(key, size))  # noqa: E731
+    def reset(key):
+        return jax.vmap(dynamics.reset)(jax.random.split(key, size))
+
     return Own(reset, step, lambda state: state[1].observation.action_mask)
 
 
 def navix(env: Any, size: int) -> Own:
-    from navix.environments import registry  # installs on Python 3.12 or newer only
+    from navix.environments import registry  # requires Python 3.12 or newer
 
     dynamics = registry.make(env.name.split("/")[1])
 
@@ -112,12 +136,16 @@ def pgx(env: Any, size: int) -> Own:
         after = move(state, action, jax.random.split(key, size))
         return after, after.rewards
 
-    reset = lambda key: jax.vmap(env.dynamics.init)(jax.random.split(key, size))  # noqa: E731
+    def reset(key):
+        return jax.vmap(env.dynamics.init)(jax.random.split(key, size))
+
     return Own(reset, step, lambda state: state.legal_action_mask)
 
 
 def playground(env: Any, size: int) -> Own:
-    return brax_like(wrapper.wrap_for_brax_training(env.dynamics, episode_length=env.time_limit), size)
+    return brax_like(
+        wrapper.wrap_for_brax_training(env.dynamics, episode_length=env.time_limit), size
+    )
 
 
 def brax(env: Any, size: int) -> Own:
@@ -129,17 +157,19 @@ def brax_like(dynamics: Any, size: int) -> Own:
         after = dynamics.step(state, action)
         return after, after.reward
 
-    # brax takes the shape of a batch from keys as plain numbers, `[E, 2]`.
-    return Own(lambda key: dynamics.reset(jax.random.key_data(jax.random.split(key, size))), step, no_mask)
+    # brax derives the batch shape from raw keys `[E, 2]`.
+    return Own(
+        lambda key: dynamics.reset(jax.random.key_data(jax.random.split(key, size))), step, no_mask
+    )
 
 
 class Case(NamedTuple):
-    """An environment, its suite's auto-reset, and how long it is played."""
+    """Environment with the auto-reset of its suite and the length of a measurement."""
 
     name: str
     own: Callable[[Any, int], Own]
-    frames: int  # of one measurement
-    warm_up: int = 0  # steps of rollax before it
+    frames: int  # per measurement
+    warm_up: int = 0  # steps of rollax before the measurement
     copies: tuple[int, ...] = (64, 1024)
     arguments: dict[str, Any] = {}
     label: str = ""
@@ -149,7 +179,14 @@ CASES = (
     Case("craftax/Craftax-Symbolic-v1", craftax, 1_024, 300, (64, 256)),
     Case("craftax/Craftax-Symbolic-v1", optimistic, 1_024, 300, (64, 256), label=", optimistic"),
     Case("craftax/Craftax-Classic-Symbolic-v1", craftax, 2_048, 200, (64, 256)),
-    Case("craftax/Craftax-Classic-Symbolic-v1", optimistic, 2_048, 200, (64, 256), label=", optimistic"),
+    Case(
+        "craftax/Craftax-Classic-Symbolic-v1",
+        optimistic,
+        2_048,
+        200,
+        (64, 256),
+        label=", optimistic",
+    ),
     Case("jumanji/Snake-v1", jumanji_wrapped, 100_000),
     Case("jumanji/Game2048-v1", jumanji_wrapped, 100_000),
     Case("pgx/connect_four", pgx, 200_000),
@@ -165,7 +202,10 @@ CASES = (
 
 
 def actions(env: Any, size: int) -> Callable[[jax.Array, jax.Array | None], jax.Array]:
-    """Random ones for all copies: uniform, among the legal ones where there is a mask `[E, N]`."""
+    """Return a function that samples uniform random actions for all copies.
+
+    Given a mask `[E, N]`, it samples legal actions.
+    """
     space = env.action_space
 
     def draw(key: jax.Array, mask: jax.Array | None) -> jax.Array:
@@ -180,7 +220,11 @@ def actions(env: Any, size: int) -> Callable[[jax.Array, jax.Array | None], jax.
 
 
 def streams_actions(env: Any, size: int) -> Callable[[jax.Array, Any], jax.Array]:
-    """The same for rollax's observations. In a game one move is drawn, as for the suite's: who waits has no effect."""
+    """Return a function that samples random actions for observations of rollax.
+
+    In games it samples one move for all players, because the actions of waiting players have no
+    effect.
+    """
     draw = actions(env, size)
 
     def chosen(key: jax.Array, obs: Any) -> jax.Array:
@@ -201,15 +245,26 @@ def measure(case: Case, size: int, repeats: int) -> None:
         state, _ = run(state)
     programs = {
         "ours": (run, state),
-        "theirs": turns.theirs(own.reset, own.step, lambda key, state: draw(key, own.mask(state)), num_steps),
+        "theirs": turns.theirs(
+            own.reset, own.step, lambda key, state: draw(key, own.mask(state)), num_steps
+        ),
     }
     turns.compare(case.name + case.label, size, size * num_steps, programs, repeats)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--copies", type=int, nargs="+", help="by default 64 and 1,024, of Craftax 256 at most")
-    parser.add_argument("--only", nargs="+", default=[""], help="words, of which an environment's line must have one")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--copies", type=int, nargs="+", help="by default 64 and 1,024, of Craftax 256 at most"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        help="words, of which an environment's line must have one",
+    )
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
@@ -219,7 +274,7 @@ def main() -> None:
             try:
                 for size in arguments.copies or case.copies:
                     measure(case, size, arguments.repeats)
-            except UsageError as error:  # a suite that is not installed
+            except UsageError as error:  # the suite is not installed
                 print(f"{case.name} is left out: {error}")
 
 

@@ -1,9 +1,15 @@
-"""XLand-MiniGrid: `python benchmarks/xland.py environment`, `... training`, `... sequences`, `... source`.
+"""Speed of XLand-MiniGrid environments and of recurrent PPO in them.
 
-`environment`: random actions with rollax's restarts beside the suite's own auto-reset wrapper, taking turns. `training`: PPO on
-MiniGrid-Empty-6x6 over memories and their sizes. `sequences`: the cost of learning from sequences of several lengths.
-`source`: the configuration of the suite's own recurrent PPO, made for a GPU, and where its time goes.
-Medians over repeats; steps are environment frames.
+Usage: `python benchmarks/xland.py environment|training|sequences|source`.
+
+- environment: random actions with the restarts of rollax and with the auto-reset wrapper of the
+  suite, in turns.
+- training: PPO on MiniGrid-Empty-6x6 with several encoders, memories and memory sizes.
+- sequences: PPO with several sequence lengths.
+- source: the recurrent PPO configuration of the suite, which targets a GPU, with the time of its
+  parts.
+
+Results are medians over repeats, and steps are environment frames.
 """
 
 import argparse
@@ -21,7 +27,8 @@ import xminigrid
 from xminigrid.wrappers import GymAutoResetWrapper
 
 import rollax
-from rollax.acting import agents, streams
+from rollax.acting import parameter_sharing, streams
+from rollax.algorithms.on_policy import RolloutEnd
 from rollax.algorithms.ppo import learn
 from rollax.learning import train_state
 
@@ -43,7 +50,7 @@ def ours(env: Any, size: int, num_steps: int) -> turns.Program:
 
 
 def theirs(env: Any, name: str, size: int, num_steps: int) -> turns.Program:
-    """The suite's wrapper with the same task."""
+    """Build a program of the auto-reset wrapper of the suite with the same task."""
     dynamics, params = xminigrid.make(name)
     dynamics = GymAutoResetWrapper(dynamics)
     if env.tasks != ():
@@ -53,7 +60,9 @@ def theirs(env: Any, name: str, size: int, num_steps: int) -> turns.Program:
         timestep = jax.vmap(dynamics.step, in_axes=(None, 0, 0))(params, timestep, action)
         return timestep, timestep.reward
 
-    reset = lambda key: jax.vmap(dynamics.reset, in_axes=(None, 0))(params, jax.random.split(key, size))  # noqa: E731
+    def reset(key):
+        return jax.vmap(dynamics.reset, in_axes=(None, 0))(params, jax.random.split(key, size))
+
     return turns.theirs(reset, step, uniform(env, size), num_steps)
 
 
@@ -64,17 +73,20 @@ def environment(arguments: argparse.Namespace) -> None:
         env = rollax.make(f"xminigrid/{name}", previous=False, direction=False, **tasks)
         for size in arguments.copies:
             num_steps = max(32, arguments.frames // size)
-            programs = {"ours": ours(env, size, num_steps), "theirs": theirs(env, name, size, num_steps)}
+            programs = {
+                "ours": ours(env, size, num_steps),
+                "theirs": theirs(env, name, size, num_steps),
+            }
             turns.compare(name, size, size * num_steps, programs, arguments.repeats)
 
 
 class Update(NamedTuple):
-    """A compiled update, and the state that it begins with."""
+    """Compiled update with its initial state."""
 
     step: Callable[[Any], Any]
     state: Any
     compiling: float  # seconds
-    megabytes: float  # of its arguments and of what it holds besides
+    megabytes: float  # of its arguments and temporary buffers
 
 
 def update(env: Any, config: rollax.PPOConfig, network: rollax.NetworkConfig) -> Update:
@@ -84,11 +96,15 @@ def update(env: Any, config: rollax.PPOConfig, network: rollax.NetworkConfig) ->
     step = jax.jit(algorithm.step).lower(state).compile()
     compiling = time.perf_counter() - started
     memory = step.memory_analysis()
-    return Update(step, state, compiling, (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 1e6)
+    return Update(
+        step, state, compiling, (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 1e6
+    )
 
 
-def train(config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int) -> tuple[float, float, float]:
-    """Steps/s, seconds to compile, megabytes."""
+def train(
+    config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int
+) -> tuple[float, float, float]:
+    """Return the steps per second, the compile time in seconds and the memory in megabytes."""
     step, state, compiling, size = update(rollax.make(EMPTY), config, network)
     times = []
     for _ in range(repeats + 1):
@@ -98,94 +114,141 @@ def train(config: rollax.PPOConfig, network: rollax.NetworkConfig, repeats: int)
     return config.steps_per_update / statistics.median(times[1:]), compiling, size
 
 
-SHAPE = {"num_envs": 1024, "num_steps": 32, "sequence_length": 32, "num_minibatches": 8, "num_epochs": 1}
+SHAPE = {
+    "num_envs": 1024,
+    "num_steps": 32,
+    "sequence_length": 32,
+    "num_minibatches": 8,
+    "num_epochs": 1,
+}
 
 
 def training(arguments: argparse.Namespace) -> None:
     print(f"{'network':<34} {'steps/s':>10} {'compile s':>10} {'MB':>7}")
     for encoder in ("dense", "convolutions"):
-        shown: dict[str, Any] = {"hidden": (64,), "filters": ()} if encoder == "dense" else {"hidden": (), "activation": "relu"}
+        shown: dict[str, Any] = (
+            {"hidden": (64,), "filters": ()}
+            if encoder == "dense"
+            else {"hidden": (), "activation": "relu"}
+        )
         for core in ("gru", "mingru"):
             for size in arguments.sizes:
                 network = rollax.NetworkConfig(core=core, core_size=size, shared=True, **shown)
-                speed, compiling, memory = train(rollax.PPOConfig(**SHAPE), network, arguments.repeats)
-                print(f"{f'{encoder}, {core} {size}':<34} {speed:>10,.0f} {compiling:>10.1f} {memory:>7.0f}", flush=True)
+                speed, compiling, memory = train(
+                    rollax.PPOConfig(**SHAPE), network, arguments.repeats
+                )
+                print(
+                    f"{f'{encoder}, {core} {size}':<34} {speed:>10,.0f} {compiling:>10.1f} {memory:>7.0f}",
+                    flush=True,
+                )
 
 
 def sequences(arguments: argparse.Namespace) -> None:
-    """The same samples for every length: fewer streams where they are longer."""
+    """Measure PPO with several sequence lengths and an equal number of samples per update."""
     print(f"{'memory':<10} {'length':>7} {'steps/s':>10} {'compile s':>10}")
     for core in ("gru", "mingru"):
         for length in arguments.lengths:
             config = rollax.PPOConfig(
-                num_envs=32768 // length, num_steps=length, sequence_length=length, num_minibatches=4, num_epochs=1
+                num_envs=32768 // length,
+                num_steps=length,
+                sequence_length=length,
+                num_minibatches=4,
+                num_epochs=1,
             )
-            network = rollax.NetworkConfig(hidden=(64,), filters=(), core=core, core_size=64, shared=True)
+            network = rollax.NetworkConfig(
+                hidden=(64,), filters=(), core=core, core_size=64, shared=True
+            )
             speed, compiling, _ = train(config, network, arguments.repeats)
             print(f"{core:<10} {length:>7} {speed:>10,.0f} {compiling:>10.1f}", flush=True)
 
 
 def acting(env: Any, state: Any) -> tuple[Any, Any]:
-    """The rollout of an update, alone."""
+    """Compute only the rollout of an update, and return the actor and the rollout."""
     config = state.config
-    policy = agents.policy(agents.team(env, config.sharing), train_state.sample, state.train)
+    policy = parameter_sharing.make_policy(
+        parameter_sharing.make_agent_groups(env, config.sharing),
+        train_state.sample_action_with_extras,
+        state.train,
+    )
     actor, rollout, _ = streams.unroll(env, policy, state.actor, state.key, config.num_steps)
     return actor, rollout
 
 
 def learning(state: Any, actor: Any, rollout: Any) -> Any:
-    """What an update does with its rollout, alone."""
-    last = actor.carry, state.discounted_return
-    return learn(state.config, jnp.zeros(()), state.train, rollout, last, state.key)
+    """Compute only the learning part of an update from its rollout."""
+    end = RolloutEnd(actor.carry, actor.obs, actor.agent_done, state.discounted_return)
+    return learn(state.config, jnp.zeros(()), state.train, rollout, end, state.key)
 
 
 def products(jaxpr: Any) -> int:
-    """Floating-point operations of all matrix products in a jaxpr: a multiplication and an addition are two.
+    """Return the number of floating-point operations of all matrix products in a jaxpr.
 
-    By shapes, because XLA's cost analysis of a compiled program takes the body of a loop for one turn. A scan's products count
-    as often as it turns; those of loops of unknown length once.
+    A multiplication and an addition count as two operations. The number is computed from shapes,
+    because the cost analysis of XLA counts the body of a loop only once. Products in a scan are
+    multiplied by its length, and products in loops of unknown length count once.
     """
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            ((contracted, _), _), shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(shape[axis] for axis in contracted)
+            ((contracted, _), _), shape = (
+                equation.params["dimension_numbers"],
+                equation.invars[0].aval.shape,
+            )
+            total += (
+                2
+                * math.prod(equation.outvars[0].aval.shape)
+                * math.prod(shape[axis] for axis in contracted)
+            )
         inner = [getattr(value, "jaxpr", value) for value in equation.params.values()]
-        total += equation.params.get("length", 1) * sum(products(part) for part in inner if hasattr(part, "eqns"))
+        total += equation.params.get("length", 1) * sum(
+            products(part) for part in inner if hasattr(part, "eqns")
+        )
     return total
 
 
 def work(state: Any) -> int:
-    """Floating-point operations that an update needs for its products.
+    """Return the number of floating-point operations of the matrix products in an update.
 
-    A pass of the network for every step acted, one more for the last values, and three for every step learnt from: a gradient
-    takes two products for each of the way there. Values of truncated steps before the last one are left out.
+    The network has one forward pass per step of the rollout and one for the last values. Each step
+    in an epoch costs three passes, because a gradient takes two products per product of the forward
+    pass. Values of truncated steps before the last one are not counted.
     """
     actor, config = state.actor, state.config
     one = jax.tree.map(lambda x: x[0], (actor.carry, actor.obs))
-    forward = products(jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(state.train.network, *one).jaxpr)
+    forward = products(
+        jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(
+            state.train.network, *one
+        ).jaxpr
+    )
     return forward * config.num_envs * (config.num_steps * (1 + 3 * config.num_epochs) + 1)
 
 
 def peak(size: int, precision: str, repeats: int) -> float:
-    """Floating-point operations a second of square products one after the other: the best of the repeats.
+    """Return the highest rate of consecutive square matrix products, in operations per second.
 
-    At JAX's default precision, as the networks are: on recent GPUs products of float32 are computed in TF32.
+    Products have the default precision of JAX, like those of the networks. On recent GPUs, float32
+    products are then computed in TF32.
     """
     count = 8
-    left, right = (jax.random.normal(key, (size, size), precision) for key in jax.random.split(jax.random.key(0)))
-    right = right / math.sqrt(size)  # keeps the numbers as large as they are
+    left, right = (
+        jax.random.normal(key, (size, size), precision)
+        for key in jax.random.split(jax.random.key(0))
+    )
+    right = right / math.sqrt(size)  # keeps the scale of the numbers
     run = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, x: x @ right, x))
     turns.seconds(run, left)
     return 2 * count * size**3 / min(turns.seconds(run, left) for _ in range(repeats))
 
 
 def source(arguments: argparse.Namespace) -> None:
-    """The suite's training/train_single_task.py, with rollax's own networks and losses.
+    """Measure the configuration of training/train_single_task.py of the suite in rollax.
 
-    Its encoder, memory and heads of 256; here every activation is relu (there tanh in the heads), and the heads are computed in
-    float32. Shares are those of the time of a whole update: the environment alone with random actions, what a rollout alone
-    takes more, and learning alone. What is lost or won by their being one program shows in how far the sum is from 1.
+    Encoder, memory and heads of 256 units are those of the suite. All activations are relu, while
+    the heads of the suite use tanh, and heads are computed in float32.
+
+    Shares are relative to the time of a whole update: the environment with random actions, the
+    additional time of a rollout, and learning, each compiled separately. The difference between
+    their sum and 1 is the effect of compiling them as one program.
     """
     env = rollax.make(arguments.env)
     config = rollax.PPOConfig(
@@ -218,23 +281,36 @@ def source(arguments: argparse.Namespace) -> None:
         times = f"{alone:>12.3f} {act:>7.3f} {teach:>9.3f} {alone + act + teach:>5.2f}"
         speeds = f"{flops / whole / 1e12:>8.3f} {flops / whole / most:>8.3f}"
         made = f"{begun.compiling:>10.1f} {begun.megabytes:>8,.0f}"
-        print(f"{precision:<10} {config.steps_per_update / whole:>10,.0f} {times} {speeds} {made}", flush=True)
+        print(
+            f"{precision:<10} {config.steps_per_update / whole:>10,.0f} {times} {speeds} {made}",
+            flush=True,
+        )
 
 
-def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, int, dict[str, float]]:
-    """Seconds and floating-point operations of an update, and the shares of its time that its parts take alone.
+def parts(
+    env: Any, begun: Update, warm_up: int, repeats: int
+) -> tuple[float, int, dict[str, float]]:
+    """Measure an update and its parts.
 
-    All are measured in turn from the same state, which then goes on by an update.
+    In each repeat, all programs are measured from the same state, which then advances by one
+    update.
+
+    Returns:
+        Seconds of an update, floating-point operations of an update, and times of its parts
+        relative to the update.
     """
     step, state = begun.step, begun.state
     for _ in range(warm_up):
         state, _ = step(state)
     config = state.config
     walk, (still, _) = ours(env, config.num_envs, config.num_steps)
-    act, teach = jax.jit(functools.partial(acting, env)), jax.jit(lambda happened: learning(*happened))
+    act, teach = (
+        jax.jit(functools.partial(acting, env)),
+        jax.jit(lambda happened: learning(*happened)),
+    )
     measured = []
     for _ in range(repeats + 1):
-        # Calls return before they are done: what still ran would slow down what is measured.
+        # Calls are asynchronous. Work that still runs would slow down the measured programs.
         state, happened = jax.block_until_ready((state, act(state)))
         programs = {
             "environment": (walk, (state.actor._replace(carry=still.carry), state.key)),
@@ -244,19 +320,25 @@ def parts(env: Any, begun: Update, warm_up: int, repeats: int) -> tuple[float, i
         }
         measured.append({name: turns.seconds(*program) for name, program in programs.items()})
         state, _ = step(state)
-    times = measured[1:]  # the first compiles
-    shares = {name: statistics.median(each[name] / each["update"] for each in times) for name in programs}
+    times = measured[1:]  # the first repeat compiles
+    shares = {
+        name: statistics.median(each[name] / each["update"] for each in times) for name in programs
+    }
     shares["acting"] = shares["rollout"] - shares["environment"]
     return statistics.median(each["update"] for each in times), work(state), shares
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("environment", "training", "sequences", "source"))
     parser.add_argument("--copies", type=int, nargs="+", default=[128, 1024, 4096, 16384])
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 32, 128, 512])
-    parser.add_argument("--frames", type=int, default=1_000_000, help="steps of an environment measurement")
+    parser.add_argument(
+        "--frames", type=int, default=1_000_000, help="steps of an environment measurement"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     only = parser.add_argument_group("source")
     only.add_argument("--env", default=EMPTY, help="such as xminigrid/XLand-MiniGrid-R4-13x13")
@@ -264,12 +346,28 @@ def main() -> None:
     only.add_argument("--steps", type=int, default=16)
     only.add_argument("--minibatches", type=int, default=16)
     only.add_argument("--core-size", type=int, default=1024)
-    only.add_argument("--precision", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
-    only.add_argument("--warm-up", type=int, default=10, help="updates before measuring, by which episodes begin and end")
-    only.add_argument("--product", type=int, default=8192, help="rows of the square product that tells the device's peak")
+    only.add_argument(
+        "--precision", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"]
+    )
+    only.add_argument(
+        "--warm-up",
+        type=int,
+        default=10,
+        help="updates before measuring, by which episodes begin and end",
+    )
+    only.add_argument(
+        "--product",
+        type=int,
+        default=8192,
+        help="rows of the square product that tells the device's peak",
+    )
     arguments = parser.parse_args()
-    print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, xminigrid {xminigrid.__version__}")
-    {"environment": environment, "training": training, "sequences": sequences, "source": source}[arguments.what](arguments)
+    print(
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}, xminigrid {xminigrid.__version__}"
+    )
+    {"environment": environment, "training": training, "sequences": sequences, "source": source}[
+        arguments.what
+    ](arguments)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What the site has besides the pages of docs/: README.md as its first page, and every file that a page links to.
+"""Pages of the site from files outside of docs/, and conversion of math to MathML.
 
-Links are written as they hold in the repository, relative to the page. Those that lead out of docs/ lead on the site to a page
-with the file's text, so that no address of a repository is needed.
+README.md becomes the first page, and every file that a page links to becomes a page. Links are relative to the page in
+the repository, so no address of the repository is needed. Browsers render MathML without scripts.
 """
 
+import html
 import os
 import re
 from pathlib import Path
@@ -13,12 +14,18 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
+MATH = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages, and those that they link to in turn."""
-    waiting = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *(f"docs/{f.src_uri}" for f in files.documentation_pages())]
+    """Add the pages of files outside of docs/, and of files that they link to."""
+    waiting = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *(f"docs/{f.src_uri}" for f in files.documentation_pages()),
+    ]
     seen = set(waiting)
     for path in waiting:  # which grows
         if not path.startswith("docs/"):
@@ -31,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """The page with its links as they hold on the site."""
+    """Return the page with links that are valid on the site."""
     path = repository_path(page.file.src_uri)
     if not path.endswith(".md"):
         return markdown
@@ -39,13 +46,31 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def moved(link: re.Match[str]) -> str:
         target = resolved(path, link[1])
-        return link[0] if target is None else os.path.relpath(page_of(target), folder) + (link[2] or "")
+        return (
+            link[0]
+            if target is None
+            else os.path.relpath(page_of(target), folder) + (link[2] or "")
+        )
 
     return LINK.sub(moved, markdown)
 
 
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Return the page with its math as MathML, or with LaTeX source if latex2mathml is not installed."""
+    try:
+        from latex2mathml.converter import convert
+    except ImportError:
+        return content
+
+    def to_mathml(found: re.Match[str]) -> str:
+        display = "inline" if found[2] == "(" else "block"
+        return convert(html.unescape(found[3]), display=display)
+
+    return MATH.sub(to_mathml, content)
+
+
 def page_of(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the page of a file of the repository."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -54,7 +79,7 @@ def page_of(path: str) -> str:
 
 
 def repository_path(page: str) -> str:
-    """The inverse of `page_of`."""
+    """Return the file of a page, the inverse of `page_of`."""
     if page == "index.md":
         return "README.md"
     if not page.startswith("repository/"):
@@ -71,12 +96,12 @@ def text_of(path: str) -> str:
 
 
 def targets(path: str) -> set[str]:
-    """The files of the repository that a page links to."""
+    """Return the files of the repository that a page links to."""
     found = (resolved(path, link[1]) for link in LINK.finditer((ROOT / path).read_text()))
     return {target for target in found if target is not None}
 
 
 def resolved(path: str, link: str) -> str | None:
-    """The file of the repository that a link of a page means; None for addresses and for what is not there."""
+    """Return the file of the repository that a link leads to, or None for addresses and missing files."""
     target = os.path.normpath(os.path.join(os.path.dirname(path), link))
     return target if "://" not in link and (ROOT / target).exists() else None

@@ -1,8 +1,10 @@
-"""Acts by an ONNX model, without rollax and without JAX: `rollax export RUN --to onnx --output policy`, then
+"""Run an exported ONNX policy without rollax and without JAX.
 
-python examples/onnx_policy.py policy
+    rollax export RUN --to onnx --output policy
+    python examples/onnx_policy.py policy
 
-It feeds made-up observations of four environments for ten steps, and carries the memory, where there is one, from step to step.
+The policy receives random observations of four environments for ten steps. The memory of a
+recurrent policy is passed from step to step.
 """
 
 import json
@@ -20,16 +22,24 @@ random = np.random.default_rng(0)
 
 
 def made_up(one: dict) -> np.ndarray:
-    """An input: in place of an observation random numbers, for samples uniform ones."""
+    """Return random numbers with the shape and dtype of an input. The input "reset" is false."""
     shape = [environments if side == "batch" else side for side in one["shape"]]
-    return random.random(shape).astype(one["dtype"]) if one["name"] != "reset" else np.zeros(shape, bool)
+    return (
+        random.random(shape).astype(one["dtype"])
+        if one["name"] != "reset"
+        else np.zeros(shape, bool)
+    )
 
 
 inputs = {one["name"]: made_up(one) for one in description["inputs"]}
 if "reset" in inputs:
-    inputs["reset"][:] = True  # an episode begins: the memory is the initial one, whatever goes in
+    inputs["reset"][:] = True  # start of an episode: the policy ignores the carry
 for step in range(10):
     outputs = dict(zip(names, session.run(names, inputs), strict=True))
     print(f"step {step}: actions {outputs['action'].tolist()}")
     inputs = {one["name"]: made_up(one) for one in description["inputs"]}
-    inputs |= {name.removeprefix("next_"): memory for name, memory in outputs.items() if name.startswith("next_")}
+    inputs |= {
+        name.removeprefix("next_"): memory
+        for name, memory in outputs.items()
+        if name.startswith("next_")
+    }

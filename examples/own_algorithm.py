@@ -1,33 +1,34 @@
-"""An algorithm of one's own: A2C (Mnih et al. 2016, arXiv:1602.01783, synchronous), one gradient step from every rollout.
+"""A custom algorithm: synchronous A2C (Mnih et al. 2016, arXiv:1602.01783).
 
-From this folder: `python own_algorithm.py`, or `rollax train a2c gymnax/CartPole-v1 --import own_algorithm`.
+Run it from this folder:
+
+    python own_algorithm.py
+    rollax train a2c gymnax/CartPole-v1 --import own_algorithm
 """
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import rollax
-from rollax.acting import agents
-from rollax.acting.streams import Policy, by_stream, unroll
-from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
-from rollax.config import number, settings, static
+from rollax.algorithms.derived_settings import derive_on_policy
+from rollax.algorithms.on_policy import LearnResult, RolloutEnd, on_policy
+from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.learning import losses, train_state
-from rollax.learning.returns import gae, next_values, over_streams, with_values
-from rollax.networks import windows
+from rollax.learning.returns import add_values, estimate_advantages
+from rollax.networks import memory_windows
 
 
-@settings
+@settings_dataclass
 class A2CConfig:
-    num_envs: int = static(16)
-    num_steps: int = static(8)
-    learning_rate: float = number(2e-3, low=0)
-    gamma: float = number(0.99, 0, 1)
-    gae_lambda: float = number(0.95, 0, 1)
-    entropy_coefficient: float = number(0.01)
-    total_updates: float = number(float("inf"), low=1)
+    num_envs: int = static_field(16)
+    num_steps: int = static_field(8)
+    learning_rate: float = traced_field(2e-3, low=0)
+    gamma: float = traced_field(0.99, 0, 1)
+    gae_lambda: float = traced_field(0.95, 0, 1)
+    entropy_coefficient: float = traced_field(0.01)
+    total_updates: float = traced_field(float("inf"), low=1)
     sharing, normalize_observations, normalize_rewards = "all", False, False
 
     @property
@@ -36,43 +37,48 @@ class A2CConfig:
 
 
 def optimizers(config: A2CConfig, progress: Any) -> dict[str, Any]:
-    return dict.fromkeys(("actor", "critic"), train_state.adam(config.learning_rate, 1e-5, 0.5))
+    optimizer = train_state.clipped_adam(config.learning_rate, 1e-5, 0.5)
+    return {"actor": optimizer, "critic": optimizer}
 
 
-def loss(network: Any, rollout: Any, advantage: jax.Array, target: jax.Array, config: A2CConfig) -> Any:
-    _, output = network.unroll(windows.first(rollout.carry), rollout.obs, rollout.reset)
-    density = jax.vmap(jax.vmap(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())))
-    log_prob, entropy = density(output.policy, rollout.extras.raw_action)
-    total = -log_prob * advantage + 0.25 * (output.value - target) ** 2 - config.entropy_coefficient * entropy
-    metrics = losses.means({"loss": total, "entropy": entropy}, rollout.mask)
+def loss(network: Any, rollout: Any, advantage: Any, target: Any, config: A2CConfig) -> Any:
+    carry = memory_windows.first_carries(rollout.carry)
+    _, output = network.unroll(carry, rollout.obs, rollout.reset)
+    log_prob = jax.vmap(jax.vmap(lambda policy, raw: policy.log_prob(raw)))
+    entropy = jax.vmap(jax.vmap(lambda policy: policy.entropy()))(output.policy)
+    policy_loss = -log_prob(output.policy, rollout.extras.raw_action) * advantage
+    value_loss = 0.25 * (output.value - target) ** 2
+    total = policy_loss + value_loss - config.entropy_coefficient * entropy
+    metrics = losses.masked_means({"loss": total, "entropy": entropy}, rollout.mask)
     return metrics["loss"], metrics
 
 
+def learn(
+    config: A2CConfig, progress: Any, train: Any, rollout: Any, end: RolloutEnd, key: Any
+) -> LearnResult:
+    network = train.network
+    rollout = add_values(network, rollout)
+    advantage, target = estimate_advantages(
+        network, rollout, rollout.reward, end.carry, config.gamma, config.gae_lambda
+    )
+    gradient, metrics = jax.grad(loss, has_aux=True)(network, rollout, advantage, target, config)
+    is_active = dict.fromkeys(("actor", "critic"), jnp.ones((), bool))
+    train = train_state.update_parameters(train, optimizers(config, progress), gradient, is_active)
+    more, finite = losses.summarize_update(
+        rollout, advantage, target, metrics["loss"], train.network
+    )
+    return LearnResult(train, end.discounted_return, metrics | more, finite)
+
+
 def a2c(environment: Any, network: Any) -> rollax.Algorithm:
-    init = functools.partial(begin, environment, network, optimizers)
-    team = agents.team(environment, "all")
-
-    def explore(state: OnPolicyState) -> Policy:
-        return agents.policy(team, train_state.sample, state.train)
-
-    def step(state: OnPolicyState) -> tuple[OnPolicyState, rollax.Metrics]:
-        (key, act_key, _), config, train = jax.random.split(state.key, 3), state.config, state.train
-        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
-        rollout = with_values(train.network, rollout)
-        value, ends = rollout.extras.value, (rollout.terminated, rollout.truncated)
-        next_value = next_values(train.network, rollout, value, by_stream(environment, actor.carry))
-        advantage = over_streams(gae, 2)(rollout.reward, value, next_value, *ends, config.gamma, config.gae_lambda)
-        target, on = advantage + value, {"actor": jnp.ones((), bool), "critic": jnp.ones((), bool)}
-        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, rollout, advantage, target, config)
-        train = train_state.update(train, optimizers(config, 0.0), gradient, on)
-        more, finite = losses.report(rollout, advantage, target, metrics["loss"], train.network)
-        state = state._replace(key=key, train=train, actor=actor, updates=state.updates + 1)
-        return state, rollax.Metrics(metrics | more, episodes, finite)
-
-    return to_algorithm(environment, init, step, train_state.choose, explore)
+    make_train = train_state.init_train_state
+    return on_policy(environment, network, learn, make_optimizers=optimizers, make_train=make_train)
 
 
-rollax.register_algorithm("a2c", rollax.AlgorithmEntry(a2c, A2CConfig, summary="synchronous advantage actor-critic"))
+entry = rollax.AlgorithmEntry(
+    make=a2c, config=A2CConfig, summary="advantage actor-critic", derive_settings=derive_on_policy
+)
+rollax.register_algorithm("a2c", entry)
 
 if __name__ == "__main__":
     print(rollax.check_algorithm("a2c"))

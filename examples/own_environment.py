@@ -1,6 +1,6 @@
-"""An environment of one's own: keep a thermostat's room comfortable for a day, heating as little as possible.
+"""A custom environment: a thermostat that keeps a room comfortable for a day with little heating.
 
-Run it: python examples/own_environment.py
+Run it with `python examples/own_environment.py`.
 """
 
 from typing import Any, NamedTuple
@@ -17,13 +17,21 @@ from rollax.spaces import Box, Discrete
 
 class Room(NamedTuple):
     temperature: jax.Array  # degrees Celsius, float []
-    minute: jax.Array  # int32 [], in steps of 15
+    minute: jax.Array  # minute of the day, int32 []
 
 
 class Thermostat(eqx.Module):
-    """Heat off, half or full every quarter of an hour; comfort is 20 degrees; the day has 96 quarters."""
+    """Room that is heated for a day of 96 steps of 15 minutes.
 
-    insulation: jax.Array  # share of the difference to outside that is kept: a leaf, so it can be randomized by vmap
+    The actions turn the heating off, to half or to full power. The comfortable temperature is 20
+    degrees Celsius.
+
+    Attributes:
+        insulation: Share of the temperature difference to the outside that remains after a step. It
+            is an array, so that `vmap` can randomize it.
+    """
+
+    insulation: jax.Array
 
     name = "mine/Thermostat"
     observation_space = Box(-5.0, 5.0, (3,))
@@ -40,7 +48,8 @@ class Thermostat(eqx.Module):
         kept = outside + self.insulation * (state.temperature - outside)
         room = Room(jnp.clip(kept + 0.6 * action, -20.0, 40.0), state.minute + 15)
         reward = -0.1 * jnp.abs(room.temperature - 20.0) - 0.05 * action
-        midnight = room.minute >= 15 * self.time_limit  # cut off by time: the room goes on existing tomorrow
+        # The time limit truncates the episode instead of terminating it.
+        midnight = room.minute >= 15 * self.time_limit
         info = {"temperature": room.temperature}
         return Transition(room, self._observe(room), reward, midnight & False, midnight, info)
 
@@ -50,7 +59,7 @@ class Thermostat(eqx.Module):
 
 
 def thermostat(insulation: float = 0.95) -> Thermostat:
-    """What `rollax.make("mine/Thermostat", insulation=0.9)` calls."""
+    """Build the environment for `rollax.make("mine/Thermostat", insulation=0.9)`."""
     return Thermostat(jnp.asarray(insulation, jnp.float32))
 
 

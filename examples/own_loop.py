@@ -1,7 +1,7 @@
-"""The pure layer: PPO on CartPole in a loop of one's own, eight seeds in one program.
+"""A custom training loop: PPO on CartPole with eight seeds in one program.
 
-`ppo(environment, network)` gives pure functions on one pytree. Here `step` is vmapped over seeds, compiled in segments of
-ten updates, and everything else is plain Python between segments.
+`ppo(environment, network)` returns pure functions of one pytree. `population` vectorizes them over
+seeds, and `segment` compiles ten updates into one call. Between calls, the loop is plain Python.
 """
 
 import functools

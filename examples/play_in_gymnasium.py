@@ -1,4 +1,7 @@
-"""Plays the policy of a run in plain gymnasium: `python examples/play_in_gymnasium.py RUN CartPole-v1`."""
+"""Play the policy of a run in a gymnasium environment.
+
+Run it with `python examples/play_in_gymnasium.py RUN CartPole-v1`.
+"""
 
 import sys
 
@@ -10,7 +13,8 @@ policy = rollax.load(sys.argv[1])
 environment = gymnasium.make(sys.argv[2])
 for episode in range(5):
     obs, _ = environment.reset(seed=episode)
-    begins, ended, total = True, False, 0.0  # a policy with a memory begins it anew with the episode
+    # A true `begins` resets the memory of a recurrent policy.
+    begins, ended, total = True, False, 0.0
     while not ended:
         obs, reward, terminated, truncated, _ = environment.step(policy.predict(obs, begins))
         begins, ended, total = False, terminated or truncated, total + float(reward)

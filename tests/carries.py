@@ -5,9 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rollax.networks.core import Network
+from rollax.networks.network import Network
 
 
 def batch_carry(network: Network, size: int) -> Any:
     """The memory of `size` streams, each at the start of an episode."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry())
+    return jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry()
+    )

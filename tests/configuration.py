@@ -13,6 +13,8 @@ def configured(**values: Any) -> Iterator[None]:
     before = {name: jax.config.values[name] for name in values}
     for name, value in values.items():
         jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)

@@ -1,13 +1,16 @@
 """Strict mode for every test: no silent broadcasting of ranks, no key used twice, shapes and types checked at every call."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("ROLLAX_COMPILATION_CACHE", "off")  # nothing of a test goes to the user's folder
+os.environ.setdefault(
+    "ROLLAX_COMPILATION_CACHE", "off"
+)  # nothing of a test goes to the user's folder
 # Most programs here run for milliseconds, so that optimizing them would cost more than it saves; `laws.programs` and
 # `host.runs` have some compiled as a run is. Processes that tests start do as this one.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -20,14 +23,31 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+import quick_set
+import support.type_checks  # noqa: F401  the import hook finds it by name
 from counting import forget, held
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
 # The functions whose annotations say what shapes mean. To take effect, this must come before the first import of rollax.
-install_import_hook(["rollax.learning.returns", "rollax.learning.vtrace", "rollax.networks.distributions"], "beartype.beartype")
+# With ROLLAX_TEST_TYPES=1 the types of the whole package are checked at every call.
+if os.environ.get("ROLLAX_TEST_TYPES"):
+    install_import_hook("rollax", "support.type_checks.check_types")
+else:
+    install_import_hook(
+        ["rollax.learning.returns", "rollax.learning.vtrace", "rollax.networks.distributions"],
+        "beartype.beartype",
+    )
 
+from rollax.runtime.numerics import REQUIRED_SETTINGS
+
+# Here the programs of rollax itself are held to the strict mode, which runs of users are not.
+del REQUIRED_SETTINGS["jax_numpy_rank_promotion"]
+
+
+# Registered for all folders, so that each shared run is trained once per process.
+pytest_plugins = ("support.command", "support.shared_runs")
 
 MOST_MEGABYTES = 2048
 
@@ -45,10 +65,14 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     now = held()
     forget()
     remedy = "let its tests share programs, or split the file"
-    assert now["maps"] < most_maps(), f"{request.node.name} ends with {now['maps']} memory maps: {remedy}"
+    assert now["maps"] < most_maps(), (
+        f"{request.node.name} ends with {now['maps']} memory maps: {remedy}"
+    )
     # With `-m slow` a module holds the programs of all rows of the laws.
     limit = MOST_MEGABYTES * (2 if request.config.getoption("markexpr") else 1)
-    assert now["megabytes"] < limit, f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
+    assert now["megabytes"] < limit, (
+        f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +83,29 @@ def _within_what_a_process_may_hold(request: pytest.FixtureRequest) -> Iterator[
         forget()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _default_signals() -> Iterator[None]:
+    """Handle signals as in a terminal, also under nohup and in the background, where some are ignored.
+
+    Processes that tests start inherit what is ignored.
+    """
+    handlers = {
+        "SIGHUP": signal.SIG_DFL,
+        "SIGINT": signal.default_int_handler,
+        "SIGTERM": signal.SIG_DFL,
+    }
+    ignored = [
+        getattr(signal, name)
+        for name in handlers
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_IGN
+    ]
+    for number in ignored:
+        signal.signal(number, handlers[number.name])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.fixture
 def double_precision() -> Iterator[None]:
     """What a test compiles may be of double precision."""
@@ -66,9 +113,18 @@ def double_precision() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run the quick set, or what it leaves out"
+    parser.addoption("--part", choices=("quick", "rest"), default=None, help=text)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves slow tests out unless `-m` asks for something."""
-    if not config.getoption("markexpr"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    """Deselect the tests that `--part` leaves out."""
+    part, whole = config.getoption("part"), quick_set.whole_files(quick_set.read_seconds())
+
+    def is_selected(item: pytest.Item) -> bool:
+        is_quick = item.get_closest_marker("quick") or item.nodeid.split("::")[0] in whole
+        return part is None or bool(is_quick) == (part == "quick")
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_selected(item)])
+    items[:] = [item for item in items if is_selected(item)]

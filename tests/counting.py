@@ -10,13 +10,18 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parent
 _Cache = type(functools.cache(lambda: None))
-OUTCOMES = {"passed": ("passed", "xpassed"), "failed": ("failed", "error"), "skipped": ("skipped", "xfailed")}
+OUTCOMES = {
+    "passed": ("passed", "xpassed"),
+    "failed": ("failed", "error"),
+    "skipped": ("skipped", "xfailed"),
+}
 _seconds: dict[str, float] = defaultdict(float)
 _largest = {"maps": 0, "megabytes": 0}
 
@@ -44,19 +49,37 @@ def forget() -> None:
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)  # gives what is free back to the system, which counts it otherwise
+        ctypes.CDLL(None).malloc_trim(
+            0
+        )  # gives what is free back to the system, which counts it otherwise
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _seconds[report.nodeid.split("::")[0]] += report.duration
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Add the processor time of a test, and of the processes that it waited for, to that of its file."""
+    begin = processor_seconds()
+    result = yield
+    _seconds[item.nodeid.split("::")[0]] += processor_seconds() - begin
     held()
+    return result
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if "TESTS_RESULT" not in os.environ:
         return
     stats = session.config.pluginmanager.get_plugin("terminalreporter").stats
-    counts = {name: sum(len(stats.get(outcome, ())) for outcome in outcomes) for name, outcomes in OUTCOMES.items()}
+    counts = {
+        name: sum(len(stats.get(outcome, ())) for outcome in outcomes)
+        for name, outcomes in OUTCOMES.items()
+    }
     text = f"{_largest['maps']:,} maps, {_largest['megabytes']:,} MB"
     seconds = {file: round(value, 1) for file, value in _seconds.items()}
-    Path(os.environ["TESTS_RESULT"]).write_text(json.dumps(counts | {"seconds": seconds, "held": text}))
+    Path(os.environ["TESTS_RESULT"]).write_text(
+        json.dumps({"counts": counts, "seconds": seconds, "held": text})
+    )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rollax.environments.suites.table import SUITES, missing_python
+from rollax.environments.suites.table import SUITES, missing_python_version
 
 
 def skip_where_too_old(id: str) -> None:
     """Skips a test of an environment of such a suite on an older Python."""
     suite = id.split("/")[0]
-    needed = missing_python(SUITES[suite]) if suite in SUITES else ""
+    needed = missing_python_version(SUITES[suite]) if suite in SUITES else ""
     if needed:
         pytest.skip(f"{suite} needs Python {needed} or newer")

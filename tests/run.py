@@ -1,136 +1,279 @@
-"""Runs the tests in processes that end: `python tests/run.py [PYTEST ARGUMENTS]`, also `... tests/laws`, `-m slow`, `-k name`.
+"""Run the tests in short-lived processes: `python tests/run.py [--all | --rest | --changed] [PYTEST ARGUMENTS]`.
 
-A process that compiles hundreds of programs ends in a crash: Linux grants it 65,530 memory maps, and a program holds hundreds.
-So files are put together in groups of a few minutes, and each group has a process of its own, two to four of them at a time.
-One that crashes or does not end is killed and counts as failed. To debug one file, `python -m pytest FILE` is enough.
+Without arguments, the quick set of `quick_set.py` runs. `--all` runs every test that is not marked slow, `--rest` those that the
+quick set leaves out, and `--changed` those that changes since main can affect (`import_graph.py`). Other arguments go to
+pytest: `tests/laws`, `-m slow`, `-k name`. `python -m pytest FILE` is enough to debug one file.
 
-`--record` writes how long each file took to seconds.json, from which groups are made; a file that it lacks counts as UNKNOWN.
+A process that compiles hundreds of programs crashes, because Linux limits it to 65,530 memory maps and a program holds hundreds.
+Files are therefore put into groups of a few minutes, and each group runs in a process. A process that crashes, hangs, or leaves
+other processes behind counts as a failure. Compiled programs are kept in `.cache/programs` between runs.
+
+`--record` writes the processor time of each file to seconds.json, on which the quick set and the groups depend. It compiles
+everything, as a fresh clone does.
 """
 
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-SECONDS = ROOT / "tests" / "seconds.json"
-TOGETHER, UNKNOWN = 150, 30  # seconds: of a group, and of a file whose time is not known
-LIMIT, LIMIT_SLOW = 30 * 60, 5 * 60 * 60  # seconds that a process may take, without `-m` and with it
+import import_graph
+import quick_set
+from quick_set import ROOT
+
+GROUP_SECONDS = 150  # of processor time
+# Wall time in seconds that a process may take, without `-m` and with it.
+LIMIT, LIMIT_SLOW = 60 * 60, 5 * 60 * 60
+EXIT_SECONDS = 10  # for processes to notice that the one that started them has ended
 AT_A_TIME = max(1, min(4, os.cpu_count() or 1))
+PROGRAMS = ROOT / ".cache" / "programs"
+PROGRAMS_BYTES = 2**30
+MODES = ("--all", "--rest", "--changed")
+NOTHING_SELECTED = 5  # exit code of pytest
+
+running: list[subprocess.Popen] = []
+
+
+class Group(NamedTuple):
+    """Outcome of the tests of one process.
+
+    Attributes:
+        counts: Numbers of tests by outcome: passed, failed and skipped.
+        seconds: Processor time of each file.
+        text: Summary in one line, after the output of pytest if a test failed.
+    """
+
+    counts: dict[str, int]
+    seconds: dict[str, float]
+    text: str
 
 
 def main(words: list[str]) -> int:
+    begin = time.monotonic()
+    known = quick_set.read_seconds()
     record = "--record" in words
-    paths, options = selection([word for word in words if word != "--record"])
-    known = json.loads(SECONDS.read_text())
-    total, seconds, begin = {"passed": 0, "failed": 0, "skipped": 0}, {}, time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tests-") as folder, ThreadPoolExecutor(AT_A_TIME) as pool:
-        waiting = [pool.submit(run, n, group, options, Path(folder)) for n, group in enumerate(groups(paths, known))]
+    paths, options = select([word for word in words if word != "--record"], known)
+    if not paths:
+        print("The changes since main affect no test.")
+        return 0
+    is_quick = "--part=quick" in options
+    total: Counter[str] = Counter(passed=0, failed=0, skipped=0)
+    seconds: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="tests-") as folder,
+        ThreadPoolExecutor(AT_A_TIME) as pool,
+    ):
+        programs = Path(folder) / "programs" if record else PROGRAMS
+        trim_programs(programs, PROGRAMS_BYTES)
+        waiting = [
+            pool.submit(run_group, files, options, Path(folder) / str(number), programs)
+            for number, files in enumerate(make_groups(quick_set.costs(paths, known, is_quick)))
+        ]
         try:
             for future in as_completed(waiting):
-                result = future.result()
-                print(result["text"], flush=True)
-                total = {name: count + result[name] for name, count in total.items()}
-                seconds |= result["seconds"]
+                group = future.result()
+                print(group.text, flush=True)
+                total.update(group.counts)
+                seconds |= group.seconds
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in RUNNING:
+            for process in running:
                 kill(process)
             raise
     if record:
-        SECONDS.write_text(json.dumps(dict(sorted((known | seconds).items())), indent=1) + "\n")
+        quick_set.write_seconds(known, seconds, is_quick)
+    elif missing := quick_set.files_without_seconds(known):
+        print(f"seconds.json lacks {', '.join(missing)}. Run: develop.py test --all --record")
     print(f"in {(time.monotonic() - begin) / 60:.1f} minutes, {AT_A_TIME} at a time")
-    print(", ".join(f"{count} {name}" for name, count in total.items() if count or name != "skipped"))
+    shown = {name: n for name, n in total.items() if n or name != "skipped"}
+    print(", ".join(f"{n} {name}" for name, n in shown.items()))
     return 0 if total["passed"] and not total["failed"] else 1
 
 
-def selection(words: list[str]) -> tuple[list[str], list[str]]:
-    """What of pytest's arguments says which files (`FILE`, `FILE::TEST` or a folder), and the rest."""
-    paths, options = [], []
+def select(words: list[str], known: quick_set.Seconds) -> tuple[list[str], list[str]]:
+    """Return the files to run, each of which may name a test (`FILE::TEST`), and the options of pytest."""
+    modes, paths, options = [], [], []
     for last, word in zip(["", *words[:-1]], words, strict=False):
         is_path = (ROOT / word.split("::")[0]).exists() and last not in ("-k", "-m")
-        (paths if is_path else options).append(word)
-    return paths or ["tests"], options
+        (modes if word in MODES else paths if is_path else options).append(word)
+    if "--changed" in modes:
+        return import_graph.affected_tests(import_graph.changed_files()), options
+    if "--rest" in modes:
+        return quick_set.rest_files(known), ["--part=rest", *options]
+    if not words:
+        return quick_set.quick_files(known), ["--part=quick"]
+    return [file for path in paths or ["tests"] for file in find_tests(path)], options
 
 
-def files(paths: list[str]) -> Iterator[str]:
-    for path in paths:
-        if (ROOT / path).is_dir():
-            yield from (str(file.relative_to(ROOT)) for file in sorted((ROOT / path).rglob("test_*.py")))
+def find_tests(path: str) -> list[str]:
+    """Return the test files of a folder, or the path itself if it is not a folder."""
+    if not (ROOT / path).is_dir():
+        return [path]
+    return [str(file.relative_to(ROOT)) for file in sorted((ROOT / path).rglob("test_*.py"))]
+
+
+def make_groups(cost: dict[str, float]) -> list[list[str]]:
+    """Return groups of files of similar cost, the most expensive group first.
+
+    Files of one folder of tests/ share fixtures that train. They stay together up to `GROUP_SECONDS`.
+    """
+    chunks: list[list[str]] = []
+    for file in sorted(cost, key=lambda file: (top_folder(file), file)):
+        last = chunks[-1] if chunks and top_folder(chunks[-1][0]) == top_folder(file) else None
+        if last is not None and sum(map(cost.__getitem__, [*last, file])) <= GROUP_SECONDS:
+            last.append(file)
         else:
-            yield path
+            chunks.append([file])
+    number = math.ceil(sum(cost.values()) / GROUP_SECONDS / AT_A_TIME) * AT_A_TIME
+    groups: list[list[str]] = [[] for _ in range(number)]
+    for chunk in sorted(chunks, key=lambda chunk: -sum(map(cost.__getitem__, chunk))):
+        min(groups, key=lambda group: sum(map(cost.__getitem__, group))).extend(chunk)
+    made = [group for group in groups if group]
+    return sorted(made, key=lambda group: -sum(map(cost.__getitem__, group)))
 
 
-def groups(paths: list[str], known: dict[str, float]) -> list[list[str]]:
-    """Files of one folder, of up to `TOGETHER` seconds in all, those that take longest first."""
-    cost = {file: known.get(file.split("::")[0], UNKNOWN) for file in files(paths)}
-    made: list[list[str]] = []
-    for file in sorted(cost, key=lambda file: (Path(file).parent, -cost[file])):
-        fits = [g for g in made if Path(g[0]).parent == Path(file).parent and sum(map(cost.get, [*g, file])) <= TOGETHER]
-        if fits:
-            fits[0].append(file)
-        else:
-            made.append([file])
-    return sorted(made, key=lambda group: -sum(cost[file] for file in group))
+def top_folder(file: str) -> str:
+    """Return the folder of tests/ that a file is in, "" for files in tests/ itself."""
+    parts = Path(file).parts
+    return parts[1] if len(parts) > 2 else ""
 
 
-RUNNING: list[subprocess.Popen] = []
+def run_group(files: list[str], options: list[str], folder: Path, programs: Path) -> Group:
+    """Run files in a new process, and end what the process leaves behind.
 
-
-def run(number: int, group: list[str], options: list[str], folder: Path) -> dict[str, Any]:
-    """One group in a process of its own: what it counted, and what to print."""
-    place = folder / str(number)
-    place.mkdir()
-    tests = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, tests)),
-        "TESTS_RESULT": str(place / "result.json"),
-        # Programs that several processes need are compiled by one of them.
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # a small one takes longer to compile than to read, too
-    }
-    line = [sys.executable, "-m", "pytest", "-p", "counting", "--basetemp", str(place / "files"), *group, *options]
-    begin, limit = time.monotonic(), LIMIT_SLOW if any(word.startswith("-m") for word in options) else LIMIT
-    with open(place / "output", "w+", errors="replace") as output:
-        process = subprocess.Popen(line, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
-        RUNNING.append(process)
+    Args:
+        files: Test files, each of which may name a test.
+        options: Options of pytest.
+        folder: New folder for the output and for temporary files.
+        programs: Folder of compiled programs, which other groups may use at the same time.
+    """
+    folder.mkdir()
+    begin, result = time.monotonic(), folder / "result.json"
+    limit = LIMIT_SLOW if any(word.startswith("-m") for word in options) else LIMIT
+    command = [sys.executable, "-m", "pytest", "-p", "counting"]
+    command += ["--basetemp", str(folder / "files"), *files, *options]
+    with open(folder / "output", "w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | make_environment(result, programs),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        running.append(process)
         try:
-            code, end = process.wait(limit), "ended with exit code {}, without its counts"
+            code, problem = process.wait(limit), "ended with exit code {}, without its counts"
         except subprocess.TimeoutExpired:
-            code, end = -1, f"did not end within {limit} seconds"
-        kill(process)  # also what it has started
-        RUNNING.remove(process)
+            code, problem = -1, f"did not end within {limit} seconds"
+        left = [] if code == -1 else wait_for_survivors(process.pid, result)
+        kill(process)
+        running.remove(process)
         output.seek(0)
         text = output.read()
-    counted = {"passed": 0, "failed": 0, "skipped": 0, "seconds": {}, "held": "no counts"}
-    if (place / "result.json").exists():
-        counted |= json.loads((place / "result.json").read_text())
-        end = end if code not in (0, 5) and not counted["failed"] else ""  # 5: nothing of these files is selected
-    if end:
-        counted["failed"] += 1
-        text += f"\nFAILED: the process of {' '.join(group)} {end.format(code)}\n"
-    summary = f"{' '.join(group)}: {counted['passed']} passed, {counted['failed']} failed"
-    summary += f" in {time.monotonic() - begin:.0f} s, {counted['held']}"
-    return counted | {"text": f"{text}\n{summary}" if counted["failed"] else summary}
+    counts, seconds, held = {"passed": 0, "failed": 0, "skipped": 0}, {}, "no counts"
+    if result.exists():
+        document = json.loads(result.read_text())
+        counts, seconds, held = document["counts"], document["seconds"], document["held"]
+    is_explained = result.exists() and (code in (0, NOTHING_SELECTED) or counts["failed"])
+    names = " ".join(files)
+    if not is_explained:
+        counts["failed"] += 1
+        text += f"\nFAILED: the process of {names} {problem.format(code)}\n"
+    for pid, test in left:
+        counts["failed"] += 1
+        text += f"\nFAILED: {test or names} left process {pid} behind\n"
+        kill_one(pid)
+    summary = f"{names}: {counts['passed']} passed, {counts['failed']} failed"
+    summary += f" in {time.monotonic() - begin:.0f} s, {held}"
+    return Group(counts, seconds, f"{text}\n{summary}" if counts["failed"] else summary)
+
+
+def make_environment(result: Path, programs: Path) -> dict[str, str]:
+    """Return the environment variables of a process that writes its counts to `result`."""
+    path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "TESTS_RESULT": str(result),
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
+        # Reading a small program takes less time than compiling it.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def wait_for_survivors(session: int, result: Path) -> list[tuple[int, str]]:
+    """Return the processes that still run some seconds after the one that started them."""
+    end = time.monotonic() + EXIT_SECONDS
+    while (left := find_survivors(session, result)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def find_survivors(session: int, result: Path) -> list[tuple[int, str]]:
+    """Return the processes that a group of tests started and that still run. Only Linux lists them.
+
+    A process belongs to the group if it is in its session or has inherited the path of its counts.
+
+    Args:
+        session: Process id of the group, which leads a session.
+        result: File of the counts of the group.
+
+    Returns:
+        The process id, and the test that ran when the process started, if it is known.
+    """
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, own_session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            lines = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended, or belongs to another user
+            continue
+        variables = dict(line.split("=", 1) for line in lines if "=" in line)
+        is_ours = int(own_session) == session or variables.get("TESTS_RESULT") == str(result)
+        if is_ours and state not in "ZX":
+            test = variables.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+            found.append((int(folder.name), test))
+    return found
 
 
 def kill(process: subprocess.Popen) -> None:
-    """A process with all that it started; nothing where all have ended."""
-    try:
+    """Kill a process and its process group."""
+    with contextlib.suppress(ProcessLookupError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    except ProcessLookupError:
-        pass
     process.wait()
+
+
+def kill_one(pid: int) -> None:
+    """Kill a process unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def trim_programs(folder: Path, limit: int) -> None:
+    """Delete the least recently used programs if all together have more than `limit` bytes.
+
+    A run that uses the folder at the same time compiles what it no longer finds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [(file, file.stat()) for file in folder.iterdir()]
+    total = sum(stat.st_size for _, stat in files)
+    for file, stat in sorted(files, key=lambda pair: pair[1].st_atime):
+        if total <= limit:
+            return
+        file.unlink(missing_ok=True)
+        total -= stat.st_size
 
 
 if __name__ == "__main__":

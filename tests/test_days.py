@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def program() -> Any:
-    spec = importlib.util.spec_from_file_location("transcript", ROOT / "examples" / "days" / "transcript.py")
+    spec = importlib.util.spec_from_file_location(
+        "transcript", ROOT / "examples" / "days" / "transcript.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -31,16 +33,27 @@ LEAVES = {  # what a day has made at its end
 def lived(day: str, folder: Path) -> str:
     """Runs the commands of a day with few steps: all that they print. Of XLand's that is one update, so that twice is more."""
     steps = "16384" if day == "xland" else "4000"
-    return "".join(TRANSCRIPT.run(command, folder, steps) for _, commands in TRANSCRIPT.blocks(day) for command in commands)
+    return "".join(
+        TRANSCRIPT.run(command, folder, steps)
+        for _, commands in TRANSCRIPT.blocks(day)
+        for command in commands
+    )
 
 
 def printed(output: str) -> list[str]:
     """The commands that an output names, each once, without the words beside them."""
     lines = [line.strip() for line in output.splitlines() if line.startswith("  ")]
-    return list(dict.fromkeys(re.split(r"\s{3,}", line)[0] for line in lines if re.match(r"rollax [a-z]+ ", line)))
+    return list(
+        dict.fromkeys(
+            re.split(r"\s{3,}", line)[0] for line in lines if re.match(r"rollax [a-z]+ ", line)
+        )
+    )
 
 
-@pytest.mark.parametrize("day", ["engineer", *(pytest.param(day, marks=pytest.mark.slow) for day in ("contributor", "sb3"))])
+@pytest.mark.parametrize(
+    "day",
+    ["engineer", *(pytest.param(day, marks=pytest.mark.slow) for day in ("contributor", "sb3"))],
+)
 def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
     commands = printed(lived(day, tmp_path))
     assert {line.split()[1] for line in commands} >= {"eval", "plot", "render", "export", "resume"}

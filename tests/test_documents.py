@@ -15,11 +15,17 @@ import pytest
 
 import rollax
 from rollax.algorithms import registry
-from rollax.environments.suites.table import SUITES, missing_python
+from rollax.environments.suites.table import SUITES, missing_python_version
 
 ROOT = Path(__file__).parents[1]
-TOO_NEW = {entry.module for entry in SUITES.values() if missing_python(entry)}  # for this Python
-ALL = {m.name for m in pkgutil.walk_packages(rollax.__path__, "rollax.") if not m.name.endswith("__main__")}
+TOO_NEW = {
+    entry.adapter for entry in SUITES.values() if missing_python_version(entry)
+}  # for this Python
+ALL = {
+    m.name
+    for m in pkgutil.walk_packages(rollax.__path__, "rollax.")
+    if not m.name.endswith("__main__")
+}
 MODULES = sorted(ALL - TOO_NEW)
 
 
@@ -55,6 +61,12 @@ def programs_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
+@pytest.mark.parametrize("host", ["unpkg.com", "cdn.jsdelivr.net"])
+def test_no_page_names_a_host_of_scripts(host: str) -> None:
+    """What `render` and `report` write loads nothing from elsewhere."""
+    assert [page for page in PAGES if host in (ROOT / page).read_text()] == []
+
+
 @pytest.mark.parametrize("name", ["td3", "map_elites", "cma_me", "cma_mega", "me_es", "mome"])
 def test_algorithms(name: str) -> None:
     """The examples in the pages of algorithms run as they stand."""
@@ -68,7 +80,7 @@ def test_algorithms(name: str) -> None:
 def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So do the examples with archives."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_registered", {})  # one of them registers an algorithm
+    monkeypatch.setattr(registry, "_registered_entries", {})  # one of them registers an algorithm
     programs = programs_of("docs/quality-diversity.md")
     with jax.debug_key_reuse(False):  # as above
         for program in programs:
@@ -87,19 +99,29 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 2
 
 
+@pytest.mark.quick
 def test_imports() -> None:
     """Whatever a page imports from rollax is there."""
-    shown = [pair for page in PAGES for pair in re.findall(r"from (rollax[\w.]*) import ([\w, ]+)", (ROOT / page).read_text())]
-    assert ("rollax.host.lineage", "read") in shown
+    shown = [
+        pair
+        for page in PAGES
+        for pair in re.findall(r"from (rollax[\w.]*) import ([\w, ]+)", (ROOT / page).read_text())
+    ]
+    assert ("rollax.training.run_folder.lineage", "read_lineage") in shown
     for module, names in shown:
-        assert [name for name in names.split(", ") if not hasattr(importlib.import_module(module), name.strip())] == []
+        assert [
+            name
+            for name in names.split(", ")
+            if not hasattr(importlib.import_module(module), name.strip())
+        ] == []
 
 
+@pytest.mark.quick
 def test_names() -> None:
-    """So is whatever a page calls by its whole name, such as `rollax.environments.arguments`."""
+    """So is whatever a page calls by its whole name, such as `rollax.environments.default_arguments`."""
     pattern = re.compile(r"(?<![\w/.-])rollax(?:\.[A-Za-z_]\w*)+")
     shown = sorted({name for page in PAGES for name in pattern.findall((ROOT / page).read_text())})
-    assert "rollax.environments.arguments" in shown
+    assert "rollax.environments.default_arguments" in shown
     assert [name for name in shown if not is_there(name)] == []
 
 
@@ -111,9 +133,14 @@ def is_there(name: str) -> bool:
     return module != "" and is_there(module) and hasattr(pydoc.locate(module), member)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("page", PAGES)
 def test_links(page: str) -> None:
     """Every link to a file of the project leads to one."""
     text = (ROOT / page).read_text()
-    targets = [t.split("#")[0] for t in re.findall(r"\]\(([^)]+)\)", text) if "://" not in t and not t.startswith("#")]
+    targets = [
+        t.split("#")[0]
+        for t in re.findall(r"\]\(([^)]+)\)", text)
+        if "://" not in t and not t.startswith("#")
+    ]
     assert [t for t in targets if not ((ROOT / page).parent / t).exists()] == []

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import rollax
-from rollax.host.presets import preset
+from rollax.training.presets import load_preset
 
 ROOT = Path(__file__).parents[1]
 ROWS = yaml.safe_load((ROOT / "benchmarks" / "learning.yaml").read_text())
@@ -20,13 +20,23 @@ def test_a_row_is_a_preset(row: dict) -> None:
     """Its task and algorithm exist, and there is a preset for the two, whose steps it takes."""
     assert row["task"] in rollax.list_environments()
     assert row["algorithm"] in rollax.list_algorithms()
-    assert "steps" in row or preset(row["algorithm"], row["task"]).total_steps is not None
+    assert "steps" in row or load_preset(row["algorithm"], row["task"]).total_steps is not None
 
 
 def run(folder: Path, table: list[dict], *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "table.yaml").write_text(json.dumps(table))
-    command = [sys.executable, str(ROOT / "benchmarks" / "learning.py"), "--table", str(folder / "table.yaml")]
-    return subprocess.run([*command, "--out", str(folder / "runs"), *words], capture_output=True, text=True, timeout=500)
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "learning.py"),
+        "--table",
+        str(folder / "table.yaml"),
+    ]
+    return subprocess.run(
+        [*command, "--out", str(folder / "runs"), *words],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
 
 
 def test_rows_that_hold_miss_and_fail(tmp_path: Path) -> None:
@@ -38,7 +48,8 @@ def test_rows_that_hold_miss_and_fail(tmp_path: Path) -> None:
         "flags": ["--num-envs", 8, "--num-steps", 8, "--num-minibatches", 2],
     }
     table = [
-        {"task": f"probe/{name}", "bar": bar} | common for name, bar in (("one-action", 0.9), ("action-reward", 7), ("none", 0))
+        {"task": f"probe/{name}", "bar": bar} | common
+        for name, bar in (("one-action", 0.9), ("action-reward", 7), ("none", 0))
     ]
     done = run(tmp_path, table)
     assert done.returncode == 1, done.stderr
@@ -50,11 +61,19 @@ def test_rows_that_hold_miss_and_fail(tmp_path: Path) -> None:
     when = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("runs/*/metrics.jsonl"))]
     again = run(tmp_path, table[:1])
     assert (again.returncode, len(when)) == (0, 2)
-    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("runs/*/metrics.jsonl"))] == when
+    assert [
+        path.stat().st_mtime_ns for path in sorted(tmp_path.glob("runs/*/metrics.jsonl"))
+    ] == when
 
 
+@pytest.mark.quick
 def test_no_such_row(tmp_path: Path) -> None:
-    done = run(tmp_path, [{"task": "probe/one-action", "algorithm": "ppo", "seeds": 1, "bar": 0}], "--only", "tetris")
+    done = run(
+        tmp_path,
+        [{"task": "probe/one-action", "algorithm": "ppo", "seeds": 1, "bar": 0}],
+        "--only",
+        "tetris",
+    )
     assert done.returncode == 1
     assert "no row has tetris: see --list" in done.stderr
     wrong = run(tmp_path, [{"task": "probe/one-action", "bars": 0}])

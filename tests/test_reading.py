@@ -13,7 +13,7 @@ from laws.table import BY_NAME
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rollax"
 # Settings as data, and spaces: what a reader takes for granted.
-GRANTED = ("config.py", "typed.py", "spaces.py")
+GRANTED = ("config.py", "coercion.py", "spaces.py")
 
 
 def listed() -> list[dict[str, int]]:
@@ -45,8 +45,14 @@ def run_by_tracing(name: str) -> set[str]:
         jax.eval_shape(algorithm.step, state)
     finally:
         sys.setprofile(before)
-    files = {"algorithm.py"} | {str(Path(file).relative_to(SOURCE)) for file in called if SOURCE in Path(file).parents}
-    return {file for file in files if not file.startswith(("networks/", "environments/")) and file not in GRANTED}
+    files = {"algorithm.py"} | {
+        str(Path(file).relative_to(SOURCE)) for file in called if SOURCE in Path(file).parents
+    }
+    return {
+        file
+        for file in files
+        if not file.startswith(("networks/", "environments/")) and file not in GRANTED
+    }
 
 
 @pytest.mark.parametrize(("table", "name"), [(0, "ppo"), (1, "td3")])

@@ -7,14 +7,18 @@ from pathlib import Path
 import jax
 import pytest
 
+from rollax import api
 from rollax.algorithms import registry
 from rollax.cli.main import main
 from rollax.environments import registry as environment_registry
-from rollax.host import api, run_folder
-from rollax.studies import launchers
+from rollax.training.run_folder import creation
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorials/*.md")), *sorted(ROOT.glob("docs/own/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
+    *sorted(ROOT.glob("docs/own/*.md")),
+]
 TAUGHT = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -33,9 +37,12 @@ def commands_of(page: str) -> list[list[str]]:
 def test_taught(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of README and tutorials run as they stand, each by itself."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_registered", {})
-    monkeypatch.setattr(environment_registry, "_registered", {})
-    with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):  # a reader's own arithmetic is not held to our rules
+    monkeypatch.setattr(registry, "_registered_entries", {})
+    monkeypatch.setattr(environment_registry, "_registered_factories", {})
+    with (
+        jax.debug_key_reuse(False),
+        jax.numpy_rank_promotion("allow"),
+    ):  # a reader's own arithmetic is not held to our rules
         for program in programs_of(page):
             exec(program, {"__name__": "__main__"})
 
@@ -44,18 +51,28 @@ class Accepted(BaseException):
     """What a command would do is all checked: the next thing is the folder of its run."""
 
 
-SHOWN = [words for page in TAUGHT for words in commands_of(page) if words[0] == "train" and "--help" not in words]
-SWEPT = [words for page in (*TAUGHT, "docs/studies.md") for words in commands_of(page) if words[:2] == ["sweep", "ppo"]]
+SHOWN = [
+    words
+    for page in TAUGHT
+    for words in commands_of(page)
+    if words[0] == "train" and "--help" not in words
+]
+SWEPT = [
+    words
+    for page in (*TAUGHT, "docs/studies.md")
+    for words in commands_of(page)
+    if words[:2] == ["sweep", "ppo"]
+]
 
 
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)
 def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every `rollax train` of README and tutorials is accepted: names, options, sizes."""
 
-    def create(spec: object) -> None:
+    def create(spec: object, environment: object) -> None:
         raise Accepted
 
-    monkeypatch.setattr(run_folder, "create", create)
+    monkeypatch.setattr(creation, "create_run_folder", create)
     with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):  # of suites
         main(words)
 
@@ -83,13 +100,24 @@ def test_shown_studies(words: list[str], tmp_path: Path, monkeypatch: pytest.Mon
         raise Accepted
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launchers, "launch", launch)
+    monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", launch)
     with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):
         main(words)
 
 
+@pytest.mark.quick
 def test_names_of_commands() -> None:
     """What else README and tutorials call is a command; there are some of each kind."""
     words = [words[0] for page in TAUGHT for words in commands_of(page)]
-    assert {"train", "eval", "plot", "report", "render", "resume", "export", "envs", "sweep"} == set(words)
+    assert {
+        "train",
+        "eval",
+        "plot",
+        "report",
+        "render",
+        "resume",
+        "export",
+        "envs",
+        "sweep",
+    } == set(words)
     assert len(SHOWN) >= 8 and len(SWEPT) >= 2

@@ -8,23 +8,29 @@ import numpy as np
 import pytest
 
 from rollax import tree
-from rollax.config import checked, number, settings, static, traced_fields
+from rollax.config import (
+    settings_dataclass,
+    static_field,
+    traced_field,
+    traced_field_names,
+    validate_settings,
+)
 from rollax.errors import UsageError
 
 
-@settings
+@settings_dataclass
 class Settings:
-    size: int = static(4, low=2)
-    kind: Literal["a", "b"] = static("a")
-    rate: float = number(0.5, 0, 1)
-    free: float = number(1.0)
+    size: int = static_field(4, low=2)
+    kind: Literal["a", "b"] = static_field("a")
+    rate: float = traced_field(0.5, 0, 1)
+    free: float = traced_field(1.0)
 
 
 def test_static_settings_are_structure_and_others_leaves() -> None:
     assert jax.tree.leaves(Settings(rate=0.25, free=3.0)) == [0.25, 3.0]
     assert jax.tree.structure(Settings(rate=0.1)) == jax.tree.structure(Settings(rate=0.2))
     assert jax.tree.structure(Settings(size=2)) != jax.tree.structure(Settings(size=3))
-    assert traced_fields(Settings) == ["rate", "free"]
+    assert traced_field_names(Settings) == ["rate", "free"]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +40,8 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
         ({"rate": float("nan")}, r"rate \(nan\)"),
         ({"rate": float("inf")}, r"rate \(inf\) must be between 0 and 1"),
         ({"free": float("inf")}, r"free \(inf\) must be finite"),
-        ({"free": "1"}, r"free \('1'\) must be a number, not a text: write 1"),
-        ({"size": 2.5}, r"size \(2.5\) must be a whole number: try 2 or 3"),
+        ({"free": "1"}, r"free \('1'\) must be a number, not a string. Write 1 without quotes"),
+        ({"size": 2.5}, r"size \(2.5\) must be an integer. Use 2 or 3"),
         ({"size": 2**31}, r"size \(2147483648\) must be at most 2147483647"),
         ({"size": 1}, r"size \(1\) must be at least 2"),
         ({"kind": "c"}, r"kind \('c'\) must be one of a, b"),
@@ -43,36 +49,47 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
     ],
 )
 def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:
-    checked(Settings())
+    validate_settings(Settings())
     with pytest.raises(UsageError, match=message):
-        checked(Settings(**change))
+        validate_settings(Settings(**change))
 
 
 def test_leaves_have_definite_types() -> None:
     """So that a Python number, an integer and an array from `jit` compile one program."""
     for value in (0.5, jnp.asarray(0.5), np.float32(0.5)):
-        leaf = tree.as_leaves(Settings(rate=value)).rate
+        leaf = tree.to_arrays(Settings(rate=value)).rate
         assert (leaf.dtype, leaf.weak_type) == (jnp.float32, False)
-    leaf = jax.jit(lambda x: tree.as_leaves(x))(0.5)
+    leaf = jax.jit(lambda x: tree.to_arrays(x))(0.5)
     assert not leaf.weak_type
 
 
 def test_where_selects_whole_trees() -> None:
     keys, others = jax.random.split(jax.random.key(0), 3), jax.random.split(jax.random.key(1), 3)
     condition = jnp.array([True, False, True])
-    chosen = tree.where(condition, {"x": jnp.ones((3, 2, 2)), "key": keys}, {"x": jnp.zeros((3, 2, 2)), "key": others})
+    chosen = tree.where(
+        condition,
+        {"x": jnp.ones((3, 2, 2)), "key": keys},
+        {"x": jnp.zeros((3, 2, 2)), "key": others},
+    )
     assert chosen["x"].sum(axis=(1, 2)).tolist() == [4.0, 0.0, 4.0]
     numbers = jax.random.key_data(chosen["key"])
-    assert np.array_equal(numbers[1], jax.random.key_data(jax.random.split(jax.random.key(1), 3))[1])
-    assert np.array_equal(numbers[2], jax.random.key_data(jax.random.split(jax.random.key(0), 3))[2])
+    assert np.array_equal(
+        numbers[1], jax.random.key_data(jax.random.split(jax.random.key(1), 3))[1]
+    )
+    assert np.array_equal(
+        numbers[2], jax.random.key_data(jax.random.split(jax.random.key(0), 3))[2]
+    )
 
 
 def test_over_steps_is_two_vmaps() -> None:
     """Every step of every stream gets its own result, in its own place."""
     data = {"a": jnp.arange(24.0).reshape(3, 4, 2), "b": jnp.arange(12.0).reshape(3, 4)}
-    function = lambda d: {"sum": jnp.sum(d["a"]) + d["b"], "same": d["a"]}  # noqa: E731
+
+    def function(d):
+        return {"sum": jnp.sum(d["a"]) + d["b"], "same": d["a"]}
+
     expected = jax.vmap(jax.vmap(function))(data)
-    jax.tree.map(np.testing.assert_array_equal, tree.over_steps(function)(data), expected)
+    jax.tree.map(np.testing.assert_array_equal, tree.vmap_over_steps(function)(data), expected)
 
 
 def test_a_condition_is_one_for_all_members() -> None:
@@ -80,15 +97,23 @@ def test_a_condition_is_one_for_all_members() -> None:
     conditions = jnp.array([[False, True], [False, False]])
     assert tree.any_member(conditions).tolist() == conditions.tolist()
     assert jax.vmap(tree.any_member, out_axes=None)(conditions[0]).tolist() is True
-    assert jax.vmap(jax.vmap(tree.any_member, out_axes=None), out_axes=None)(conditions).tolist() is True
+    assert (
+        jax.vmap(jax.vmap(tree.any_member, out_axes=None), out_axes=None)(conditions).tolist()
+        is True
+    )
     assert jax.vmap(tree.any_member, out_axes=None)(conditions[1]).tolist() is False
 
 
 def test_when_changes_what_it_holds_for() -> None:
     """Members as each alone; a change that is not due for any does not run, where `cond` would make selections."""
     before = {"x": jnp.arange(3.0), "n": jnp.zeros((3, 2), jnp.int32)}
-    change = lambda one: {"x": one["x"] + 1, "n": one["n"] - 1}  # noqa: E731
-    run = lambda due, one: tree.when(due, change, one)  # noqa: E731
+
+    def change(one):
+        return {"x": one["x"] + 1, "n": one["n"] - 1}
+
+    def run(due, one):
+        return tree.cond_any_member(due, change, one)
+
     for due in ([True, False, True], [False] * 3, [True] * 3):
         together = jax.jit(jax.vmap(run))(jnp.array(due), before)
         for place, one in enumerate(due):

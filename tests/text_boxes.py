@@ -25,16 +25,24 @@ def recorded():
         paste(image, other, box, mask)
         if isinstance(other, Image.Image):
             left, top = (0, 0) if box is None else box[:2]
-            boxes_on(image).extend((a + left, b + top, c + left, d + top, words) for a, b, c, d, words in boxes_on(other))
+            boxes_on(image).extend(
+                (a + left, b + top, c + left, d + top, words)
+                for a, b, c, d, words in boxes_on(other)
+            )
 
     def recording_resize(image, size, *more, **others):
         resized = resize(image, size, *more, **others)
         x, y = resized.width / image.width, resized.height / image.height
-        boxes_on(resized).extend((a * x, b * y, c * x, d * y, words) for a, b, c, d, words in boxes_on(image))
+        boxes_on(resized).extend(
+            (a * x, b * y, c * x, d * y, words) for a, b, c, d, words in boxes_on(image)
+        )
         return resized
 
     replaced = {"text": recording_text}, {"paste": recording_paste, "resize": recording_resize}
-    with mock.patch.multiple(ImageDraw.ImageDraw, **replaced[0]), mock.patch.multiple(Image.Image, **replaced[1]):
+    with (
+        mock.patch.multiple(ImageDraw.ImageDraw, **replaced[0]),
+        mock.patch.multiple(Image.Image, **replaced[1]),
+    ):
         yield
 
 
@@ -43,7 +51,10 @@ def check_words(picture):
     boxes = boxes_on(picture)
     assert boxes
     for left, top, right, bottom, words in boxes:
-        assert left >= 0 and top >= 0 and right <= picture.width and bottom <= picture.height, (words, picture.size)
+        assert left >= 0 and top >= 0 and right <= picture.width and bottom <= picture.height, (
+            words,
+            picture.size,
+        )
     for index, (left, top, right, bottom, words) in enumerate(boxes):
         for a, b, c, d, others in boxes[:index]:
             assert c <= left or right <= a or d <= top or bottom <= b, (words, others)

@@ -1,6 +1,9 @@
-"""A thermostat with a network of one's own: `python heater.py check | train [STEPS] | export | drive`.
+"""Training and export of a thermostat policy with a custom network.
 
-The environment is that of `own_environment.py`. What is trained leaves as NumPy arrays, and `drive` plays it without JAX.
+Usage: `python heater.py check | train [STEPS] | export | drive`.
+
+The environment is defined in `own_environment.py`. `export` writes the policy in the NumPy format,
+and `drive` runs it without JAX.
 """
 
 import sys
@@ -25,11 +28,13 @@ def train(steps: int) -> None:
 
     config = {"num_envs": 16, "num_steps": 96, "num_minibatches": 8, "learning_rate": 1e-3}
     options = {"run_dir": RUN, "tensorboard": False}
-    rollax.train("ppo", thermostat(), network=network, total_steps=steps, config=config, options=options)
+    rollax.train(
+        "ppo", thermostat(), network=network, total_steps=steps, config=config, options=options
+    )
 
 
 def network(key: Any) -> Any:
-    """Logits of three actions and a value, of three numbers."""
+    """Build a network from three observed numbers to the logits of three actions and a value."""
     import equinox as eqx
     import jax
     import jax.numpy as jnp
@@ -59,12 +64,14 @@ def export() -> None:
 
     import rollax
 
-    exported = rollax.export(RUN, "numpy", POLICY, checkpoint="best", environment=thermostat(), network=network)
+    exported = rollax.export(
+        RUN, "numpy", POLICY, checkpoint="best", environment=thermostat(), network=network
+    )
     print(*exported.files, exported.parity, sep="\n")
 
 
 def drive() -> None:
-    """A day of the room, by NumPy alone."""
+    """Simulate one day with the exported policy, using only NumPy."""
     import numpy as np
 
     sys.path.insert(0, str(POLICY))

@@ -1,18 +1,18 @@
-# A day coming from JaxMARL: IPPO and MAPPO on one task, then predators against prey that do not learn.
+# For users of JaxMARL: IPPO and MAPPO on one task, then prey against fixed predators.
 
-# MAPPO is PPO whose critic observes all agents.
+# MAPPO is PPO with a critic that observes all agents.
 rollax envs MPE_simple
 rollax train ppo jaxmarl/MPE_simple_spread_v3 --total-steps "$STEPS" --run-dir runs/ippo --no-tensorboard
 rollax train ppo jaxmarl/MPE_simple_spread_v3 --env.global-state true --total-steps "$STEPS" --run-dir runs/mappo --no-tensorboard
 
-# Both in one figure, and the agents at play, each with its name.
+# Plot both in one figure, and render an episode with the names of the agents.
 rollax plot runs/ippo runs/mappo --only return --label IPPO MAPPO --out spread.png
 rollax render runs/mappo --out spread.gif
 
-# A game of two sides, in which each type of agents has parameters of its own: the lines tell the return of each.
+# Train both types of agents in one game with separate parameters. The output shows the return of each type.
 rollax train ppo hunting/3-players --config.sharing type --total-steps "$STEPS" --run-dir runs/hunt --no-tensorboard
 rollax eval runs/hunt
 
-# New prey against the predators of that run, as they were at its end.
+# Train new prey against the final predators of that run.
 rollax train ppo hunting/3-players --opponents.predator runs/hunt@last --config.sharing type --total-steps "$STEPS" --run-dir runs/prey --no-tensorboard
 rollax plot runs/prey

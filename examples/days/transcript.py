@@ -1,7 +1,10 @@
-"""Lives the days of five users and writes them down: `python examples/days/transcript.py FOLDER [DAY ...]`.
+"""Run the example scripts of five users and record their output.
 
-Each command of a day's script is run in an empty folder, one after the other, and stands with its output in FOLDER/DAY.md; the
-comments of the script are the text. STEPS in the environment is how long the runs train (default 200000).
+Usage: `python examples/days/transcript.py FOLDER [DAY ...]`.
+
+The commands of a script run one after the other in a new folder. FOLDER/DAY.md contains the
+comments of the script as text, and the commands with their output. The environment variable STEPS
+sets the number of training steps (default 200000).
 """
 
 import datetime
@@ -15,11 +18,14 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 DAYS = sorted(path.stem for path in Path(__file__).parent.glob("*.sh"))
-MOST_LINES = 30  # of the output of a command
+MOST_LINES = 30  # of output per command
 
 
 def blocks(day: str) -> list[tuple[str, list[str]]]:
-    """The comments of a script with the commands that follow each; the first has none."""
+    """Return the comments of a script, each with the commands that follow it.
+
+    The first comment is the title and has no commands.
+    """
     found: list[tuple[str, list[str]]] = []
     for line in (EXAMPLES / "days" / f"{day}.sh").read_text().splitlines():
         if line.startswith("# "):
@@ -30,9 +36,14 @@ def blocks(day: str) -> list[tuple[str, list[str]]]:
 
 
 def environment(steps: str) -> dict[str, str]:
-    """Variables that commands find their programs and numbers by."""
+    """Return the environment variables of the commands."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return os.environ | {"PATH": path, "STEPS": steps, "EXAMPLES": str(EXAMPLES), "PYTHONPATH": _python_path()}
+    return os.environ | {
+        "PATH": path,
+        "STEPS": steps,
+        "EXAMPLES": str(EXAMPLES),
+        "PYTHONPATH": _python_path(),
+    }
 
 
 def _python_path() -> str:
@@ -40,9 +51,14 @@ def _python_path() -> str:
 
 
 def run(command: str, folder: Path, steps: str) -> str:
-    """The output of a command; ends the program where it fails."""
+    """Run a command and return its output. Exit if the command fails."""
     done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment(steps), capture_output=True, text=True, check=False
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment(steps),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         sys.exit(f"{command}\n{done.stdout}{done.stderr}ended with exit code {done.returncode}")
@@ -50,25 +66,36 @@ def run(command: str, folder: Path, steps: str) -> str:
 
 
 def shown(output: str) -> list[str]:
-    """The lines that a reader wants: not the objects that are for other programs, and not hundreds."""
+    """Return the lines of output to record, without JSON objects and with long output shortened."""
     lines = [line.rstrip() for line in output.splitlines() if not line.startswith("{")]
     lines = [re.sub(r"(\.\./)+\S*/bin/rollax", "rollax", line) for line in lines]
     cut = len(lines) - MOST_LINES
-    return [*lines[: MOST_LINES // 2], f"... ({cut} lines)", *lines[-MOST_LINES // 2 :]] if cut > 0 else lines
+    return (
+        [*lines[: MOST_LINES // 2], f"... ({cut} lines)", *lines[-MOST_LINES // 2 :]]
+        if cut > 0
+        else lines
+    )
 
 
 def in_full(command: str, steps: str) -> str:
-    """A command as one would type it."""
-    command = re.sub(r'"?\$\(\((\d+) \* STEPS\)\)"?', lambda found: str(int(found[1]) * int(steps)), command)
-    return re.sub(r'"([^" ]+)"', r"\1", command.replace("$STEPS", steps).replace("$EXAMPLES", "examples"))
+    """Return a command with its variables replaced, as a user would type it."""
+    command = re.sub(
+        r'"?\$\(\((\d+) \* STEPS\)\)"?', lambda found: str(int(found[1]) * int(steps)), command
+    )
+    return re.sub(
+        r'"([^" ]+)"', r"\1", command.replace("$STEPS", steps).replace("$EXAMPLES", "examples")
+    )
 
 
 def page(day: str, steps: str) -> str:
-    """The day as a page."""
+    """Run the script of a day and return its Markdown page."""
     (title, _), *parts = blocks(day)
     made = f"Python {platform.python_version()}, {os.cpu_count()} cores, {datetime.date.today()}"
     lines = [f"# {title.rstrip('.')}", ""]
-    lines += [f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded ({made}).", ""]
+    lines += [
+        f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded ({made}).",
+        "",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for words, commands in parts:
             lines += [words, "", "```console"]

@@ -1,130 +1,157 @@
-"""Reinforcement learning trained end to end in JAX: environment, policy and learner in one compiled program."""
+"""Reinforcement learning in JAX, with environment, policy and learner in one compiled program.
 
-from rollax import startup  # noqa: F401  before all that takes long
-from rollax.algorithm import Algorithm, Metrics
-from rollax.algorithms import AlgorithmEntry, list_algorithms, register_algorithm
-from rollax.algorithms.aurora import AURORAConfig, aurora
-from rollax.algorithms.cma_mae import CMAMAEConfig, cma_mae
-from rollax.algorithms.cma_maega import CMAMAEGAConfig, cma_maega
-from rollax.algorithms.cma_me import CMAMEConfig, cma_me
-from rollax.algorithms.cma_mega import CMAMEGAConfig, cma_mega
-from rollax.algorithms.dcrl_me import DCRLMEConfig, dcrl_me
-from rollax.algorithms.dns import DNSConfig, dns
-from rollax.algorithms.dqn import DQNConfig, dqn
-from rollax.algorithms.impala import ImpalaConfig, impala
-from rollax.algorithms.map_elites import MAPElitesConfig, map_elites
-from rollax.algorithms.me_es import MEESConfig, me_es
-from rollax.algorithms.me_map_elites import MEMAPElitesConfig, me_map_elites
-from rollax.algorithms.mome import MOMEConfig, mome
-from rollax.algorithms.omg_mega import OMGMEGAConfig, omg_mega
-from rollax.algorithms.pga_me import PGAMEConfig, pga_me
-from rollax.algorithms.ppo import PPOConfig, ppo
-from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
-from rollax.algorithms.pqn import PQNConfig, pqn
-from rollax.algorithms.sac import SACConfig, sac
-from rollax.algorithms.td3 import TD3Config, td3
-from rollax.checks.algorithm import check_algorithm
-from rollax.checks.environment import check_environment
-from rollax.environments import Environment, Transition, list_environments, make, register
-from rollax.environments.suites.gymnasium.objects import from_gymnasium
-from rollax.environments.suites.objects import from_brax, from_gymnax, from_jumanji, from_pgx, from_playground
-from rollax.errors import UsageError
-from rollax.exporting.api import Exported, export
-from rollax.host.api import Policy, Result, load, resume, train
-from rollax.host.ask_tell import AskTell
-from rollax.host.merging import Comparison, compare_archives, merge_archives
-from rollax.host.options import RunOptions
-from rollax.host.reading import Tables, read
-from rollax.host.result import Evaluated
-from rollax.host.segments import segment
-from rollax.networks import NetworkConfig, actor_critic
-from rollax.populations import population
-from rollax.populations.evolution import evolve, evolving
-from rollax.studies.api import Swept, sweep
+Public names are imported when they are first used (PEP 562). `import rollax` is therefore fast, and
+does not import JAX, environment suites or plotting libraries.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rollax.runtime import startup  # noqa: F401  must precede the slow imports
+from rollax.algorithms.builtin import BUILTIN_ALGORITHMS
 from rollax.version import __version__
 
-__all__ = [
-    "__version__",
-    "aurora",
-    "AURORAConfig",
-    "mome",
-    "MOMEConfig",
-    "dcrl_me",
-    "DCRLMEConfig",
-    "me_es",
-    "MEESConfig",
-    "me_map_elites",
-    "MEMAPElitesConfig",
-    "pga_me",
-    "PGAMEConfig",
-    "omg_mega",
-    "OMGMEGAConfig",
-    "map_elites",
-    "MAPElitesConfig",
-    "cma_mega",
-    "CMAMEGAConfig",
-    "cma_me",
-    "CMAMEConfig",
-    "cma_maega",
-    "CMAMAEGAConfig",
-    "cma_mae",
-    "CMAMAEConfig",
-    "Algorithm",
-    "AlgorithmEntry",
-    "AskTell",
-    "Comparison",
-    "DNSConfig",
-    "DQNConfig",
-    "Environment",
-    "Exported",
-    "ImpalaConfig",
-    "Metrics",
-    "NetworkConfig",
-    "PPOConfig",
-    "PPORNDConfig",
-    "PQNConfig",
-    "Policy",
-    "Evaluated",
-    "Swept",
-    "sweep",
-    "Result",
-    "RunOptions",
-    "SACConfig",
-    "TD3Config",
-    "Tables",
-    "Transition",
-    "UsageError",
-    "actor_critic",
-    "check_algorithm",
-    "check_environment",
-    "compare_archives",
-    "dns",
-    "dqn",
-    "evolve",
-    "evolving",
-    "export",
-    "from_brax",
-    "from_gymnasium",
-    "from_gymnax",
-    "from_jumanji",
-    "from_pgx",
-    "from_playground",
-    "impala",
-    "list_algorithms",
-    "list_environments",
-    "load",
-    "make",
-    "merge_archives",
-    "population",
-    "ppo",
-    "ppo_rnd",
-    "pqn",
-    "read",
-    "register",
-    "register_algorithm",
-    "resume",
-    "sac",
-    "segment",
-    "td3",
-    "train",
-]
+if TYPE_CHECKING:  # the names below, for type checkers
+    # Runs
+    from rollax.api import resume as resume, train as train
+    from rollax.loading import load as load
+    from rollax.policy import Policy as Policy
+    from rollax.training.options import RunOptions as RunOptions
+    from rollax.training.result import Evaluated as Evaluated, Result as Result
+    from rollax.training.run_folder.tables import Tables as Tables, read as read
+    from rollax.sweeps.sweep import Swept as Swept, sweep as sweep
+    from rollax.exporting.exporter import Exported as Exported, export as export
+    from rollax.errors import UsageError as UsageError
+
+    # Environments
+    from rollax.environments import (
+        Environment as Environment,
+        Transition as Transition,
+        list_environments as list_environments,
+        make as make,
+        register as register,
+    )
+    from rollax.environments.suites.brax.objects import from_brax as from_brax
+    from rollax.environments.suites.gymnasium.objects import from_gymnasium as from_gymnasium
+    from rollax.environments.suites.gymnax.objects import from_gymnax as from_gymnax
+    from rollax.environments.suites.jumanji.objects import from_jumanji as from_jumanji
+    from rollax.environments.suites.pgx.objects import from_pgx as from_pgx
+    from rollax.environments.suites.playground.objects import from_playground as from_playground
+    from rollax.checks.environment_check import check_environment as check_environment
+
+    # Networks
+    from rollax.networks import NetworkConfig as NetworkConfig, actor_critic as actor_critic
+
+    # Algorithms
+    from rollax.algorithm import Algorithm as Algorithm, Metrics as Metrics
+    from rollax.algorithms.registry import (
+        AlgorithmEntry as AlgorithmEntry,
+        list_algorithms as list_algorithms,
+        register_algorithm as register_algorithm,
+    )
+    from rollax.checks.algorithm_check import check_algorithm as check_algorithm
+
+    # Custom training loops
+    from rollax.acting.evaluation import Episodes as Episodes
+    from rollax.populations import population as population
+    from rollax.populations.evolution import evolve as evolve, evolving as evolving
+    from rollax.training.compile.segments import segment as segment
+
+    # Archives
+    from rollax.training.elites.ask_tell import AskTell as AskTell
+    from rollax.training.elites.merging import (
+        Comparison as Comparison,
+        compare_archives as compare_archives,
+        merge_archives as merge_archives,
+    )
+
+    # Built-in algorithms, one line for each entry of `BUILTIN_ALGORITHMS`
+    from rollax.algorithms.aurora import AURORAConfig as AURORAConfig, aurora as aurora
+    from rollax.algorithms.cma_mae import CMAMAEConfig as CMAMAEConfig, cma_mae as cma_mae
+    from rollax.algorithms.cma_maega import CMAMAEGAConfig as CMAMAEGAConfig, cma_maega as cma_maega
+    from rollax.algorithms.cma_me import CMAMEConfig as CMAMEConfig, cma_me as cma_me
+    from rollax.algorithms.cma_mega import CMAMEGAConfig as CMAMEGAConfig, cma_mega as cma_mega
+    from rollax.algorithms.dcrl_me import DCRLMEConfig as DCRLMEConfig, dcrl_me as dcrl_me
+    from rollax.algorithms.dns import DNSConfig as DNSConfig, dns as dns
+    from rollax.algorithms.dqn import DQNConfig as DQNConfig, dqn as dqn
+    from rollax.algorithms.impala import ImpalaConfig as ImpalaConfig, impala as impala
+    from rollax.algorithms.map_elites import (
+        MAPElitesConfig as MAPElitesConfig,
+        map_elites as map_elites,
+    )
+    from rollax.algorithms.me_es import MEESConfig as MEESConfig, me_es as me_es
+    from rollax.algorithms.me_map_elites import (
+        MEMAPElitesConfig as MEMAPElitesConfig,
+        me_map_elites as me_map_elites,
+    )
+    from rollax.algorithms.mome import MOMEConfig as MOMEConfig, mome as mome
+    from rollax.algorithms.omg_mega import OMGMEGAConfig as OMGMEGAConfig, omg_mega as omg_mega
+    from rollax.algorithms.pga_me import PGAMEConfig as PGAMEConfig, pga_me as pga_me
+    from rollax.algorithms.ppo import PPOConfig as PPOConfig, ppo as ppo
+    from rollax.algorithms.ppo_rnd import PPORNDConfig as PPORNDConfig, ppo_rnd as ppo_rnd
+    from rollax.algorithms.pqn import PQNConfig as PQNConfig, pqn as pqn
+    from rollax.algorithms.sac import SACConfig as SACConfig, sac as sac
+    from rollax.algorithms.td3 import TD3Config as TD3Config, td3 as td3
+
+# Public names by the module that defines them.
+_NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
+    # Runs
+    "rollax.api": ("resume", "train"),
+    "rollax.loading": ("load",),
+    "rollax.policy": ("Policy",),
+    "rollax.training.options": ("RunOptions",),
+    "rollax.training.result": ("Evaluated", "Result"),
+    "rollax.training.run_folder.tables": ("Tables", "read"),
+    "rollax.sweeps.sweep": ("Swept", "sweep"),
+    "rollax.exporting.exporter": ("Exported", "export"),
+    "rollax.errors": ("UsageError",),
+    # Environments
+    "rollax.environments": ("Environment", "Transition", "list_environments", "make", "register"),
+    "rollax.environments.suites.brax.objects": ("from_brax",),
+    "rollax.environments.suites.gymnasium.objects": ("from_gymnasium",),
+    "rollax.environments.suites.gymnax.objects": ("from_gymnax",),
+    "rollax.environments.suites.jumanji.objects": ("from_jumanji",),
+    "rollax.environments.suites.pgx.objects": ("from_pgx",),
+    "rollax.environments.suites.playground.objects": ("from_playground",),
+    "rollax.checks.environment_check": ("check_environment",),
+    # Networks
+    "rollax.networks": ("NetworkConfig", "actor_critic"),
+    # Algorithms
+    "rollax.algorithm": ("Algorithm", "Metrics"),
+    "rollax.algorithms.registry": ("AlgorithmEntry", "list_algorithms", "register_algorithm"),
+    "rollax.checks.algorithm_check": ("check_algorithm",),
+    # Custom training loops
+    "rollax.acting.evaluation": ("Episodes",),
+    "rollax.populations": ("population",),
+    "rollax.populations.evolution": ("evolve", "evolving"),
+    "rollax.training.compile.segments": ("segment",),
+    # Archives
+    "rollax.training.elites.ask_tell": ("AskTell",),
+    "rollax.training.elites.merging": ("Comparison", "compare_archives", "merge_archives"),
+    # Built-in algorithms
+    **{
+        f"rollax.algorithms.{name}": (builtin.config, name)
+        for name, builtin in BUILTIN_ALGORITHMS.items()
+    },
+}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_SUBMODULES = ("environments", "networks", "spaces")
+
+__all__ = ["__version__", *_MODULE_BY_NAME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name or submodule when it is first used."""
+        if name in _MODULE_BY_NAME:
+            value = getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+            globals()[name] = value
+            return value
+        if name in _SUBMODULES:
+            return importlib.import_module(f"rollax.{name}")
+        raise AttributeError(f"module 'rollax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return all names of the module, including names that are not imported yet."""
+    return sorted({*globals(), *__all__, *_SUBMODULES})

@@ -1,4 +1,4 @@
-"""`python -m rollax` is `rollax`."""
+"""Entry point of `python -m rollax`, which is equivalent to the command `rollax`."""
 
 import sys
 

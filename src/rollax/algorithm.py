@@ -1,43 +1,101 @@
-"""What an algorithm is: pure functions on one pytree that holds everything that changes. All that a host asks is here."""
+"""Interface of algorithms, which are pure functions on a pytree with all training state."""
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from rollax import tree
-
-State = Any  # a pytree of arrays
-Carry = Any  # a policy's memory: a pytree of arrays, `()` without memory
+from rollax.types import Carry, Leaf, Observation, Parameters, PyTree, State
 
 
+@runtime_checkable
 class Config(Protocol):
-    """Settings of an algorithm: a dataclass made by `rollax.config.settings`. Its traced fields may differ between members."""
+    """Settings of an algorithm, declared with `rollax.config.settings_dataclass`.
+
+    Traced fields may differ between the members of a population. Resuming a run with another
+    learning rate requires a traced field `learning_rate`. It sets this field, scales all fields
+    that end in `_learning_rate` by the same factor, and disables the schedule
+    `learning_rate_final_fraction`.
+    """
 
     @property
     def total_updates(self) -> Any:
-        """Updates after which schedules end. A run sets it from its total steps."""
+        """Number of updates after which schedules end. A run sets it from its total steps."""
         ...
 
     @property
     def steps_per_update(self) -> int:
-        """What one update counts: frames of the environment, or evaluations (`AlgorithmEntry.unit` says which)."""
+        """Number of environment frames or evaluations in one update (see `AlgorithmEntry.unit`)."""
         ...
 
 
+class ArchiveSettings(NamedTuple):
+    """Settings of an archive that a run reads.
+
+    Attributes:
+        batch_size: Number of solutions per batch.
+        grid: Number of cells along each descriptor dimension of the grid that the archive or its
+            metrics use.
+        objectives: Names of the objectives, or `()` for a single fitness.
+        reference: Reference point of the hypervolume, one number per objective.
+        threshold_start: Initial acceptance threshold of cells, or None without thresholds.
+    """
+
+    batch_size: int
+    grid: tuple[int, ...]
+    objectives: tuple[str, ...] = ()
+    reference: tuple[float, ...] = ()
+    threshold_start: float | None = None
+
+
+class DerivedSettings(NamedTuple):
+    """Quantities that a run derives from the settings of an algorithm.
+
+    Runs use these quantities instead of the names of settings. A default value means that a
+    quantity does not apply to the algorithm.
+
+    Attributes:
+        num_envs: Number of environments, which a run divides among devices, or 0.
+        replay_capacity: Capacity of the replay buffer in transitions, or 0.
+        gradient_steps: Number of gradient steps per update on replayed batches.
+        learning_starts: Numbers of frames before learning starts, by name of the setting.
+        sizes: Settings that determine the memory use of an update, by name, for error messages.
+        archive: Settings of the archive, or None.
+    """
+
+    num_envs: int = 0
+    replay_capacity: int = 0
+    gradient_steps: float = 0.0
+    learning_starts: Mapping[str, float] = {}
+    sizes: Mapping[str, int] = {}
+    archive: ArchiveSettings | None = None
+
+
 class EpisodeSums(NamedTuple):
-    """Sums over the episodes of all streams that ended in an update, float32 `[]` each."""
+    """Sums over the episodes that ended during an update, in all streams.
+
+    Attributes:
+        number: Number of episodes, float32 `[]`.
+        total_return: Sum of the returns, float32 `[]`.
+        total_length: Sum of the lengths, float32 `[]`.
+        agent_type_sums: `(number, total_return)` of each agent type by name. It is empty for
+            environments with a single agent type.
+    """
 
     number: Any = 0.0
     total_return: Any = 0.0
     total_length: Any = 0.0
-    by_type: dict[str, tuple[Any, Any]] = {}  # number and total_return of each type of agents, where there are several
+    agent_type_sums: dict[str, tuple[Any, Any]] = {}
 
 
-class Finite(NamedTuple):
-    """Whether there was neither NaN nor infinity, bool `[]` each; causes before their effects. What does not apply is True."""
+class FiniteChecks(NamedTuple):
+    """Whether each part of an update is free of NaN and infinity, bool `[]` each.
+
+    Fields are in the order from cause to effect. Fields that do not apply are True.
+    """
 
     observation: Any = True
     reward: Any = True
@@ -46,53 +104,125 @@ class Finite(NamedTuple):
     parameters: Any = True
 
 
-def still_finite(obs: Any, reward: jax.Array, advantage: Any, loss: jax.Array, parameters: Any, *, on_policy: bool) -> Finite:
-    """Which of them hold neither NaN nor infinity; None holds none.
+def check_finite(
+    obs: PyTree | None,
+    reward: jax.Array,
+    advantage: PyTree,
+    loss: jax.Array,
+    parameters: Parameters,
+    *,
+    on_policy: bool,
+) -> FiniteChecks:
+    """Check which parts of an update are free of NaN and infinity.
 
-    Where advantages, loss or parameters are not finite, observations and rewards count as their cause if x^2 overflows.
-    `on_policy`: the loss is of these observations. They are then searched only where one of its effects is not finite, as they
-    are most of what an update writes: one that was learnt from shows in the gradient of the first layer, a final one in the
-    advantage, where its value counts. (Infinite and final, behind tanh, it has a finite value and stays unseen.)
+    If advantages, loss or parameters are not finite, observations and rewards whose square
+    overflows float32 also count as non-finite, because they may be the cause.
+
+    Observations are most of the data of an update. With `on_policy`, they are therefore checked
+    only if the advantages, the loss or the parameters are not finite. A non-finite observation
+    affects the gradient of the first layer if the network learned from it, and the advantage if it
+    is a final observation. An infinite final observation with a finite value, for example because
+    of tanh, is not detected.
+
+    Args:
+        obs: Pytree of observations, or None to skip their check.
+        reward: Rewards.
+        advantage: Advantages, or None.
+        loss: Loss of the update.
+        parameters: Parameters after the update.
+        on_policy: Whether the loss was computed from these observations.
+
+    Returns:
+        The finite checks of all parts.
     """
-    effects = [tree.all_finite(x) for x in (advantage, loss, parameters)]
-    is_well = jnp.all(jnp.stack(effects))
+    advantage_finite, loss_finite = tree.all_finite(advantage), tree.all_finite(loss)
+    parameters_finite = tree.all_finite(parameters)
+    is_well = jnp.all(jnp.stack([advantage_finite, loss_finite, parameters_finite]))
 
-    def is_finite(x: Any) -> jax.Array:
+    def is_finite(x: Leaf) -> jax.Array:
         return tree.all_finite(jax.tree.map(lambda leaf: jnp.where(is_well, leaf, leaf * leaf), x))
 
-    search = lambda: is_well | is_finite(obs)  # noqa: E731 - it may run for another member's sake
-    obs_finite = jax.lax.cond(tree.any_member(~is_well), search, lambda: jnp.ones((), bool)) if on_policy else is_finite(obs)
-    return Finite(obs_finite, is_finite(reward), *effects)
+    def search():
+        return is_well | is_finite(obs)  # under vmap, it also runs for members that are finite
+
+    obs_finite = (
+        jax.lax.cond(tree.any_member(~is_well), search, lambda: jnp.ones((), bool))
+        if on_policy
+        else is_finite(obs)
+    )
+    return FiniteChecks(
+        observation=obs_finite,
+        reward=is_finite(reward),
+        advantage=advantage_finite,
+        loss=loss_finite,
+        parameters=parameters_finite,
+    )
 
 
 class Metrics(NamedTuple):
-    """What an update reports and does not carry over to the next."""
+    """Metrics of one update.
 
-    values: dict[str, jax.Array]  # scalars by name
+    Attributes:
+        values: Scalar metrics by name.
+        episodes: Sums over the episodes that ended during the update.
+        finite: Finite checks of the parts of the update.
+        reward: Sum of the rewards in all streams, including running episodes, float32 `[]`, or None
+            if it is not reported.
+    """
+
+    values: dict[str, jax.Array]
     episodes: EpisodeSums = EpisodeSums()
-    finite: Finite = Finite()
+    finite: FiniteChecks = FiniteChecks()
+    reward: Any = None
 
 
+@runtime_checkable
 class InitFn(Protocol):
+    """Function that returns the initial state of an algorithm."""
+
     def __call__(self, key: jax.Array, config: Any, /) -> State:
-        """The state before any update. Raises ValueError when sizes in the config do not fit together."""
+        """Return the state before the first update.
+
+        Raises:
+            ValueError: If sizes in the config are inconsistent.
+        """
         ...
 
 
+@runtime_checkable
 class StepFn(Protocol):
+    """Function that performs one update."""
+
     def __call__(self, state: State, /) -> tuple[State, Metrics]:
-        """One update. The state keeps its structure, shapes and types."""
+        """Perform one update, and return the new state and its metrics.
+
+        The new state has the same structure, shapes and dtypes as the old state.
+        """
         ...
 
 
+@runtime_checkable
 class ActFn(Protocol):
-    def __call__(self, state: State, obs: Any, carry: Carry, key: jax.Array, greedy: Any, /) -> tuple[Any, Carry]:
-        """The action in one environment, and the memory after it. With agents, all of these lead with `[A]`."""
+    """Function that selects an action."""
+
+    def __call__(
+        self,
+        state: State,
+        obs: Observation,
+        carry: Carry,
+        key: jax.Array,
+        greedy: jax.Array | bool,
+        /,
+    ) -> tuple[Any, Carry]:
+        """Return the action in one environment and the memory after the step.
+
+        In multi-agent environments, observation, memory and action have a leading axis `[A]`.
+        """
         ...
 
 
 def reseed(state: State, key: jax.Array) -> State:
-    """The state with other random numbers ahead: every typed key in it is replaced by one derived from `key`."""
+    """Return the state with every typed key replaced by a key derived from `key`."""
     leaves, structure = jax.tree.flatten(state)
     for index, leaf in enumerate(leaves):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -100,60 +230,112 @@ def reseed(state: State, key: jax.Array) -> State:
     return structure.unflatten(leaves)
 
 
-class Archived(NamedTuple):
-    """What an algorithm with an archive can do besides. `archive` gives the functions (`rollax.archives.core.Archive`) and the
-    state of the archive that is in a state."""
+class ArchiveFunctions(NamedTuple):
+    """Functions that read and change the archive in the state of an algorithm.
+
+    Attributes:
+        archive: Function from a state to the archive (`rollax.archives.archive.Archive`) and the
+            archive state.
+        with_archive: Function `(state, archive_state)` that returns the state with the given
+            archive state.
+        score: Function `(state, solutions, key)` that evaluates solutions `[B]` in one episode
+            each, and returns a `rollax.acting.scoring.Score`.
+        ask: Function from a state to the next state and solutions `[B]` for an external evaluation.
+        tell: Function `(state, solutions, score)` that returns the state after an external
+            evaluation and the insertion counts.
+        qd_offset: Function from a state to the offset that the QD score adds to the fitness of
+            every elite.
+        num_batches: Function from a state to the number of calls of `tell` and of updates so far,
+            int32 `[]`.
+    """
 
     archive: Callable[[State], tuple[Any, Any]]
-    with_archive: Callable[[State, Any], State]  # a state with another archive state in it
-    score: Callable[[State, Any, jax.Array], Any]  # solutions [B], key -> `rollax.acting.scoring.Score` of one episode each
-    # Where solutions are scored elsewhere: state -> (state, solutions [B]); (state, these, scores) -> (state, counts).
+    with_archive: Callable[[State, Any], State]
+    score: Callable[[State, Any, jax.Array], Any]
     ask: Callable[[State], tuple[State, Any]]
     tell: Callable[[State, Any, Any], tuple[State, Any]]
+    qd_offset: Callable[[State], Any]
+    num_batches: Callable[[State], jax.Array]
 
 
 class Algorithm(NamedTuple):
-    """Pure functions; jit, vmap and shard them as you like. Those with a default are optional."""
+    """Algorithm as a set of pure functions that work under jit, vmap and sharding.
+
+    Fields with a default are optional.
+
+    Attributes:
+        init: Function `(key, config)` that returns the initial state.
+        step: Function from a state to the state after one update and its metrics.
+        act: Function `(state, obs, carry, key, greedy)` that returns an action and the memory after
+            the step.
+        initial_carry: Function from a state to the memory at the start of an episode of one
+            environment.
+        acting_state: Function from a state to a reduced state that is sufficient for `act` and
+            `initial_carry`, for example without the replay buffer.
+        reseed: Function `(state, key)` that returns the state with new random keys. It is used
+            after a rollback and for copies of a member.
+        config: Function from a state to its config.
+        with_config: Function `(state, config)` that returns the state with the given config.
+            Sweeps, population-based training and resuming use it to change settings.
+        state_metrics: Function from a state to scalars by name, such as the coverage of an archive.
+            Every evaluation reports them in addition to the metrics of its episodes.
+        archived: Functions of the archive, or None for algorithms without an archive.
+        rollouts: Function from a state, or its `acting_state`, to the arguments
+            `(policy, actor, key, num_steps)` of `rollax.acting.streams.unroll` in the next update.
+            Learning from simulators on the host requires it.
+        placement: Function from a state to a pytree of bools. It marks the leaves that a single run
+            splits over devices along their first axis, such as environments, replay streams or
+            archive cells. All other leaves, and leaves whose first axis does not divide evenly, are
+            replicated.
+    """
 
     init: InitFn
     step: StepFn
     act: ActFn
-    initial_carry: Callable[[State], Carry]  # the memory that an episode of one environment begins with
-    # The part of a state that `act` and `initial_carry` need, as a state: a replay buffer is left out, for instance.
+    initial_carry: Callable[[State], Carry]
     acting_state: Callable[[State], State] = lambda state: state
-    # (state, key) -> the state with other random numbers ahead: after a rollback, and for copies of a member.
     reseed: Callable[[State, jax.Array], State] = reseed
-    # The config in a state, and a state with another one: sweeps, population-based training and resuming change settings.
     config: Callable[[State], Any] = lambda state: state.config
     with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
-    # Numbers of a state that every evaluation reports besides its episodes, such as an archive's coverage: scalars by name.
     state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
-    archived: Archived | None = None
-    # What acts in the next update: state (that of `acting_state` is enough) -> (policy, actor, key, num_steps), as
-    # `rollax.acting.streams.unroll` takes them. With it an algorithm can learn from simulators on the host.
+    archived: ArchiveFunctions | None = None
     rollouts: Callable[[State], tuple[Any, Any, jax.Array, int]] | None = None
-    # Which leaves the devices of a single run split along their first axis (environments, streams of a replay, places of an
-    # archive), a tree of bool; all others are whole on every device, and so is one whose axis does not divide evenly.
-    placement: Callable[[State], Any] = lambda state: marked(state, False)
+    placement: Callable[[State], Any] = lambda state: uniform_placement(state, False)
 
 
-def marked(part: Any, is_split: bool = True) -> Any:
-    """The same mark for all leaves of a part of a state."""
+def uniform_placement(part: PyTree, is_split: bool = True) -> Any:
+    """Return a pytree with the structure of `part` and `is_split` as the value of every leaf."""
     return jax.tree.map(lambda leaf: is_split, part)
 
 
-def placement_of(fields: tuple[str, ...], parts: Mapping[type, Callable[[Any], Any]]) -> Callable[[State], Any]:
-    """A function for `placement`: true for the leaves under these fields of a NamedTuple; parts of these types, wherever they
-    are, say by a function which of their own leaves are split (`marked`: all)."""
+def make_placement(
+    fields: tuple[str, ...], parts: Mapping[type, Callable[[PyTree], PyTree]]
+) -> Callable[[State], Any]:
+    """Build a function for `Algorithm.placement` of a state that is a NamedTuple.
 
-    def is_part(part: Any) -> bool:
+    Args:
+        fields: Names of the fields whose leaves are split over devices.
+        parts: Functions from a part of the state to its placement, by type of the part. They apply
+            to parts anywhere in the state and take precedence over `fields`. For example,
+            `uniform_placement` splits all leaves of a part.
+
+    Returns:
+        Function from a state to a pytree of bools.
+    """
+
+    def is_part(part: PyTree) -> bool:
         return type(part) in parts
 
     def mark(state: State) -> Any:
-        def of(field: str, part: Any) -> Any:
-            return parts[type(part)](part) if is_part(part) else field in fields
+        def mark_part(is_split: bool, part: PyTree) -> PyTree:
+            return parts[type(part)](part) if is_part(part) else is_split
 
-        each = {field: getattr(state, field) for field in state._fields}
-        return type(state)(**{f: jax.tree.map(functools.partial(of, f), x, is_leaf=is_part) for f, x in each.items()})
+        marks = {
+            field: jax.tree.map(
+                functools.partial(mark_part, field in fields), value, is_leaf=is_part
+            )
+            for field, value in state._asdict().items()
+        }
+        return type(state)(**marks)
 
     return mark

@@ -1,84 +1,177 @@
-"""Settings as data: a frozen dataclass whose static fields shape the program and whose other fields are traced leaves."""
+"""Settings as frozen dataclasses with static fields and traced fields.
+
+Static fields determine array shapes and are part of the compiled program. Traced fields are leaves
+of a pytree.
+"""
 
 import dataclasses
 import math
-from typing import Any, TypeVar, dataclass_transform
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax
 import numpy as np
 
-from rollax.errors import UsageError
-from rollax.typed import hints, shown, typed
+from rollax.coercion import coerce, coerce_dict, field_types, format_value
+from rollax.errors import UnknownNameError, UsageError
+from rollax.types import Setting
 
 T = TypeVar("T")
 
-LARGEST_FLOAT = float(np.finfo(np.float32).max)  # settings become float32 and int32 in the program
-LARGEST_INT = 2**31 - 1
+
+@runtime_checkable
+class DataclassInstance(Protocol):
+    """Instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
-def static(default: Any, low: float = 1) -> Any:
-    """A settings field that is a shape, a count (of at least `low`) or a choice: part of the program, not of the data."""
+SettingsT = TypeVar("SettingsT", bound=DataclassInstance)
+
+# The compiled program holds settings as float32 and int32.
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MAX_INT32 = 2**31 - 1
+
+
+def static_field(default: Setting, low: float = 1) -> Any:
+    """Declare a static settings field, such as a shape, a count or a choice.
+
+    Args:
+        default: Default value.
+        low: Minimum value of numbers.
+    """
     return dataclasses.field(default=default, metadata={"static": True, "low": low})
 
 
-def number(default: float, low: float = -LARGEST_FLOAT, high: float = LARGEST_FLOAT) -> Any:
-    """A settings field that is data: any finite number from `low` to `high`. Infinite only where `high` or the default is."""
+def traced_field(default: float, low: float = -MAX_FLOAT32, high: float = MAX_FLOAT32) -> Any:
+    """Declare a traced settings field, which is a number between `low` and `high`.
+
+    Args:
+        default: Default value. An infinite default makes infinity a valid value.
+        low: Minimum value.
+        high: Maximum value. If it is infinite, infinity is a valid value.
+    """
     return dataclasses.field(default=default, metadata={"low": low, "high": max(high, default)})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, number))
-def settings(cls: type[T]) -> type[T]:
-    """Makes a frozen dataclass a pytree: fields marked `static` are structure, all others are traced leaves.
+@dataclass_transform(frozen_default=True, field_specifiers=(static_field, traced_field))
+def settings_dataclass(cls: type[T]) -> type[T]:
+    """Turn a class into a frozen dataclass that is a pytree with the traced fields as leaves.
 
-    Static fields get their types when an instance is made, which raises UsageError where they cannot.
+    Static fields are converted to their types when an instance is created. The constructor raises a
+    `UsageError` if a value cannot be converted.
     """
 
-    def with_types(self: Any) -> None:
+    def with_types(self: DataclassInstance) -> None:
         for field in dataclasses.fields(self):
-            if field.metadata.get("static"):  # others may be anything that a pytree may hold
-                value = typed(field.name, getattr(self, field.name), hints(type(self))[field.name])
+            if field.metadata.get("static"):  # traced fields may hold any leaf of a pytree
+                value = coerce(
+                    field.name, getattr(self, field.name), field_types(type(self))[field.name]
+                )
                 object.__setattr__(self, field.name, value)
 
     cls.__post_init__ = with_types  # pyright: ignore[reportAttributeAccessIssue]
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
 
-def traced_fields(cls: type) -> list[str]:
-    """The names of the settings that may differ between members of a population without recompiling."""
+def traced_field_names(cls: type) -> list[str]:
+    """Return the names of the settings that may differ between members without recompilation."""
     return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
 
 
-def checked(config: Any, prefix: str = "") -> Any:
-    """The settings (any dataclass) with the types and within the ranges of their fields.
+def validate_settings(config: SettingsT, prefix: str = "") -> SettingsT:
+    """Convert the settings of any dataclass to their types and check their ranges.
 
-    Raises UsageError that names a setting, with `prefix` before its name, its value and what it must be.
+    Args:
+        config: Settings.
+        prefix: Prefix of the names in error messages, such as "config.".
+
+    Returns:
+        The converted settings.
+
+    Raises:
+        UsageError: If a setting has another type or is out of its range.
     """
     values = {}
     for field in dataclasses.fields(config):
-        hint = hints(type(config))[field.name]
-        values[field.name] = typed(f"{prefix}{field.name}", getattr(config, field.name), hint)
+        hint = field_types(type(config))[field.name]
+        values[field.name] = coerce(f"{prefix}{field.name}", getattr(config, field.name), hint)
         check_range(f"{prefix}{field.name}", values[field.name], field)
     return dataclasses.replace(config, **values)
 
 
-def check_range(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
-    """Raises UsageError for numbers, also in sequences, that the field or the program's number types do not have."""
+def check_range(name: str, value: Setting, field: dataclasses.Field) -> None:
+    """Check that a number, or each number in a sequence, is in the range of its field.
+
+    Raises:
+        UsageError: If a number is out of the range of the field, of int32 or of float32.
+    """
     if isinstance(value, tuple):
         for part in value:
             check_range(name, part, field)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    largest = LARGEST_INT if isinstance(value, int) else LARGEST_FLOAT
+    largest = MAX_INT32 if isinstance(value, int) else MAX_FLOAT32
     low, high = field.metadata.get("low", -largest), field.metadata.get("high", largest)
     if not low <= value <= high:
-        raise UsageError(f"{name} ({shown(value)}) must be {span(value, low, high)}")
+        raise UsageError(
+            f"{name} ({format_value(value)}) must be {describe_range(value, low, high)}."
+        )
 
 
-def span(value: float, low: float, high: float) -> str:
-    """What a number out of its range must be, in words."""
-    has_low, has_high = low > -LARGEST_INT, high < LARGEST_INT
+def describe_range(value: float, low: float, high: float) -> str:
+    """Describe a range for an error message about `value`, which is outside of the range."""
+    has_low, has_high = low > -MAX_INT32, high < MAX_INT32
     if has_low and has_high:
         return f"between {low:g} and {high:g}"
     if isinstance(value, int):
         return f"at least {low:g}" if value < low else f"at most {high:.0f}"
     return " and ".join([f"at least {low:g}"] * has_low + ["finite"] * math.isfinite(high))
+
+
+def resolve_settings(name: str, kind: type, tuned: Mapping[str, Setting], given: Setting) -> Any:
+    """Combine a preset with the argument of a user.
+
+    Args:
+        name: Name of the argument in error messages.
+        kind: Settings class.
+        tuned: Values of the preset by name.
+        given: Settings object, which is returned unchanged, dictionary that overrides the preset,
+            or None for the preset.
+
+    Returns:
+        The settings, an instance of `kind`.
+
+    Raises:
+        UsageError: If `given` is neither an instance of `kind` nor a dictionary.
+        UnknownNameError: If a setting does not exist.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        if type(given) is not kind:
+            other = f"{type(given).__name__} ({format_value(given)})"
+            raise UsageError(
+                f"{name} must be {kind.__name__} or a dictionary of its settings, got {other}."
+            )
+        return given
+    values = parse_yaml_values(kind, tuned) | coerce_dict(name, given)
+    known = [field.name for field in dataclasses.fields(kind)]
+    for setting in values:
+        if setting not in known:
+            raise UnknownNameError("setting", setting, known)
+    return kind(**values)
+
+
+def parse_yaml_values(kind: type, values: Mapping[str, Setting]) -> dict[str, Any]:
+    """Convert float settings from a YAML file, where numbers such as 1e-3 are read as strings."""
+    wanted = field_types(kind)
+    return {
+        name: _parse_number(value) if wanted.get(name) is float else value
+        for name, value in values.items()
+    }
+
+
+def _parse_number(value: Setting) -> Any:
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -1,26 +1,37 @@
-"""Errors that are a user's to mend. Their messages name the value, the reason and the remedy."""
+"""Errors that users can correct. Each message contains the value, the reason and a remedy."""
 
 import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-LONGEST = 100  # letters of a name in a message
+MAX_NAME_CHARACTERS = 100  # length of a name in an error message
+_NO_MESSAGE = "no message"
 
 
 class UsageError(ValueError):
-    """A user's mistake. The message says what to do; the command line prints it alone and exits with code 2."""
+    """Error that a user can correct.
+
+    The command line prints only the message and exits with code 2.
+    """
 
 
 class UnknownNameError(UsageError):
-    """A name that nothing has: `UnknownNameError("environment", "gymnax/CartPol", names)` names those near it.
+    """Error for an unknown name. The message suggests similar names or lists all known names.
 
-    `more`: what else there is to say.
+    Args:
+        kind: Category of the name, such as "environment".
+        name: The unknown name.
+        names: All known names.
+        more: Text to append to the message.
     """
 
     def __init__(self, kind: str, name: str, names: Iterable[str], more: str = "") -> None:
-        known, name = list(names), name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-        close = near(name, known)
+        known, name = (
+            list(names),
+            name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}...",
+        )
+        close = find_similar_names(name, known)
         if close:
             remedy = f"did you mean {' or '.join(close)}?"
         elif known:
@@ -31,40 +42,79 @@ class UnknownNameError(UsageError):
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """What fails inside names the file that was written; the system's own words for a full disk do not."""
+def add_path_to_errors(path: Path) -> Iterator[None]:
+    """Add a path to each `OSError` that is raised within the context, such as for a full disk."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, f"{error.strerror} (a run goes on from its last checkpoint)", str(path)) from error
+        raise OSError(
+            error.errno, f"{error.strerror} (a run resumes from its last checkpoint)", str(path)
+        ) from error
 
 
-def near(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first, equals as they come. Case and what comes before a `/` weigh little."""
+def error_message(error: BaseException) -> str:
+    """Return the message of an error, or a replacement if its `__str__` fails."""
+    try:
+        return str(error).strip() or _NO_MESSAGE
+    except Exception:  # `__str__` may be defined by the user
+        return "the message cannot be shown"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and the message of an error, or only its type without a message."""
+    text = error_message(error)
+    return type(error).__name__ if text == _NO_MESSAGE else f"{type(error).__name__}: {text}"
+
+
+def find_similar_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """Return the names that are most similar to `name`, best first.
+
+    Case is ignored. The part after the last `/` is also compared separately, so that prefixes have
+    little weight. Equally similar names keep their order. Names that are not similar are omitted.
+
+    Args:
+        name: Name to compare with.
+        names: Candidates.
+        count: Maximum number of names to return.
+
+    Returns:
+        At most `count` names.
+    """
 
     def likeness(candidate: str) -> float:
         whole = difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
-        last = difflib.SequenceMatcher(None, _last(name), _last(candidate)).ratio()
-        inside = 0.8 if len(_last(name)) >= 3 and _last(name) in _last(candidate) else 0.0
+        last = difflib.SequenceMatcher(
+            None, _last_component(name), _last_component(candidate)
+        ).ratio()
+        inside = (
+            0.8
+            if len(_last_component(name)) >= 3
+            and _last_component(name) in _last_component(candidate)
+            else 0.0
+        )
         return max(whole, last, inside)
 
-    scored = sorted(((likeness(candidate), candidate) for candidate in names), key=lambda pair: -pair[0])
+    scored = sorted(
+        ((likeness(candidate), candidate) for candidate in names), key=lambda pair: -pair[0]
+    )
     return [candidate for score, candidate in scored[:count] if score >= 0.6]
 
 
-def divisors_near(number: int, wanted: int) -> str:
-    """The two divisors of `number` that are nearest to `wanted`, in words."""
-    divisors = sorted((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
+def suggest_divisors(number: int, wanted: int) -> str:
+    """Return the two divisors of `number` nearest to `wanted` as text, such as "4 or 8"."""
+    divisors = sorted(
+        (d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted)
+    )
     return " or ".join(str(d) for d in sorted(divisors[:2]))
 
 
-def multiples_near(number: int, divisor: int) -> str:
-    """The multiples of `divisor` on both sides of `number`, in words."""
+def suggest_multiples(number: int, divisor: int) -> str:
+    """Return the multiples of `divisor` around `number` as text, such as "8 or 16"."""
     below = number // divisor * divisor
     return " or ".join(str(n) for n in (below, below + divisor) if n > 0)
 
 
-def _last(name: str) -> str:
+def _last_component(name: str) -> str:
     return name.lower().rsplit("/", 1)[-1]

@@ -1,7 +1,9 @@
-"""The parts of an update, by named scopes: operations of a compiled program keep them, so that a profile can be split by parts.
+"""Named scopes that assign the operations of a compiled program to parts of an update.
 
-`with scope("environment"):`, or `@scope("credit")` above a function. Scopes nest, and the innermost counts. What is
-differentiated (forward, backward) and random numbers are told by the names that JAX gives them, and need no scope.
+Profiles report the time of each part. Use `with profile_scope("environment"):`, or decorate a
+function with `@profile_scope("credit")`. If scopes are nested, the innermost scope applies.
+Differentiated operations and random numbers are recognized by names that JAX assigns, and do not
+require a scope.
 """
 
 import re
@@ -10,44 +12,63 @@ from typing import Any, Literal
 import jax
 
 Scope = Literal[
-    "environment", "restarts", "policy", "credit", "shuffling", "replay", "optimizer", "archive", "emitter", "bookkeeping"
+    "environment",
+    "restarts",
+    "policy",
+    "credit",
+    "shuffling",
+    "replay",
+    "optimizer",
+    "archive",
+    "emitter",
+    "bookkeeping",
 ]
-_MARK = "rollax."
-_INNERMOST = re.compile(rf".*\b{re.escape(_MARK)}(\w+)")
-_RANDOM = re.compile(r"threefry|random_(bits|split|fold_in|seed)|_rbg|philox|jit\(_(uniform|normal|gumbel|randint|bernoulli)\)")
+_SCOPE_PREFIX = "rollax."
+_INNERMOST_SCOPE = re.compile(rf".*\b{re.escape(_SCOPE_PREFIX)}(\w+)")
+_RANDOM_OPERATION = re.compile(
+    r"threefry|random_(bits|split|fold_in|seed)|_rbg|philox"
+    r"|jit\(_(uniform|normal|gumbel|randint|bernoulli)\)"
+)
 
-# In the order of an update, with what each is.
-PARTS = {
+# Description of each part, in the order of an update.
+UPDATE_PARTS = {
     "environment": "steps of the environments",
-    "restarts": "starts of episodes, and their selection where one ended",
-    "policy": "what acts: networks, distributions",
-    "random numbers": "keys and bits, wherever they are drawn",
-    "replay": "what the buffer stores and samples",
+    "restarts": "starts of new episodes",
+    "policy": "networks and distributions of the acting policy",
+    "random numbers": "random keys and bits of all parts",
+    "replay": "insertion into and sampling from the replay buffer",
     "credit": "values of final observations, advantages, targets",
-    "shuffling": "minibatches: their order and their gathering",
+    "shuffling": "order and gathering of minibatches",
     "forward": "losses",
-    "backward": "their gradients",
+    "backward": "gradients of the losses",
     "optimizer": "gradient norms, Adam, new parameters",
-    "emitter": "new solutions",
-    "archive": "what is kept of them",
-    "bookkeeping": "sums over episodes, metrics, what is still finite",
-    "other": "loops, copies, and what belongs to no part",
+    "emitter": "generation of solutions",
+    "archive": "insertion of solutions",
+    "bookkeeping": "sums over episodes, metrics, checks for NaN and infinity",
+    "other": "loops, copies, and operations of no other part",
 }
 
 
-def scope(name: Scope) -> Any:
-    """Marks operations as of this part of an update. What the program computes is the same."""
-    return jax.named_scope(_MARK + name)
+def profile_scope(name: Scope) -> Any:
+    """Return a context manager and decorator that assigns operations to a part of an update.
 
-
-def part_of(path: str) -> str | None:
-    """The part of an operation by its path of names, such as "jit(run)/while/body/rollax.credit/mul"; None: it says none.
-
-    A scope within what is differentiated counts more than that it is: credit that a loss computes is credit.
+    It does not change the results of the program.
     """
-    if _RANDOM.search(path):
+    return jax.named_scope(_SCOPE_PREFIX + name)
+
+
+def classify_operation(path: str) -> str | None:
+    """Return the part of an update that contains an operation, or None if it is unknown.
+
+    A scope within a differentiated function takes precedence in the forward pass. For example,
+    operations of the scope "credit" in a loss belong to "credit".
+
+    Args:
+        path: Names of the operation, such as "jit(run)/while/body/rollax.credit/mul".
+    """
+    if _RANDOM_OPERATION.search(path):
         return "random numbers"
-    found = _INNERMOST.match(path)
+    found = _INNERMOST_SCOPE.match(path)
     place = found.start(1) if found else 0
     if "transpose(" in path:
         return "backward"

@@ -1,6 +1,6 @@
-"""Spaces of observations and actions: box, ball, discrete, multi-discrete, grids of symbols, and dictionaries of these.
+"""Spaces of observations and actions.
 
-Spaces are plain hashable values: static, part of the compiled program.
+Spaces are hashable and a static part of the compiled program.
 """
 
 import dataclasses
@@ -11,56 +11,82 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
 from rollax.errors import UsageError
+from rollax.types import Observation
 
-Bound = float | tuple[Any, ...]
+Bound = float | tuple[Any, ...]  # a number, or nested tuples of numbers
+_INTEGER_REMEDY = "Declare integers as a MultiDiscrete, and use ppo."
+MAX_DISCRETE_SIZE = 2**31  # limit of int32
 
 
-def _bound(value: Any) -> Bound:
-    """A bound as nested tuples of floats (or one float), so that it can be hashed."""
+def _hashable_bound(value: npt.ArrayLike) -> Bound:
+    """Convert a bound to a float or to nested tuples of floats, which are hashable."""
     array = np.asarray(value, dtype=float)
-    return float(array) if array.ndim == 0 else jax.tree.map(float, _tuples(array.tolist()))
+    return float(array) if array.ndim == 0 else jax.tree.map(float, _nested_tuples(array.tolist()))
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def _nested_tuples(value: list | float) -> Bound:
+    return tuple(_nested_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """Arrays of one shape and type between `low` and `high` (numbers, or arrays that broadcast to `shape`)."""
+    """Arrays of one shape and dtype with elements between `low` and `high`.
+
+    Attributes:
+        low: Lower bound, a number or an array that broadcasts to `shape`.
+        high: Upper bound, a number or an array that broadcasts to `shape`.
+        shape: Shape of the arrays.
+        dtype: Name of the dtype.
+        layout: Axes of an image, such as "HWC", "CHW" or "NHWC", where C are channels and N are
+            stacked frames. "flat" marks an array that is not an image. If None, the layout is
+            determined from the shape by `rollax.environments.image_layouts`.
+    """
 
     low: Bound
     high: Bound
     shape: tuple[int, ...]
     dtype: str = "float32"
+    layout: str | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "low", _bound(self.low))
-        object.__setattr__(self, "high", _bound(self.high))
+        object.__setattr__(self, "low", _hashable_bound(self.low))
+        object.__setattr__(self, "high", _hashable_bound(self.high))
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
 
     @property
     def is_bounded(self) -> bool:
-        """True when no bound is infinite (bounds beyond 1e30 count as infinite: gymnax uses the largest float)."""
+        """Whether all bounds are finite. Bounds beyond 1e30 count as infinite."""
         return bool(np.all(np.abs(self.low) < 1e30) and np.all(np.abs(self.high) < 1e30))
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """A uniform sample; where a bound is infinite, uniform within 1 of the finite bound, or within -1 ... 1."""
+        """Return a uniform sample.
+
+        Elements with one infinite bound are sampled within 1 of the other bound. Elements with two
+        infinite bounds are sampled between -1 and 1.
+        """
         low, high = np.broadcast_to(self.low, self.shape), np.broadcast_to(self.high, self.shape)
         no_low, no_high = np.abs(low) > 1e30, np.abs(high) > 1e30
         start = np.where(no_low, np.where(no_high, -1.0, high - 1.0), low)
         stop = np.where(no_high, np.where(no_low, 1.0, low + 1.0), high)
         if np.issubdtype(self.dtype, np.integer):
-            return jax.random.randint(key, self.shape, start.astype(int), stop.astype(int) + 1).astype(self.dtype)
+            return jax.random.randint(
+                key, self.shape, start.astype(int), stop.astype(int) + 1
+            ).astype(self.dtype)
         if self.dtype == "bool":
             return jax.random.bernoulli(key, shape=self.shape)
-        return jax.random.uniform(key, self.shape, self.dtype, jnp.asarray(start), jnp.asarray(stop))
+        return jax.random.uniform(
+            key, self.shape, self.dtype, jnp.asarray(start), jnp.asarray(stop)
+        )
 
     def contains(self, value: jax.Array) -> jax.Array:
-        """Whether a value of this shape lies within the bounds (a tolerance of 1e-4 covers rounding)."""
+        """Return whether a value with the shape of the space is within the bounds.
+
+        The tolerance is 1e-4 (1 + the smaller absolute bound).
+        """
         slack = 1e-4 * (1 + np.minimum(np.abs(self.low), np.abs(self.high)))
         most = float(np.finfo(np.float32).max)
         low, high = np.clip(self.low - slack, -most, most), np.clip(self.high + slack, -most, most)
@@ -83,17 +109,17 @@ class Ball:
         return "float32"
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """A uniform sample."""
+        """Return a uniform sample."""
         return self.radius * jax.random.ball(key, self.size)
 
     def contains(self, value: jax.Array) -> jax.Array:
-        """Whether the norm is within the radius (a relative tolerance of 1e-4 covers rounding)."""
+        """Return whether the norm is at most the radius (relative tolerance 1e-4)."""
         return jnp.sum(value**2) <= (self.radius * (1 + 1e-4)) ** 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
-    """The integers 0 ... n - 1."""
+    """The integers from 0 to n - 1."""
 
     n: int
     dtype: str = "int32"
@@ -111,7 +137,7 @@ class Discrete:
 
 @dataclasses.dataclass(frozen=True)
 class MultiDiscrete:
-    """Vectors of integers, the i-th from 0 ... sizes[i] - 1.
+    """Vectors of integers with element i between 0 and `sizes[i] - 1`.
 
     >>> MultiDiscrete((2, 3)).shape
     (2,)
@@ -136,9 +162,10 @@ class MultiDiscrete:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Cells `[height, width]` of symbols: the i-th symbol of a cell is a category, one of 0 ... sizes[i] - 1.
+    """Grids of cells with symbols, where symbol i of a cell is an integer below `sizes[i]`.
 
-    A value is an array `[height, width, len(sizes)]`; networks embed every symbol.
+    A value is an array `[height, width, len(sizes)]` with `cells = (height, width)`. Networks embed
+    each symbol as a category.
 
     >>> Grid((5, 5), (13, 12)).shape
     (5, 5, 2)
@@ -153,7 +180,9 @@ class Grid:
         return (*self.cells, len(self.sizes))
 
     def sample(self, key: jax.Array) -> jax.Array:
-        return jax.random.randint(key, self.shape, 0, np.broadcast_to(self.sizes, self.shape)).astype(self.dtype)
+        return jax.random.randint(
+            key, self.shape, 0, np.broadcast_to(self.sizes, self.shape)
+        ).astype(self.dtype)
 
     def contains(self, value: jax.Array) -> jax.Array:
         return jnp.all((value >= 0) & (value < np.broadcast_to(self.sizes, self.shape)))
@@ -161,12 +190,13 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Dict:
-    """Named parts, each with a space of its own: `Dict({"position": Box(...), "action_mask": Box(...)})`.
+    """Dictionaries of values, such as `Dict({"position": Box(...), "action_mask": Box(...)})`.
 
-    The part named "action_mask" is no input of encoders: it says which actions are legal, as a boolean
-    array of shape `[n]` for `Discrete(n)` or `[len(sizes), max(sizes)]` for `MultiDiscrete(sizes)`. For a `Box` it has the
-    shape of an action, and says which of its numbers there are: the others are 0 (of `sac` and `td3` the middle of their
-    bounds, which is 0 for bounds -b ... b).
+    The part "action_mask" marks legal actions and is not an input of encoders. It is a boolean
+    array of shape `[n]` for `Discrete(n)`, or `[len(sizes), max(sizes)]` for
+    `MultiDiscrete(sizes)`. For a `Box`, it has the shape of an action and marks the elements that
+    are used. Policies set the other elements to 0, or to the center of their bounds with `sac` and
+    `td3`.
     """
 
     items: tuple[tuple[str, "Space"], ...]
@@ -182,7 +212,7 @@ class Dict:
         keys = jax.random.split(key, len(self.items))
         return {name: space.sample(k) for (name, space), k in zip(self.items, keys, strict=True)}
 
-    def contains(self, value: Mapping[str, Any]) -> jax.Array:
+    def contains(self, value: Mapping[str, Observation]) -> jax.Array:
         return jnp.all(jnp.stack([space.contains(value[name]) for name, space in self.items]))
 
 
@@ -190,29 +220,75 @@ ActionSpace = Ball | Box | Discrete | MultiDiscrete
 Space = ActionSpace | Grid | Dict
 
 
-def zeros(space: Space) -> Any:
-    """A value of the space's structure, shapes and types, all zero."""
+def make_zeros(space: Space) -> Any:
+    """Return a value of the space that is all zeros."""
     if isinstance(space, Dict):
-        return {name: zeros(part) for name, part in space.items}
+        return {name: make_zeros(part) for name, part in space.items}
     return jnp.zeros(space.shape, space.dtype)
 
 
-def size(space: Space) -> int:
-    """How many numbers one value has when flattened."""
+def describe_space(space: Space) -> str:
+    """Return a text with the kind, sizes and dtype of a space, but not its bounds.
+
+    Networks depend only on these properties.
+    """
+    match space:
+        case Dict():
+            return (
+                "Dict("
+                f"{', '.join(f'{name}: {describe_space(part)}' for name, part in space.items)}"
+                ")"
+            )
+        case Discrete():
+            return f"Discrete({space.n})"
+        case MultiDiscrete():
+            return f"MultiDiscrete({space.sizes})"
+        case Grid():
+            return f"Grid({space.cells}, {space.sizes})"
+        case _:
+            return f"{type(space).__name__}({space.shape}, {space.dtype})"
+
+
+def flat_size(space: Space) -> int:
+    """Return the number of elements of a flattened value of the space."""
     if isinstance(space, Dict):
-        return sum(size(part) for _, part in space.items)
+        return sum(flat_size(part) for _, part in space.items)
     return math.prod(space.shape)
 
 
-def check_bounded(space: Any) -> Box:
-    """The action space, if it is a box of floats with finite bounds. Raises UsageError otherwise."""
+def check_bounded_box(space: Space) -> Box:
+    """Return the action space if it is a `Box` of floats with finite bounds.
+
+    Raises:
+        UsageError: If it is not such a `Box`.
+    """
     if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
         return space
-    raise UsageError(f"continuous actions need a Box of floats with finite bounds, but the space is {space}: use dqn or ppo")
+    raise UsageError(
+        f"the action space must be a Box of floats with finite bounds, got {space}. "
+        f"{_suggest_algorithm(space)}"
+    )
 
 
-def check_discrete(space: Any) -> Discrete:
-    """The action space, if it is discrete. Raises UsageError otherwise."""
+def _suggest_algorithm(space: Space) -> str:
+    """Return a remedy for an action space that is not a bounded box."""
+    if isinstance(space, Box) and space.dtype.startswith("float"):
+        return "Give the space finite bounds, or use ppo."
+    if isinstance(space, Box):
+        return _INTEGER_REMEDY
+    return "Use dqn or ppo." if isinstance(space, Discrete) else "Use ppo."
+
+
+def check_discrete(space: Space) -> Discrete:
+    """Return the action space if it is `Discrete`.
+
+    Raises:
+        UsageError: If it is not `Discrete`.
+    """
     if isinstance(space, Discrete):
         return space
-    raise UsageError(f"values of all actions need a Discrete action space, but it is {space}: use sac, td3 or ppo")
+    is_bounded_box = isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded
+    remedy = f"Use {'sac, td3 or ppo' if is_bounded_box else 'ppo'}."
+    if isinstance(space, Box) and not space.dtype.startswith("float"):
+        remedy = _INTEGER_REMEDY
+    raise UsageError(f"the action space must be Discrete, got {space}. {remedy}")

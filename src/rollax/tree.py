@@ -1,4 +1,4 @@
-"""Small helpers for pytrees: selecting, converting, counting."""
+"""Selection, conversion and sharding of pytrees."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,26 +6,35 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from rollax.types import Leaf, PyTree
+
 T = TypeVar("T")
+Axes = int | tuple | None  # axis of all leaves of a pytree, or a tuple with one entry per part
 
 
-def as_leaves(tree: T) -> T:
-    """Every leaf as an array of a definite type, so that a Python number never compiles a second program."""
+def to_arrays(tree: T) -> T:
+    """Convert every leaf to an array with a strong type, which prevents recompilation."""
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: Leaf) -> Any:
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         array = jnp.asarray(leaf)
-        # A number that came as an argument of `jit` is weakly typed, which this ends.
+        # Remove weak types, which numbers have that are arguments of a jitted function.
         return jax.lax.convert_element_type(array, array.dtype)
 
     return jax.tree.map(convert, tree)
 
 
 def where(condition: jax.Array, when_true: T, when_false: T) -> T:
-    """Selects whole trees by `condition`, whose axes are the leading axes of every leaf.
+    """Select between two pytrees by a condition over the leading axes of their leaves.
 
-    `condition`: boolean `[...]`; leaves: `[..., *]`, typed keys included.
+    Args:
+        condition: Condition, bool `[...]`.
+        when_true: Pytree with leaves `[..., *]`, which may be typed keys.
+        when_false: Pytree with leaves `[..., *]`.
+
+    Returns:
+        Pytree with the selected values.
     """
 
     def select(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -37,89 +46,141 @@ def where(condition: jax.Array, when_true: T, when_false: T) -> T:
 
 @jax.custom_batching.custom_vmap
 def any_member(condition: jax.Array) -> jax.Array:
-    """The condition (bool []); where `vmap` maps over members, whether it holds for any of them, one for all.
+    """Return the condition, or whether it holds for any member under `vmap` over members.
 
-    For `cond` and `while_loop`: conditions of the members' own make `vmap` run both branches, and copy the state of a loop at
-    every turn. What runs must then change nothing for a member whose own condition does not hold.
+    Use it as the condition of `cond` and `while_loop`. With a condition that differs between
+    members, `vmap` would run both branches and copy the loop state in each iteration. The branch
+    must leave members unchanged whose own condition is false.
+
+    Args:
+        condition: Condition, bool `[]`.
+
+    Returns:
+        The condition for all members, bool `[]`.
     """
     return condition
 
 
 @any_member.def_vmap
-def _any_member_of_batch(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+def _any_member_vmap(
+    size: int, batched: list[bool], condition: jax.Array
+) -> tuple[jax.Array, bool]:
     return any_member(jnp.any(condition, axis=0)), False
 
 
 @jax.custom_batching.custom_vmap
-def _own(condition: jax.Array) -> jax.Array:
-    """The condition under `vmap`; without, true, so that the compiler drops a selection by it."""
+def _member_condition(condition: jax.Array) -> jax.Array:
+    """Return the condition under `vmap`, and True otherwise, which the compiler can optimize."""
     return jnp.ones_like(condition)
 
 
-@_own.def_vmap
-def _own_of_batch(size: int, batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
+@_member_condition.def_vmap
+def _member_condition_vmap(
+    size: int, batched: list[bool], condition: jax.Array
+) -> tuple[jax.Array, bool]:
     return condition, True
 
 
-def when(condition: jax.Array, change: Callable[[T], T], before: T) -> T:
-    """`change(before)` where the condition (bool []) holds, else `before`. Under `vmap` it runs where any member's holds."""
+def cond_any_member(condition: jax.Array, change: Callable[[T], T], before: T) -> T:
+    """Return `change(before)` if the condition holds, else `before`.
+
+    Under `vmap`, `change` runs if the condition holds for any member. Members whose condition is
+    false are unchanged.
+
+    Args:
+        condition: Condition, bool `[]`.
+        change: Function from a pytree to a pytree with the same structure, shapes and dtypes.
+        before: The pytree.
+    """
 
     def changed(before: T) -> T:
-        return where(_own(condition), change(before), before)
+        return where(_member_condition(condition), change(before), before)
 
     return jax.lax.cond(any_member(condition), changed, lambda before: before, before)
 
 
-def all_finite(tree: Any) -> jax.Array:
-    """True when no floating-point leaf holds a NaN or an infinity."""
+def all_finite(tree: PyTree) -> jax.Array:
+    """Return whether all floating-point leaves are free of NaN and infinity, bool `[]`."""
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     checks = [jnp.all(jnp.isfinite(x)) for x in leaves]
     return jnp.all(jnp.stack(checks)) if checks else jnp.asarray(True)
 
 
-def over_steps(function: Callable[..., T]) -> Callable[..., T]:
-    """`function` of one step over `[L, B]` of them, as one batch of B * L: two nested `vmap`s would make slower products.
+def vmap_over_steps(function: Callable[..., T]) -> Callable[..., T]:
+    """Vectorize a function of one step over arrays `[L, B, ...]`, as one batch of B * L steps.
 
-    B comes first, because it is the axis that lies over devices: so no step leaves its device.
+    Two nested `vmap`s would result in smaller and slower matrix products. B is the leading axis of
+    the batch, because it is sharded over devices. All steps therefore stay on their device.
     """
 
-    def batched(*arguments: Any) -> T:
+    def batched(*arguments: PyTree) -> T:
         length, size = jax.tree.leaves(arguments)[0].shape[:2]
-        flat = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(size * length, *x.shape[2:]), arguments)
-        return jax.tree.map(lambda x: x.reshape(size, length, *x.shape[1:]).swapaxes(0, 1), jax.vmap(function)(*flat))
+        flat = jax.tree.map(
+            lambda x: x.swapaxes(0, 1).reshape(size * length, *x.shape[2:]), arguments
+        )
+        return jax.tree.map(
+            lambda x: x.reshape(size, length, *x.shape[1:]).swapaxes(0, 1),
+            jax.vmap(function)(*flat),
+        )
 
     return batched
 
 
 def num_devices() -> int:
-    """Over how many devices the environments of a run are split: by the mesh in force (`jax.set_mesh`)."""
+    """Return the number of devices over which environments are split in the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.shape["environments"] if "environments" in mesh.axis_names else 1
 
 
-def over_devices(function: Callable[..., T], in_axes: tuple[Any, ...], out_axes: Any) -> Callable[..., T]:
-    """Runs `function` once per device on its share of the environments, without any communication.
+def shard_map_over_devices(
+    function: Callable[..., T],
+    in_axes: tuple[Axes, ...],
+    out_axes: Axes,
+) -> Callable[..., T]:
+    """Distribute a function over devices, which each compute their share without communication.
 
-    `in_axes` and `out_axes` say, as for `jax.vmap` but for whole arguments, along which axis a value is split over the mesh
-    axis "environments" of the mesh in force (`jax.set_mesh`); None means whole on every device. Without such an axis this
-    is `function` itself.
+    The function is returned unchanged if the mesh of `jax.set_mesh` does not have the axis
+    "environments".
+
+    Args:
+        function: Function to run.
+        in_axes: Axis along which each argument is split over devices, or None for replicated
+            arguments.
+        out_axes: Axis of each result, in the format of `in_axes`.
+
+    Returns:
+        The distributed function.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if num_devices() == 1 or "environments" in mesh.manual_axes:
         return function
 
     def spec(axis: int | None) -> jax.sharding.PartitionSpec:
-        return jax.sharding.PartitionSpec(*(() if axis is None else (None,) * axis + ("environments",)))
+        return jax.sharding.PartitionSpec(
+            *(() if axis is None else (None,) * axis + ("environments",))
+        )
 
-    is_axis = lambda x: x is None or isinstance(x, int)  # noqa: E731
+    def is_axis(x):
+        return x is None or isinstance(x, int)
+
     in_specs, out_specs = jax.tree.map(spec, (in_axes, out_axes), is_leaf=is_axis)
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
 
 
-def spread(tree: T, is_split: bool) -> T:
-    """The tree `[B, ...]` split along its first axis over the devices of the mesh in force, or whole on every one of them.
+def constrain_sharding(tree: T, is_split: bool) -> T:
+    """Constrain the sharding of a pytree `[B, ...]` in compiled code.
 
-    For what the compiler divides by itself, as it follows from there; without a mesh axis "environments" it changes nothing.
+    The constraint has no effect if the mesh does not have the axis "environments".
+
+    Args:
+        tree: The pytree.
+        is_split: Whether to split leaves along their first axis over devices instead of replicating
+            them.
+
+    Returns:
+        The constrained pytree.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if num_devices() == 1 or "environments" in mesh.manual_axes:

@@ -8,15 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments import Transition
-from rollax.replay.ring import Batch
+from rollax.replay.ring import ReplayBatch
 from rollax.spaces import Box
 
-Layers = list[tuple[np.ndarray, np.ndarray]]  # (weight [n, m], bias [n]) of each dense layer; ReLU between them
+Layers = list[
+    tuple[np.ndarray, np.ndarray]
+]  # (weight [n, m], bias [n]) of each dense layer; ReLU between them
 
 
 def layers_of(dense: Any, last: Any) -> Layers:
     """The layers of a network's dense part and its last one."""
-    return [(np.asarray(x.weight, float).T, np.asarray(x.bias, float)) for x in (*dense.layers, last)]
+    return [
+        (np.asarray(x.weight, float).T, np.asarray(x.bias, float)) for x in (*dense.layers, last)
+    ]
 
 
 def forward(layers: Layers, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -29,7 +33,9 @@ def forward(layers: Layers, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]
     return x, inputs
 
 
-def backward(layers: Layers, inputs: list[np.ndarray], slope: np.ndarray) -> tuple[Layers, np.ndarray]:
+def backward(
+    layers: Layers, inputs: list[np.ndarray], slope: np.ndarray
+) -> tuple[Layers, np.ndarray]:
     """Gradients of all parameters, and of the network's input, from those of its outputs."""
     gradients: Layers = []
     for (weight, _), x in zip(reversed(layers), reversed(inputs), strict=True):
@@ -54,7 +60,10 @@ class Adam:
         for i, (value, gradient) in enumerate(zip(values, gradients, strict=True)):
             self.first[i] = 0.9 * self.first[i] + 0.1 * gradient
             self.second[i] = 0.999 * self.second[i] + 0.001 * gradient**2
-            mean, square = self.first[i] / (1 - 0.9**self.steps), self.second[i] / (1 - 0.999**self.steps)
+            mean, square = (
+                self.first[i] / (1 - 0.9**self.steps),
+                self.second[i] / (1 - 0.999**self.steps),
+            )
             after.append(value - self.rate * mean / (np.sqrt(square) + self.epsilon))
         return after
 
@@ -67,7 +76,10 @@ class Adam:
 
 
 def blended(target: Layers, layers: Layers, tau: float) -> Layers:
-    return [((1 - tau) * a + tau * c, (1 - tau) * b + tau * d) for (a, b), (c, d) in zip(target, layers, strict=True)]
+    return [
+        ((1 - tau) * a + tau * c, (1 - tau) * b + tau * d)
+        for (a, b), (c, d) in zip(target, layers, strict=True)
+    ]
 
 
 def value(critic: Layers, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -98,15 +110,23 @@ class TD3:
         self.critics = [layers_of(c.dense, c.head) for c in agent.network.critic]
         self.target_actor, self.target_critics = self.actor, self.critics
         self.actor_adam = Adam(config.learning_rate, config.adam_epsilon)
-        self.critic_adam = Adam(config.critic_learning_rate or config.learning_rate, config.adam_epsilon)
+        self.critic_adam = Adam(
+            config.critic_learning_rate or config.learning_rate, config.adam_epsilon
+        )
 
     def update(self, batch: Any, normal: np.ndarray) -> None:
         config = self.config
-        noise = np.clip(config.target_noise * normal, -config.target_noise_clip, config.target_noise_clip)
+        noise = np.clip(
+            config.target_noise * normal, -config.target_noise_clip, config.target_noise_clip
+        )
         action = np.clip(np.tanh(forward(self.target_actor, batch.next_obs)[0]) + noise, -1, 1)
-        lower = np.minimum(*[value(critic, batch.next_obs, action) for critic in self.target_critics])
+        lower = np.minimum(
+            *[value(critic, batch.next_obs, action) for critic in self.target_critics]
+        )
         target = config.reward_scale * batch.reward + batch.discount * lower
-        self.critics = self.critic_adam.on(self.critics, critic_gradients(self.critics, batch, target))
+        self.critics = self.critic_adam.on(
+            self.critics, critic_gradients(self.critics, batch, target)
+        )
         self.steps += 1
         if self.steps % config.policy_delay:
             return
@@ -144,9 +164,13 @@ class SAC:
     def update(self, batch: Any, normal: np.ndarray, policy_normal: np.ndarray) -> None:
         config, alpha = self.config, np.exp(self.log_alpha)
         action, log_pi, _, _ = self.sample(batch.next_obs, normal)
-        lower = np.minimum(*[value(critic, batch.next_obs, action) for critic in self.target_critics])
+        lower = np.minimum(
+            *[value(critic, batch.next_obs, action) for critic in self.target_critics]
+        )
         target = config.reward_scale * batch.reward + batch.discount * (lower - alpha * log_pi)
-        self.critics = self.critic_adam.on(self.critics, critic_gradients(self.critics, batch, target))
+        self.critics = self.critic_adam.on(
+            self.critics, critic_gradients(self.critics, batch, target)
+        )
         self.steps += 1
         if self.steps % config.policy_delay == 0:
             self.improve(batch, policy_normal, alpha)
@@ -161,10 +185,14 @@ class SAC:
         # d log pi / d u = 2 tanh(u) besides -log_std; u moves with the mean, and with log_std by std times the noise.
         by_draw = alpha * 2 * action - slope * (1 - action**2)
         by_output = np.concatenate([by_draw, by_draw * std * normal - alpha], axis=1) / len(action)
-        self.actor = self.actor_adam.on([self.actor], [backward(self.actor, inputs, by_output)[0]])[0]
+        self.actor = self.actor_adam.on([self.actor], [backward(self.actor, inputs, by_output)[0]])[
+            0
+        ]
         goal = self.config.target_entropy * action.shape[1]
         gradient = alpha * np.mean(-log_pi - goal)
-        self.log_alpha = self.alpha_adam.step([np.asarray(self.log_alpha)], [np.asarray(gradient)])[0]
+        self.log_alpha = self.alpha_adam.step([np.asarray(self.log_alpha)], [np.asarray(gradient)])[
+            0
+        ]
 
 
 class Reward(eqx.Module):
@@ -187,22 +215,38 @@ class Reward(eqx.Module):
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         end = state + 1 >= 8
         is_over = jnp.asarray(self.terminate)
-        return Transition(state + 1, self.observe(state + 1), jnp.ones(()), end & is_over, end & ~is_over, {})
+        return Transition(
+            state + 1, self.observe(state + 1), jnp.ones(()), end & is_over, end & ~is_over, {}
+        )
 
     def observe(self, time: jax.Array) -> jax.Array:
         """The time, where it matters."""
         return jax.nn.one_hot(time, 8) * self.terminate
 
 
-def batch_of(obs: Any, action: jax.Array, reward: jax.Array, discount: jax.Array, next_obs: Any) -> Batch:
+def batch_of(
+    obs: Any, action: jax.Array, reward: jax.Array, discount: jax.Array, next_obs: Any
+) -> ReplayBatch:
     """A batch of full weight, of an agent without memory."""
-    return Batch(obs, action, reward, discount, next_obs, jnp.ones_like(reward), jnp.zeros(reward.shape, bool), ())
+    return ReplayBatch(
+        obs,
+        action,
+        reward,
+        discount,
+        next_obs,
+        jnp.ones_like(reward),
+        jnp.zeros(reward.shape, bool),
+        (),
+    )
 
 
-def random_batches(number: int, size: int, seed: int = 0) -> list[Batch]:
+def random_batches(number: int, size: int, seed: int = 0) -> list[ReplayBatch]:
     """Batches with observations [3] and actions [3]."""
     numbers = np.random.default_rng(seed)
-    draw = lambda *shape: jnp.asarray(numbers.normal(size=shape), jnp.float32)  # noqa: E731
+
+    def draw(*shape):
+        return jnp.asarray(numbers.normal(size=shape), jnp.float32)
+
     made = []
     for _ in range(number):
         action, over = jnp.tanh(draw(size, 3)), jnp.asarray(numbers.random(size) < 0.2)
@@ -213,7 +257,9 @@ def random_batches(number: int, size: int, seed: int = 0) -> list[Batch]:
 
 def doubles(tree: Any) -> Any:
     """Every float in double precision: in single precision, Adam makes a step of any size out of what rounding left of 0."""
-    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+    return jax.tree.map(
+        lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
 
 
 def check_layers(found: Layers, expected: Layers) -> None:

@@ -13,12 +13,12 @@ from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init, update
+from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init_agent, update
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.networks.q_networks import QNetworkConfig, q_network
 from rollax.replay import prioritized
-from rollax.replay.ring import Batch
+from rollax.replay.ring import ReplayBatch
 
 
 class Table(eqx.Module):
@@ -35,16 +35,25 @@ TARGET = jnp.array([[0.0, 0.0, 0.0], [10.0, 30.0, 20.0]])
 
 
 def agent_of(config: DQNConfig) -> DQNAgent:
-    return init(Table(ONLINE), tree.as_leaves(config))._replace(target=Table(TARGET))
+    return init_agent(Table(ONLINE), tree.to_arrays(config))._replace(target=Table(TARGET))
 
 
-def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> Batch:
+def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> ReplayBatch:
     """A batch of one: reward 1, discount 0.5, from observation 0 (with all legal) to `next_obs`."""
     obs = jax.tree.map(jnp.zeros_like, next_obs)
     if isinstance(obs, dict):
         obs = {**obs, "action_mask": jnp.ones((1, 3), bool)}
     ones = jnp.ones(1)
-    return Batch(obs, jnp.full(1, action, jnp.int32), ones, 0.5 * ones, next_obs, weight * ones, jnp.zeros(1, bool), ())
+    return ReplayBatch(
+        obs,
+        jnp.full(1, action, jnp.int32),
+        ones,
+        0.5 * ones,
+        next_obs,
+        weight * ones,
+        jnp.zeros(1, bool),
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,17 +68,21 @@ def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> Batch:
 )
 def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None:
     """The error is |Q(0, a) - y|; illegal actions are neither chosen nor believed."""
-    config = tree.as_leaves(DQNConfig(double=double))
+    config = tree.to_arrays(DQNConfig(double=double))
     batch = one({"place": jnp.ones(1), "action_mask": jnp.asarray([legal])})
     _, metrics = update(agent_of(config), config, batch, jax.random.key(0))
     assert float(metrics["td_error"][0]) == pytest.approx(abs(1.0 - expected))
 
 
-@pytest.mark.parametrize(("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)])
+@pytest.mark.parametrize(
+    ("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)]
+)
 def test_loss(largest: float, weight: float) -> None:
     """Quadratic to `largest`, then linear, times the weight; an infinite bound is no bound and no NaN."""
-    config = tree.as_leaves(DQNConfig(huber_delta=largest))
-    agent, metrics = update(agent_of(config), config, one(jnp.ones(1), 1, weight), jax.random.key(0))
+    config = tree.to_arrays(DQNConfig(huber_delta=largest))
+    agent, metrics = update(
+        agent_of(config), config, one(jnp.ones(1), 1, weight), jax.random.key(0)
+    )
     error = abs(2.0 - (1 + 0.5 * 20))
     expected = 0.5 * error**2 if largest > error else largest * (error - largest / 2)
     assert float(metrics["loss"]) == pytest.approx(weight * expected, rel=1e-5)
@@ -80,12 +93,12 @@ def test_loss(largest: float, weight: float) -> None:
 
 
 def test_the_target_network_moves_when_it_is_its_turn() -> None:
-    config = tree.as_leaves(DQNConfig(target_update_period=3.0, tau=1.0))
+    config = tree.to_arrays(DQNConfig(target_update_period=3.0, tau=1.0))
     agent = agent_of(config)
     for i in range(1, 7):
         agent, _ = update(agent, config, one(jnp.ones(1)), jax.random.key(0))
         assert np.array_equal(agent.target.values, agent.network.values) == (i % 3 == 0)
-    config = tree.as_leaves(DQNConfig(target_update_period=1.0, tau=0.25, learning_rate=0.0))
+    config = tree.to_arrays(DQNConfig(target_update_period=1.0, tau=0.25, learning_rate=0.0))
     agent, _ = update(agent_of(config), config, one(jnp.ones(1)), jax.random.key(0))
     np.testing.assert_allclose(agent.target.values, 0.75 * TARGET + 0.25 * ONLINE)
 
@@ -95,20 +108,29 @@ def test_chances_of_exploration() -> None:
 
     A policy that is played, but not greedily, explores as at the end.
     """
-    config = tree.as_leaves(DQNConfig(epsilon=0.8, epsilon_final_fraction=0.2, exploration_fraction=0.5))
+    config = tree.to_arrays(
+        DQNConfig(epsilon=0.8, epsilon_final_fraction=0.2, exploration_fraction=0.5)
+    )
     agent = agent_of(config)
     obs = {"place": jnp.ones(()), "action_mask": jnp.array([True, True, False])}
     keys = jax.random.split(jax.random.key(0), 4000)
     for progress, chance in [(0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (1.0, 0.2)]:
-        exploring = jax.vmap(lambda key, p=progress: explore(agent, config, obs, (), None, key, jnp.float32(p))[0])
+        exploring = jax.vmap(
+            lambda key, p=progress: explore(agent, config, obs, (), None, key, jnp.float32(p))[0]
+        )
         counts = np.bincount(np.asarray(exploring(fresh(keys))), minlength=3) / 4000
         np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03)
     for greedy, chance in [(True, 0.0), (False, 0.2)]:
-        sampled = jax.vmap(lambda key, greedy=greedy: act(agent, config, obs, (), key, greedy)[0])(fresh(keys))
+        sampled = jax.vmap(lambda key, greedy=greedy: act(agent, config, obs, (), key, greedy)[0])(
+            fresh(keys)
+        )
         counts = np.bincount(np.asarray(sampled), minlength=3) / 4000
-        np.testing.assert_allclose(counts, [1 - chance / 2, chance / 2, 0], atol=0.03 * (not greedy))
+        np.testing.assert_allclose(
+            counts, [1 - chance / 2, chance / 2, 0], atol=0.03 * (not greedy)
+        )
 
 
+@pytest.mark.quick
 def test_dueling_values() -> None:
     """The mean of action values is V, whatever the advantages are; without, there is no such head."""
     network = q_network(Walk(), QNetworkConfig(hidden=(8,), dueling=True), jax.random.key(0))
@@ -116,8 +138,12 @@ def test_dueling_values() -> None:
     features = network.features(obs)
     assert network.head.advantage is not None
     advantage = network.head.advantage(features)
-    assert float(jnp.mean(network(obs))) == pytest.approx(float(network.head.value(features)[0]), abs=1e-6)
-    np.testing.assert_allclose(network(obs) - jnp.mean(network(obs)), advantage - jnp.mean(advantage), atol=1e-6)
+    assert float(jnp.mean(network(obs))) == pytest.approx(
+        float(network.head.value(features)[0]), abs=1e-6
+    )
+    np.testing.assert_allclose(
+        network(obs) - jnp.mean(network(obs)), advantage - jnp.mean(advantage), atol=1e-6
+    )
 
 
 def test_what_is_remembered_is_what_happened() -> None:
@@ -148,11 +174,17 @@ def test_no_step_of_an_agent_that_has_left() -> None:
     size, steps = np.asarray(state.replay.size).reshape(-1, 3), state.replay.data
     assert size.max() == 16 and size.sum() == lived + running
     assert size[:, 0].min() == 16, "the first agent is there to the end"
-    assert (size[:, 0] > size[:, 1]).all() and (size[:, 1] > size[:, 2]).all(), "each leaves before the one in front of it"
+    assert (size[:, 0] > size[:, 1]).all() and (size[:, 1] > size[:, 2]).all(), (
+        "each leaves before the one in front of it"
+    )
     ended = np.asarray(steps.terminated | steps.truncated)
     for stream, number in enumerate(size.reshape(-1)):
-        runs = np.isclose(steps.next_obs[stream, : number - 1], steps.obs[stream, 1:number], atol=1e-6)
-        assert np.array_equal(runs.all(axis=-1), ~ended[stream, : number - 1]), "after an end comes another episode"
+        runs = np.isclose(
+            steps.next_obs[stream, : number - 1], steps.obs[stream, 1:number], atol=1e-6
+        )
+        assert np.array_equal(runs.all(axis=-1), ~ended[stream, : number - 1]), (
+            "after an end comes another episode"
+        )
 
 
 def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
@@ -160,23 +192,42 @@ def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
     row = BY_NAME["dqn-rainbow"]
     algorithm, state = row.make(row.environment), begun("dqn-rainbow")
     exponents = {"priority_exponent": jnp.zeros(())}, {"learning_rate": jnp.ones(())}
-    other, same = (algorithm.with_config(state, dataclasses.replace(state.config, **change)) for change in exponents)
+    other, same = (
+        algorithm.with_config(state, dataclasses.replace(state.config, **change))
+        for change in exponents
+    )
     number = float(jnp.sum(state.replay.replay.size))
-    assert float(prioritized.total(other.replay.tree)) == pytest.approx(number), "p^0 is 1 for each"
-    assert float(prioritized.total(state.replay.tree)) != pytest.approx(number)
-    for before, after in zip(jax.tree.leaves(state.replay), jax.tree.leaves(same.replay), strict=True):
+    assert float(prioritized.total_weight(other.replay.tree)) == pytest.approx(number), (
+        "p^0 is 1 for each"
+    )
+    assert float(prioritized.total_weight(state.replay.tree)) != pytest.approx(number)
+    for before, after in zip(
+        jax.tree.leaves(state.replay), jax.tree.leaves(same.replay), strict=True
+    ):
         assert np.array_equal(before, after)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"replay_ratio": 1e-4}, "replay_ratio .0.0001. .* num_steps .8.: try 0.0156, or num_steps 1250$"),
-        ({"num_envs": 1, "replay_ratio": 0.013, "num_steps": 200}, "try 0.01 or 0.015, or num_steps 231$"),
-        ({"replay_ratio": 0.0}, "replay_ratio .0.0. .*: try 0.0156$"),
-        ({"num_envs": 1, "replay_ratio": 0.2, "num_steps": 64}, "num_steps .64. must be a multiple of 5.* try 65"),
+        (
+            {"replay_ratio": 1e-4},
+            "replay_ratio .0.0001. .* num_steps .8.. Use replay_ratio 0.0156, or num_steps 1250\\.$",
+        ),
+        (
+            {"num_envs": 1, "replay_ratio": 0.013, "num_steps": 200},
+            "Use replay_ratio 0.01 or 0.015, or num_steps 231\\.$",
+        ),
+        ({"replay_ratio": 0.0}, "replay_ratio .0.0. .*. Use replay_ratio 0.0156\\.$"),
+        (
+            {"num_envs": 1, "replay_ratio": 0.2, "num_steps": 64},
+            "num_steps .64. must be a multiple of 5.* Use 65",
+        ),
         ({"capacity": 16}, "capacity .16. must be at least batch_size .32."),
-        ({"num_envs": 600, "replay_ratio": 1.0}, "capacity .500. holds too little .* from 600 streams: try 600 or more$"),
+        (
+            {"num_envs": 600, "replay_ratio": 1.0},
+            "capacity .500. must be at least 600 to sample .* from 600 streams\\.$",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
@@ -186,5 +237,5 @@ def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
 
 
 def test_continuous_actions_are_refused() -> None:
-    with pytest.raises(UsageError, match="Discrete action space.*sac"):
+    with pytest.raises(UsageError, match="action space must be Discrete.*sac"):
         dqn(make("probe/continuous"), lambda key: None)

@@ -26,7 +26,9 @@ def updated(name: str, settings: dict[str, Any], *numbers: dict[str, float]) -> 
 def test_priorities_count_where_a_trajectory_is_a_rollout() -> None:
     """One segment a stream and one minibatch, as by default: streams compete."""
     settings = {"sequence_length": 8, "num_minibatches": 1, "objective": "gradient"}
-    none, some = updated("impala-priority", settings, {"priority_exponent": 0.0}, {"priority_exponent": 2.0})
+    none, some = updated(
+        "impala-priority", settings, {"priority_exponent": 0.0}, {"priority_exponent": 2.0}
+    )
     assert differs(none, some)
 
 
@@ -38,16 +40,32 @@ def test_traces_are_clipped_no_higher_than_differences() -> None:
     assert differs(same, lower)
 
 
+def test_no_gradient_flows_through_targets() -> None:
+    """Without a value loss the critic stays as it is, though advantages depend on it. The policy learns."""
+    without = {"value_coefficient": 0.0}
+    learned, before = updated("impala", {}, without, without | {"learning_rate": 0.0})
+    assert_equal(learned.critic, before.critic)
+    assert differs(learned.actor, before.actor)
+
+
 def test_devices_that_do_not_divide_a_minibatch_are_refused_before_compiling() -> None:
     """With the sizes that it has, and settings that change it."""
     row = BY_NAME["impala"]
-    config = dataclasses.replace(row.config, num_envs=6, num_steps=8, sequence_length=8, num_minibatches=1)
+    config = dataclasses.replace(
+        row.config, num_envs=6, num_steps=8, sequence_length=8, num_minibatches=1
+    )
     key = jax.random.key(0)  # made where there are devices
-    begin = lambda: jax.eval_shape(lambda key: row.make(row.environment).init(key, config), key)  # noqa: E731
+
+    def begin():
+        return jax.eval_shape(lambda key: row.make(row.environment).init(key, config), key)
+
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2,), ("environments",))):
         begin()
     with (
         jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((4,), ("environments",))),
-        pytest.raises(ValueError, match=r"a minibatch has 6 sequences .*, which devices \(4\) does not divide: try fewer"),
+        pytest.raises(
+            ValueError,
+            match=r"sequences in a minibatch .* must be a multiple of devices \(4\), got 6\. Lower num_",
+        ),
     ):
         begin()

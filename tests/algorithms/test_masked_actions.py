@@ -12,16 +12,22 @@ import pytest
 from algorithms.reference import batch_of
 from laws.programs import assert_close
 from rollax import tree
-from rollax.algorithms import ALGORITHMS, sac, td3
+from rollax.algorithms import sac, td3
+from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Transition
-from rollax.networks.critics import ActorCriticsConfig, deterministic, sample_actions, stochastic
-from rollax.replay.ring import Batch
+from rollax.networks.critics import (
+    ActorCriticsConfig,
+    make_deterministic_actor_critics,
+    make_stochastic_actor_critics,
+    sample_actions,
+)
+from rollax.replay.ring import ReplayBatch
 from rollax.spaces import Box, Dict
 
 SHAPE = ActorCriticsConfig(hidden=(8,))
-MAKE = {"sac": stochastic, "td3": deterministic}
+MAKE = {"sac": make_stochastic_actor_critics, "td3": make_deterministic_actor_critics}
 UPDATE = {"sac": sac.update, "td3": td3.update}
-INIT = {"sac": sac.init, "td3": td3.init}
+INIT = {"sac": sac.init_agent, "td3": td3.init_agent}
 
 
 class Limbs(eqx.Module):
@@ -30,7 +36,9 @@ class Limbs(eqx.Module):
     is_there: bool = eqx.field(static=True, default=False)
 
     name = "test/limbs"
-    observation_space = Dict({"action_mask": Box(0.0, 1.0, (2,), "bool"), "features": Box(-1.0, 1.0, (3,))})
+    observation_space = Dict(
+        {"action_mask": Box(0.0, 1.0, (2,), "bool"), "features": Box(-1.0, 1.0, (3,))}
+    )
     action_space = Box(-2.0, 2.0, (2,))
     num_agents = None
     time_limit = 4
@@ -50,14 +58,27 @@ class Limbs(eqx.Module):
 
 
 def config(name: str) -> Any:
-    settings = {"learning_rate": 1e-2, "policy_delay": 1, "capacity": 64, "batch_size": 8, "num_steps": 8, "warmup": 12.0}
-    return tree.as_leaves(ALGORITHMS[name].config(num_envs=2, **settings))
+    settings = {
+        "learning_rate": 1e-2,
+        "policy_delay": 1,
+        "capacity": 64,
+        "batch_size": 8,
+        "num_steps": 8,
+        "warmup": 12.0,
+    }
+    return tree.to_arrays(ALGORITHMS[name].config(num_envs=2, **settings))
 
 
-def batch(mask: Any, size: int = 16) -> Batch:
+def batch(mask: Any, size: int = 16) -> ReplayBatch:
     """Random numbers, with actions of 0 where the mask says so."""
     keys = jax.random.split(jax.random.key(3), 4)
-    obs = lambda key: {"action_mask": jnp.broadcast_to(mask, (size, 2)), "features": jax.random.normal(key, (size, 3))}  # noqa: E731
+
+    def obs(key):
+        return {
+            "action_mask": jnp.broadcast_to(mask, (size, 2)),
+            "features": jax.random.normal(key, (size, 3)),
+        }
+
     action = jnp.where(mask, jax.random.uniform(keys[2], (size, 2), minval=-1.0), 0.0)
     reward = jax.random.normal(keys[3], (size,))
     return batch_of(obs(keys[0]), action, reward, jnp.full(size, 0.9), obs(keys[1]))
@@ -103,7 +124,7 @@ def test_a_masked_dimension_is_no_part_of_an_update(name: str) -> None:
 
 def test_density_and_entropy_are_those_of_what_is_there() -> None:
     """log pi of the masked policy is that of a policy of one number, by a sum over its dimensions; none at all is log 1."""
-    actor = stochastic(Limbs(), SHAPE, jax.random.key(0)).actor
+    actor = make_stochastic_actor_critics(Limbs(), SHAPE, jax.random.key(0)).actor
     noise = jax.random.normal(jax.random.key(1), (16, 2))
     logs, actions = {}, {}
     for mask in ((True, True), (True, False), (False, True), (False, False)):
@@ -112,15 +133,21 @@ def test_density_and_entropy_are_those_of_what_is_there() -> None:
         assert bool(jnp.all(entropy == 0)) == (mask == (False, False))
     np.testing.assert_allclose(logs[True, True], logs[True, False] + logs[False, True], atol=1e-5)
     assert not jnp.any(logs[False, False]) and not jnp.any(actions[False, False])
-    np.testing.assert_array_equal(actions[True, False], np.asarray(actions[True, True]) * [1.0, 0.0])
+    np.testing.assert_array_equal(
+        actions[True, False], np.asarray(actions[True, True]) * [1.0, 0.0]
+    )
 
 
 def test_the_entropy_to_hold_is_that_of_what_is_there() -> None:
     """Adam's first step has the sign of its gradient: the entropy of one number is above the target, not that of two."""
     target_entropy = 0.4
     settings = dataclasses.replace(config("sac"), target_entropy=jnp.float32(target_entropy))
-    agent = sac.init(stochastic(Limbs(), SHAPE, jax.random.key(0)), settings)
-    after, metrics = jax.jit(sac.update)(agent, settings, batch(jnp.array([True, False])), jax.random.key(0))
+    agent = sac.init_agent(
+        make_stochastic_actor_critics(Limbs(), SHAPE, jax.random.key(0)), settings
+    )
+    after, metrics = jax.jit(sac.update)(
+        agent, settings, batch(jnp.array([True, False])), jax.random.key(0)
+    )
     assert target_entropy < float(metrics["entropy"]) < 2 * target_entropy
     assert float(after.log_temperature) < float(agent.log_temperature)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rollax import make
-from rollax.acting.evaluate import evaluator
+from rollax.acting.evaluation import make_evaluator
 from rollax.algorithm import Algorithm
-from rollax.algorithms import ALGORITHMS
-from rollax.environments.native.control import GOAL, START, WALLS
-from rollax.networks.solutions import PolicyConfig, solution
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.environments.native.control.point_maze import GOAL, START, WALLS
+from rollax.networks.solutions import PolicyConfig, make_solution
 
 FINE = 800  # points a side: walls, edges of cells and steps lie on them
 
@@ -32,7 +32,10 @@ def share(cells: int, steps: int = 100) -> np.ndarray:
     """
     x, y = np.meshgrid(*[np.arange(FINE + 1)] * 2, indexing="ij")
     edges = np.round(np.asarray(WALLS) * FINE)
-    is_wall = np.any([(x > left) & (x < right) & (y > low) & (y < high) for left, low, right, high in edges], axis=0)
+    is_wall = np.any(
+        [(x > left) & (x < right) & (y > low) & (y < high) for left, low, right, high in edges],
+        axis=0,
+    )
     at_goal = np.hypot(x / FINE - GOAL[0], y / FINE - GOAL[1]) < 0.1 - 1e-6
     alive = np.maximum(np.abs(x / FINE - START[0]), np.abs(y / FINE - START[1])) <= 0.02
     ends = np.zeros_like(alive)
@@ -45,7 +48,11 @@ def share(cells: int, steps: int = 100) -> np.ndarray:
         alive = after
     place = np.nonzero(ends | alive)
     found = np.zeros((cells, cells))
-    np.add.at(found, tuple(np.minimum(axis * cells // FINE, cells - 1) for axis in place), (cells / FINE) ** 2)
+    np.add.at(
+        found,
+        tuple(np.minimum(axis * cells // FINE, cells - 1) for axis in place),
+        (cells / FINE) ** 2,
+    )
     return found
 
 
@@ -57,9 +64,15 @@ def reachable(cells: int, steps: int = 100) -> np.ndarray:
 def filled(cells: int, batch_size: int, iterations: int, seed: int) -> np.ndarray:
     """Which cells MAP-Elites has elites in, bool `[cells, cells]`."""
     world = make("control/point-maze")
-    made: Any = ALGORITHMS["map_elites"].make(world, lambda key: solution(world, PolicyConfig(hidden=(32,)), key))
+    made: Any = ALGORITHMS["map_elites"].make(
+        world, lambda key: make_solution(world, PolicyConfig(hidden=(32,)), key)
+    )
     settings = ALGORITHMS["map_elites"].config(
-        batch_size=batch_size, num_iterations=iterations, grid=(cells, cells), iso_sigma=0.05, line_sigma=0.1
+        batch_size=batch_size,
+        num_iterations=iterations,
+        grid=(cells, cells),
+        iso_sigma=0.05,
+        line_sigma=0.1,
     )
     state, metrics = jax.jit(made.step)(jax.jit(made.init)(jax.random.key(seed), settings))
     assert metrics.values["outside"] == 0
@@ -71,7 +84,9 @@ def test_what_can_be_reached() -> None:
     """Of 16 x 16 cells all; of 32 x 32 all but those inside the bottom of the cup, which is thicker than they are."""
     assert np.all(reachable(16))
     inside = np.zeros((32, 32), bool)
-    inside[8:24, 18] = True  # x from 0.25 to 0.75, y from 0.5625 to 0.59375, within 0.22 ... 0.78 and 0.56 ... 0.6
+    inside[8:24, 18] = (
+        True  # x from 0.25 to 0.75, y from 0.5625 to 0.59375, within 0.22 ... 0.78 and 0.56 ... 0.6
+    )
     np.testing.assert_array_equal(reachable(32), ~inside)
     # In 10 steps: 6 to get to the left of the cup, where y may be 0.35 by the fifth, and 0.05 each from then on, to 0.6.
     early = reachable(32, steps=10)
@@ -88,7 +103,9 @@ def test_where_episodes_end_can_be_reached() -> None:
     for seed in range(3):
         way = jax.random.normal(jax.random.key(seed), (10,)) * 3
         policy = Algorithm(None, None, act, lambda state, way=way: way)  # pyright: ignore[reportArgumentType]
-        ends = jax.jit(evaluator(world, policy, 64, 100, True))((), jax.random.key(seed)).descriptor
+        ends = jax.jit(make_evaluator(world, policy, 64, 100, True))(
+            (), jax.random.key(seed)
+        ).descriptor
         cell = np.minimum((np.asarray(ends) * 32).astype(int), 31)
         assert reachable(32)[tuple(cell.T)].all()
 

@@ -11,8 +11,8 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.algorithms.ppo import Batch, PPOConfig, loss
-from rollax.networks import ActorCriticOutput, Stepwise
+from rollax.algorithms.ppo import PPOBatch, PPOConfig, loss
+from rollax.networks import ActorCriticOutput, StepwiseNetwork
 from rollax.networks.distributions import Categorical
 
 
@@ -29,14 +29,19 @@ class Constant:
         return (), ActorCriticOutput(Categorical(jnp.stack([self.x, jnp.zeros(())])), self.v)
 
 
-jax.tree_util.register_pytree_node(Constant, lambda n: ((n.x, n.v), None), lambda _, leaves: Constant(*leaves))
+jax.tree_util.register_pytree_node(
+    Constant, lambda n: ((n.x, n.v), None), lambda _, leaves: Constant(*leaves)
+)
 
 
-def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -> Batch:
+def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -> PPOBatch:
     """`[1, B]` samples that all drew action 0, with old value 0."""
     size = len(advantage)
-    row = lambda values: jnp.asarray(values, jnp.float32)[None]  # noqa: E731
-    return Batch(
+
+    def row(values):
+        return jnp.asarray(values, jnp.float32)[None]
+
+    return PPOBatch(
         (),
         jnp.zeros((1, size, 1)),
         jnp.zeros((1, size), bool),
@@ -46,13 +51,14 @@ def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -
         row(advantage),
         row(target),
         None,
+        None,
     )
 
 
 @pytest.mark.parametrize("clip_values", [False, True])
 def test_loss_by_hand(clip_values: bool) -> None:
     """Probability 0.6 where it was 0.4: ratio 1.5. Advantages (1, -1): the objective is 1.2 - 1.5. Values 1, targets (2, 0)."""
-    network = Stepwise(Constant(jnp.log(jnp.float32(1.5)), jnp.float32(1.0)))
+    network = StepwiseNetwork(Constant(jnp.log(jnp.float32(1.5)), jnp.float32(1.0)))
     data = batch_of(float(np.log(0.4)), [1.0, -1.0], [2.0, 0.0])
     config = PPOConfig(normalize_advantages="off", clip_values=clip_values, value_coefficient=0.5)
     total, metrics = loss(network, None, data, config, jnp.float32(0.1))
@@ -67,13 +73,19 @@ def test_loss_by_hand(clip_values: bool) -> None:
     assert float(total) == pytest.approx(policy + 0.5 * value - 0.1 * entropy, rel=1e-4)
 
 
-@pytest.mark.parametrize(("choice", "differs"), [("minibatch", False), ("off", True), ("batch", True)])
+@pytest.mark.parametrize(
+    ("choice", "differs"), [("minibatch", False), ("off", True), ("batch", True)]
+)
 def test_normalized_advantages(choice: Any, differs: bool) -> None:
     """Normalized within the minibatch, neither shift nor scale of the advantages matters to the loss."""
-    network = Stepwise(Constant(jnp.float32(0.3), jnp.float32(0.0)))
+    network = StepwiseNetwork(Constant(jnp.float32(0.3), jnp.float32(0.0)))
     config = PPOConfig(normalize_advantages=choice)
     losses = [
-        float(loss(network, None, batch_of(-0.7, a, [0.0] * 3), config, jnp.float32(0))[1]["policy_loss"])
+        float(
+            loss(network, None, batch_of(-0.7, a, [0.0] * 3), config, jnp.float32(0))[1][
+                "policy_loss"
+            ]
+        )
         for a in ([1.0, 2.0, 4.0], [12.0, 22.0, 42.0])
     ]
     assert (abs(losses[0] - losses[1]) > 1e-3) == differs
@@ -89,7 +101,7 @@ def test_normalized_advantages(choice: Any, differs: bool) -> None:
 def test_sizes_that_do_not_divide(settings: dict[str, int], names: tuple[str, ...]) -> None:
     """The error comes from `init`, names the settings with their values, and says what to try."""
     row = BY_NAME["ppo"]
-    with pytest.raises(ValueError, match="try") as error:
+    with pytest.raises(ValueError, match="Use") as error:
         row.make(Walk()).init(jax.random.key(0), dataclasses.replace(row.config, **settings))
     assert all(name in str(error.value) for name in names)
 
@@ -106,7 +118,9 @@ def test_act_sees_what_the_rollout_saw() -> None:
     drawn, _ = act(state, observations, algorithm.initial_carry(state), fresh(keys), False)
     moments, network = state.train.observations, state.train.network
     seen = (observations - moments.mean[None]) / jnp.sqrt(moments.variance[None])
-    policy = jax.vmap(lambda obs: network(algorithm.initial_carry(state), obs)[1].policy.mode())(seen)
+    policy = jax.vmap(lambda obs: network(algorithm.initial_carry(state), obs)[1].policy.mode())(
+        seen
+    )
     assert np.array_equal(greedy, policy)
     assert not np.array_equal(greedy, drawn)
     assert float(moments.size) == 3 * 64

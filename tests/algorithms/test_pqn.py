@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +11,17 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.algorithms.pqn import Batch, PQNConfig, loss, pqn
+from rollax.algorithms.pqn import PQNBatch, PQNConfig, loss, pqn
 from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.learning.returns import gae
-from rollax.networks import Stepwise
-from rollax.networks.q_networks import EpsilonGreedy, EpsilonGreedyNetwork, RecurrentQNetworkConfig, recurrent_q_network
+from rollax.networks import StepwiseNetwork
+from rollax.networks.q_networks import (
+    EpsilonGreedy,
+    EpsilonGreedyNetwork,
+    RecurrentQNetworkConfig,
+    recurrent_q_network,
+)
 
 
 def test_returns_are_those_of_the_paper() -> None:
@@ -29,7 +35,13 @@ def test_returns_are_those_of_the_paper() -> None:
     found = value + gae(*arrays, 0.9, 0.7)
     expected, after = np.zeros(9), next_value[-1]
     for t in range(8, -1, -1):
-        follows = 0.0 if terminated[t] else next_value[t] if truncated[t] else 0.7 * after + 0.3 * next_value[t]
+        follows = (
+            0.0
+            if terminated[t]
+            else next_value[t]
+            if truncated[t]
+            else 0.7 * after + 0.3 * next_value[t]
+        )
         expected[t] = after = reward[t] + 0.9 * follows
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -46,10 +58,14 @@ class Doubling:
 
 def test_loss_by_hand() -> None:
     """(Q(s, a) - R)^2 / 2 of the chosen actions; what does not count changes nothing."""
-    network = Stepwise(Doubling())
-    obs, action, resets = jnp.array([[[1.0], [2.0], [3.0]]]), jnp.array([[0, 1, 0]]), jnp.zeros((1, 3), bool)
+    network = StepwiseNetwork(Doubling())
+    obs, action, resets = (
+        jnp.array([[[1.0], [2.0], [3.0]]]),
+        jnp.array([[0, 1, 0]]),
+        jnp.zeros((1, 3), bool),
+    )
     mask = jnp.array([[True, True, False]])
-    batch = Batch((), obs, resets, action, jnp.array([[3.0, 3.0, 100.0]]), mask)
+    batch = PQNBatch((), obs, resets, action, jnp.array([[3.0, 3.0, 100.0]]), mask)
     total, metrics = loss(network, None, batch)
     assert float(total) == pytest.approx((2**2 + 1**2) / 4)
     assert float(metrics["td_error"]) == pytest.approx(1.5)
@@ -62,7 +78,9 @@ def test_epsilon_greedy(epsilon: float) -> None:
     policy = EpsilonGreedy(jnp.array([-3.0, -1.0, -1e9, -2.0]), jnp.float32(epsilon))
     draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 4000))
     counts = np.bincount(np.asarray(draws), minlength=4) / 4000
-    np.testing.assert_allclose(counts, [epsilon / 3, 1 - 2 * epsilon / 3, 0, epsilon / 3], atol=0.03)
+    np.testing.assert_allclose(
+        counts, [epsilon / 3, 1 - 2 * epsilon / 3, 0, epsilon / 3], atol=0.03
+    )
 
 
 def test_what_acts_is_what_is_worth_most() -> None:
@@ -91,11 +109,48 @@ def test_nothing_is_kept_but_what_acting_needs() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="Discrete action space"):
+    with pytest.raises(UsageError, match="action space must be Discrete"):
         pqn(make("probe/continuous"), lambda key: None)
-    network = lambda key: recurrent_q_network(Walk(), RecurrentQNetworkConfig(hidden=(4,)), key)  # noqa: E731
-    with pytest.raises(ValueError, match=r"num_minibatches \(7\).* try"):
-        pqn(Walk(), network).init(jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7))
+
+    def network(key):
+        return recurrent_q_network(Walk(), RecurrentQNetworkConfig(hidden=(4,)), key)
+
+    with pytest.raises(ValueError, match=r"num_minibatches \(7\).* Use"):
+        pqn(Walk(), network).init(
+            jax.random.key(0), PQNConfig(num_envs=4, num_steps=8, num_minibatches=7)
+        )
     for name in ("core_size", "core_layers"):
-        with pytest.raises(UsageError, match=rf"network.{name} \(0\) must be at least 1"):
-            recurrent_q_network(Walk(), RecurrentQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0))
+        with pytest.raises(UsageError, match=rf"network.{name} must be at least 1, got 0"):
+            recurrent_q_network(
+                Walk(), RecurrentQNetworkConfig(**{"core": "gru", name: 0}), jax.random.key(0)
+            )
+
+
+class Exact(eqx.Module):
+    """The action values of probe/action-reward, whatever is observed."""
+
+    values: jax.Array
+
+    def initial_carry(self) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: Any, obs: jax.Array) -> tuple[Any, jax.Array]:
+        return carry, self.values
+
+
+def test_exact_values_explain_all_variance() -> None:
+    """Targets are of the actions that were taken, and so is what is compared with them: not the value of the best action."""
+    world = make("probe/action-reward")
+    config = PQNConfig(num_envs=8, num_steps=8, num_minibatches=2, learning_rate=0.0)
+    rewards = jnp.array(
+        [
+            float(world.step(jax.random.key(0), world.reset(jax.random.key(1))[0], a).reward)
+            for a in range(2)
+        ]
+    )
+    algorithm = pqn(world, lambda key: StepwiseNetwork(Exact(rewards)))
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    _, metrics = jax.jit(algorithm.step)(state)
+    assert float(metrics.values["td_error"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(metrics.values["explained_variance"]) == pytest.approx(1.0, abs=1e-6)
+    assert float(metrics.values["value"]) == pytest.approx(float(rewards.max()), abs=1e-6)

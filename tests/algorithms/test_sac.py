@@ -8,22 +8,43 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algorithms.reference import SAC, Reward, batch_of, check_layers, doubles, layers_of, random_batches
+from algorithms.reference import (
+    SAC,
+    Reward,
+    batch_of,
+    check_layers,
+    doubles,
+    layers_of,
+    random_batches,
+)
 from laws.programs import differs
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms.sac import SACConfig, init, sac, update
-from rollax.networks.critics import ActorCriticsConfig, sample_actions, stochastic
+from rollax.algorithms.sac import SACConfig, init_agent, sac, update
+from rollax.networks.critics import (
+    ActorCriticsConfig,
+    make_stochastic_actor_critics,
+    sample_actions,
+)
 
 SHAPE = ActorCriticsConfig(hidden=(8, 8))
-CONFIG = SACConfig(learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0)
+CONFIG = SACConfig(
+    learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0
+)
 
 
 def begun(config: SACConfig) -> Any:
-    return init(stochastic(Walk(continuous=True), SHAPE, jax.random.key(0)), tree.as_leaves(config))
+    return init_agent(
+        make_stochastic_actor_critics(Walk(continuous=True), SHAPE, jax.random.key(0)),
+        tree.to_arrays(config),
+    )
 
 
-RATES = [(1.0, {}), (2.0, {"critic_learning_rate": 2e-2}), (3.0, {"temperature_learning_rate": 5e-3})]
+RATES = [
+    (1.0, {}),
+    (2.0, {"critic_learning_rate": 2e-2}),
+    (3.0, {"temperature_learning_rate": 5e-3}),
+]
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -31,7 +52,7 @@ RATES = [(1.0, {}), (2.0, {"critic_learning_rate": 2e-2}), (3.0, {"temperature_l
 def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -> None:
     """Six gradient steps against NumPy: critics and their targets each time, policy and temperature in every `delay`-th."""
     config = dataclasses.replace(CONFIG, policy_delay=delay, **rates)
-    agent, settings = doubles((begun(config), tree.as_leaves(config)))
+    agent, settings = doubles((begun(config), tree.to_arrays(config)))
     expected, step = SAC(agent, config), jax.jit(update)
     for i, batch in enumerate(doubles(random_batches(6, 16))):
         normals = np.asarray(jax.random.normal(jax.random.key(i), (2, 16, 3)), float)
@@ -43,7 +64,10 @@ def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -
         assert differs(before.target, agent.target)
     actor = agent.network.actor
     check_layers(layers_of(actor.dense, actor.head.layer), expected.actor)
-    for critics, others in ((agent.network.critic, expected.critics), (agent.target, expected.target_critics)):
+    for critics, others in (
+        (agent.network.critic, expected.critics),
+        (agent.target, expected.target_critics),
+    ):
         for critic, other in zip(critics, others, strict=True):
             check_layers(layers_of(critic.dense, critic.head), other)
     assert float(agent.log_temperature) == pytest.approx(float(expected.log_alpha), rel=1e-4)
@@ -52,7 +76,7 @@ def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -
 def test_the_temperature_holds_the_entropy() -> None:
     """Where one action is best, and a free policy would end at it, the entropy goes to the target and stays there."""
     config = dataclasses.replace(CONFIG, target_entropy=-1.0, reward_scale=1.0, learning_rate=3e-3)
-    agent, settings = begun(config), tree.as_leaves(config)
+    agent, settings = begun(config), tree.to_arrays(config)
     obs = random_batches(1, 64)[0].obs
 
     def step(agent: Any, i: jax.Array) -> tuple[Any, jax.Array]:
@@ -68,17 +92,18 @@ def test_the_temperature_holds_the_entropy() -> None:
 
 
 def test_a_temperature_that_stays() -> None:
-    config = tree.as_leaves(dataclasses.replace(CONFIG, learn_temperature=False))
+    config = tree.to_arrays(dataclasses.replace(CONFIG, learn_temperature=False))
     agent = begun(config)
     after, metrics = jax.jit(update)(agent, config, random_batches(1, 16)[0], jax.random.key(0))
     assert float(after.log_temperature) == float(agent.log_temperature)
     assert float(metrics["temperature"]) == pytest.approx(0.3)
 
 
+@pytest.mark.quick
 def test_densities_integrate_to_one() -> None:
     """Of actions within -1 ... 1, in one dimension, by a sum over the interval."""
     environment = Reward()
-    actor = stochastic(environment, SHAPE, jax.random.key(0)).actor
+    actor = make_stochastic_actor_critics(environment, SHAPE, jax.random.key(0)).actor
     obs = jnp.full((4001, 8), 0.3)
     action, log_prob = sample_actions(actor, obs, jnp.linspace(-7, 7, 4001)[:, None])
     assert float(jnp.trapezoid(jnp.exp(log_prob), action[:, 0])) == pytest.approx(1.0, abs=1e-3)
@@ -93,12 +118,19 @@ def test_time_limits(terminate: bool) -> None:
         learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
         initial_temperature=0.0, learn_temperature=False,
     )  # fmt: skip
-    algorithm = sac(environment, lambda key: stochastic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
+    algorithm = sac(
+        environment,
+        lambda key: make_stochastic_actor_critics(
+            environment, ActorCriticsConfig(hidden=(16, 16)), key
+        ),
+    )
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step = jax.jit(algorithm.step)
     for _ in range(25):
         state, _ = step(state)
     times = jnp.arange(8)
-    look = jax.vmap(lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    look = jax.vmap(
+        lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1))
+    )
     expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
     np.testing.assert_allclose(look(times), expected, rtol=0.05)

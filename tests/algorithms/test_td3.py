@@ -11,10 +11,11 @@ import pytest
 from algorithms.reference import TD3, Reward, check_layers, doubles, layers_of, random_batches
 from laws.programs import assert_close, differs, fresh
 from laws.walk import Walk
-from rollax import tree
-from rollax.algorithms.td3 import TD3Config, init, td3, update
+from rollax import NetworkConfig, PPOConfig, actor_critic, ppo, tree
+from rollax.algorithms.td3 import TD3Config, init_agent, td3, update
 from rollax.errors import UsageError
-from rollax.networks.critics import ActorCriticsConfig, deterministic
+from rollax.networks.critics import ActorCriticsConfig, make_deterministic_actor_critics
+from rollax.spaces import Box
 
 SHAPE = ActorCriticsConfig(hidden=(8, 8))
 RATES = {"learning_rate": 1e-2, "critic_learning_rate": 2e-2}
@@ -22,7 +23,10 @@ CONFIG = TD3Config(**RATES, tau=0.1, target_noise=0.4, target_noise_clip=0.3, re
 
 
 def begun(config: TD3Config, seed: int = 0) -> Any:
-    return init(deterministic(Walk(continuous=True), SHAPE, jax.random.key(seed)), tree.as_leaves(config))
+    return init_agent(
+        make_deterministic_actor_critics(Walk(continuous=True), SHAPE, jax.random.key(seed)),
+        tree.to_arrays(config),
+    )
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -30,7 +34,7 @@ def begun(config: TD3Config, seed: int = 0) -> Any:
 def test_updates_are_those_of_the_paper(delay: float) -> None:
     """Six gradient steps against NumPy: critics each time, policy and both targets every `delay`-th, from new critics."""
     config = dataclasses.replace(CONFIG, policy_delay=delay)
-    agent, settings = doubles((begun(config), tree.as_leaves(config)))
+    agent, settings = doubles((begun(config), tree.to_arrays(config)))
     expected, step = TD3(agent, config), jax.jit(update)
     for i, batch in enumerate(doubles(random_batches(6, 16))):
         normal = np.asarray(jax.random.normal(jax.random.key(i), (16, 3)), float)
@@ -52,16 +56,23 @@ def test_updates_are_those_of_the_paper(delay: float) -> None:
 
 def test_agents_side_by_side() -> None:
     """Under `vmap`, with settings of their own, agents learn as each does alone."""
-    own = ({"policy_delay": 1.0}, {"learning_rate": 1e-3, "critic_learning_rate": 2e-3, "policy_delay": 2.0})
-    configs = [tree.as_leaves(dataclasses.replace(CONFIG, **settings)) for settings in own]
+    own = (
+        {"policy_delay": 1.0},
+        {"learning_rate": 1e-3, "critic_learning_rate": 2e-3, "policy_delay": 2.0},
+    )
+    configs = [tree.to_arrays(dataclasses.replace(CONFIG, **settings)) for settings in own]
     agents = [begun(config, seed) for seed, config in enumerate(configs)]
     batches, keys = random_batches(2, 16), jax.random.split(jax.random.key(0), 2)
     stack = lambda *parts: jax.tree.map(lambda *x: jnp.stack(x), *parts)  # noqa: E731
-    together, _ = jax.jit(jax.vmap(update))(stack(*agents), stack(*configs), stack(*batches), fresh(keys))
+    together, _ = jax.jit(jax.vmap(update))(
+        stack(*agents), stack(*configs), stack(*batches), fresh(keys)
+    )
     for i in range(2):
         alone, _ = jax.jit(update)(agents[i], configs[i], batches[i], fresh(keys)[i])
         assert_close(jax.tree.map(lambda x, i=i: x[i], together), alone)
-        assert differs(agents[i].target, jax.tree.map(lambda x, i=i: x[i], together.target)) == (i == 0), "of the delay of 1"
+        assert differs(agents[i].target, jax.tree.map(lambda x, i=i: x[i], together.target)) == (
+            i == 0
+        ), "of the delay of 1"
 
 
 @pytest.mark.parametrize("terminate", [False, True])
@@ -72,32 +83,46 @@ def test_time_limits(terminate: bool) -> None:
         num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
     )  # fmt: skip
-    algorithm = td3(environment, lambda key: deterministic(environment, ActorCriticsConfig(hidden=(16, 16)), key))
+    algorithm = td3(
+        environment,
+        lambda key: make_deterministic_actor_critics(
+            environment, ActorCriticsConfig(hidden=(16, 16)), key
+        ),
+    )
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step = jax.jit(algorithm.step)
     for _ in range(25):
         state, _ = step(state)
     times = jnp.arange(8)
-    look = jax.vmap(lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1)))
+    look = jax.vmap(
+        lambda time: state.agent.network.critic[0](environment.observe(time), jnp.zeros(1))
+    )
     expected = (1 - 0.9 ** (8 - times)) / 0.1 if terminate else jnp.full(8, 10.0)
     np.testing.assert_allclose(look(times), expected, rtol=0.05)
 
 
+@pytest.mark.quick
 def test_what_acts() -> None:
     """The policy's own action in the environment's bounds; not greedily with the noise of exploration, within them."""
     environment = Reward()
-    algorithm = td3(environment, lambda key: deterministic(environment, SHAPE, key))
+    algorithm = td3(
+        environment, lambda key: make_deterministic_actor_critics(environment, SHAPE, key)
+    )
     obs = jnp.linspace(-1, 1, 8)
     for noise in (0.2, 5.0):
         state = algorithm.init(jax.random.key(0), TD3Config(capacity=1000, exploration_noise=noise))
         own = 2 * state.agent.network.actor(obs)
         greedy, _ = algorithm.act(state, obs, (), jax.random.key(0), True)
         np.testing.assert_allclose(greedy, own, rtol=1e-6)
-        draw = jax.vmap(lambda key, state=state: algorithm.act(state, obs, (), key, jnp.asarray(False))[0])
+        draw = jax.vmap(
+            lambda key, state=state: algorithm.act(state, obs, (), key, jnp.asarray(False))[0]
+        )
         sampled = np.asarray(draw(jax.random.split(jax.random.key(1), 4000)))
         assert np.abs(sampled).max() <= 2
         if noise < 1:
-            np.testing.assert_allclose([sampled.mean() - own[0], sampled.std()], [0, 2 * noise], atol=0.02)
+            np.testing.assert_allclose(
+                [sampled.mean() - own[0], sampled.std()], [0, 2 * noise], atol=0.02
+            )
         else:
             assert np.mean(np.abs(sampled) == 2) > 0.8, "what is beyond the bounds is clipped"
 
@@ -105,3 +130,18 @@ def test_what_acts() -> None:
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(UsageError, match="Box of floats with finite bounds.*dqn"):
         td3(Walk(), lambda key: None)
+
+
+def test_unbounded_actions_are_refused_with_an_algorithm_that_takes_them() -> None:
+    """PPO, and not DQN, whose actions are discrete."""
+
+    class Unbounded(Walk):
+        action_space = Box(-np.inf, np.inf, (3,))
+
+    world = Unbounded(continuous=True)
+    with pytest.raises(UsageError, match="Give the space finite bounds, or use ppo") as error:
+        td3(world, lambda key: None)
+    assert "dqn" not in str(error.value)
+    config = PPOConfig(num_envs=2, num_steps=4, num_minibatches=1)
+    algorithm = ppo(world, lambda key: actor_critic(world, NetworkConfig(hidden=(4,)), key))
+    jax.eval_shape(algorithm.step, jax.eval_shape(algorithm.init, jax.random.key(0), config))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from archives.brute import Brute, Member
 from configuration import configured
-from rollax.archives.cells import Threshold
-from rollax.archives.core import Scored
-from rollax.archives.grid import grid
+from rollax.archives.archive import ScoredSolutions
+from rollax.archives.cells import AcceptanceThreshold
+from rollax.archives.grid import grid_archive
 from rollax.errors import UsageError
 
 SHAPE, LOW, HIGH = (3, 2), (-1.0, 0.0), (1.0, 4.0)
@@ -25,7 +25,9 @@ SIZE = 6  # of a batch; shorter ones end in solutions that are not finite
 FITNESS = st.sampled_from([-2.0, -0.5, 0.0, 1.0, 1.0, 2.5, math.nan, math.inf, -math.inf])
 FIRST = st.sampled_from([-5.0, -1.0, -0.4, 0.0, 0.5, 1.0, 9.0, math.nan])
 SECOND = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.9, 4.0, 1e30, math.inf])
-BATCHES = st.lists(st.lists(st.tuples(FITNESS, FIRST, SECOND), min_size=1, max_size=SIZE), min_size=1, max_size=4)
+BATCHES = st.lists(
+    st.lists(st.tuples(FITNESS, FIRST, SECOND), min_size=1, max_size=SIZE), min_size=1, max_size=4
+)
 THRESHOLDS = st.sampled_from([None, (0.0, 0.0), (-1.0, 0.25), (0.0, 1.0)])
 
 
@@ -35,18 +37,24 @@ def members_of(batch: list[tuple[float, ...]], start: int) -> list[Member]:
     return [Member(start + i, f, (a, b), -(start + i)) for i, (f, a, b) in enumerate(padded)]
 
 
-def scored(members: list[Member]) -> Scored:
+def scored(members: list[Member]) -> ScoredSolutions:
     columns = [np.array(column, np.float32) for column in zip(*members, strict=True)]
-    return Scored({"x": jnp.asarray(columns[0])}, *(jnp.asarray(column) for column in columns[1:3]), jnp.asarray(columns[3]))
+    return ScoredSolutions(
+        {"x": jnp.asarray(columns[0])},
+        *(jnp.asarray(column) for column in columns[1:3]),
+        jnp.asarray(columns[3]),
+    )
 
 
-EXAMPLE = Scored({"x": jnp.zeros(())}, jnp.zeros(()), jnp.zeros(2), jnp.zeros(()))
+EXAMPLE = ScoredSolutions({"x": jnp.zeros(())}, jnp.zeros(()), jnp.zeros(2), jnp.zeros(()))
 
 
 def compiled(threshold: tuple[float, float] | None) -> tuple[Any, Any]:
     key = None if threshold is None else threshold
     if key not in _COMPILED:
-        archive = grid(SHAPE, LOW, HIGH, None if threshold is None else Threshold(*threshold))
+        archive = grid_archive(
+            SHAPE, LOW, HIGH, None if threshold is None else AcceptanceThreshold(*threshold)
+        )
         _COMPILED[key] = archive, jax.jit(archive.add)
     return _COMPILED[key]
 
@@ -57,7 +65,7 @@ _COMPILED: dict[Any, Any] = {}
 def test_additions_in_a_loop_copy_no_column() -> None:
     """What an addition costs does not grow with the cells: read from the program that XLA compiles of many additions."""
     cells = 97 * 101  # of which no other array has as many
-    archive = grid((97, 101), LOW, HIGH)
+    archive = grid_archive((97, 101), LOW, HIGH)
     batch = scored(members_of([(1.0, 0.1, 0.1)], 1))
 
     def many(state: Any) -> Any:
@@ -73,29 +81,47 @@ def test_additions_in_a_loop_copy_no_column() -> None:
 def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
     """Solution, fitness, descriptor and extras of every member, by its cell."""
     elites, mask, *_ = jax.device_get(archive.elites(state))
-    rows = zip(elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True)
-    return {cell: (x, f, *d, e) for cell, ((x, f, d, e), is_there) in enumerate(zip(rows, mask, strict=True)) if is_there}
+    rows = zip(
+        elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True
+    )
+    return {
+        cell: (x, f, *d, e)
+        for cell, ((x, f, d, e), is_there) in enumerate(zip(rows, mask, strict=True))
+        if is_there
+    }
 
 
 @settings(deadline=None, max_examples=200)
 @given(BATCHES, THRESHOLDS)
-def test_it_is_a_brute_force_archive(batches: list[Any], threshold: tuple[float, float] | None) -> None:
+def test_it_is_a_brute_force_archive(
+    batches: list[Any], threshold: tuple[float, float] | None
+) -> None:
     archive, add = compiled(threshold)
     brute, state = Brute(SHAPE, LOW, HIGH, threshold), archive.init(jax.random.key(0), EXAMPLE)
-    outside = nonfinite = 0.0
+    outside = nonfinite = below_threshold = 0.0
     for number, batch in enumerate(batches):
         members = members_of(batch, 1 + number * SIZE)
         expected = brute.add(members)
         before = len(contents(archive, state))
         state, added, counts = add(state, scored(members))
         assert added.status.tolist() == [status for status, _ in expected]
-        np.testing.assert_allclose(added.improvement, [value for _, value in expected], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            added.improvement, [value for _, value in expected], rtol=1e-5, atol=1e-6
+        )
         assert counts.new == len(brute.members) - before
         outside, nonfinite = outside + float(counts.outside), nonfinite + float(counts.nonfinite)
+        below_threshold += 0.0 if threshold is None else float(counts.below_threshold)
     flat = {a * SHAPE[1] + b: member for (a, b), member in brute.members.items()}
     found = contents(archive, state)
-    assert found == {cell: (m.solution, m.fitness, *np.float32(m.descriptor).tolist(), m.extras) for cell, m in flat.items()}
-    assert (outside, nonfinite) == (brute.outside, brute.nonfinite)
+    assert found == {
+        cell: (m.solution, m.fitness, *np.float32(m.descriptor).tolist(), m.extras)
+        for cell, m in flat.items()
+    }
+    assert (outside, nonfinite, below_threshold) == (
+        brute.outside,
+        brute.nonfinite,
+        brute.below_threshold,
+    )
     check_metrics(archive, state, [m.fitness for m in brute.members.values()])
     if threshold is not None:
         thresholds = {a * SHAPE[1] + b: value for (a, b), value in brute.thresholds.items()}
@@ -143,29 +169,46 @@ def test_members_are_sampled_alike() -> None:
 @pytest.mark.parametrize(
     ("shape", "low", "high", "message"),
     [
-        ((4,), (0.0, 0.0), (1.0, 1.0), "has 1 dimensions, but descriptors have 2: give 2 numbers"),
-        ((4, 4), (0.0, 1.0), (1.0, 0.0), r"descriptor 1 \(1 to 0\) must be finite, the lower one first"),
-        ((4, 4), (0.0, 0.0), (1.0, math.inf), r"descriptor 1 \(0 to inf\) must be finite"),
+        (
+            (4,),
+            (0.0, 0.0),
+            (1.0, 1.0),
+            r"grid must have one number per descriptor dimension \(2\), got 4",
+        ),
+        (
+            (4, 4),
+            (0.0, 1.0),
+            (1.0, 0.0),
+            r"descriptor 1 must be finite and in ascending order, got 1 to 0",
+        ),
+        ((4, 4), (0.0, 0.0), (1.0, math.inf), r"descriptor 1 must be finite .*, got 0 to inf"),
         ((4, 0), (0.0, 0.0), (1.0, 1.0), "at least 1 cell along every dimension"),
-        ((4, 4), (0.0,), (1.0, 1.0), "1 lower and 2 upper bounds"),
-        ((100_000, 100_000), (0.0, 0.0), (1.0, 1.0), "take fewer cells a dimension"),
+        (
+            (4, 4),
+            (0.0,),
+            (1.0, 1.0),
+            "numbers of lower and upper descriptor bounds must be equal .*, got 1 and 2",
+        ),
+        ((100_000, 100_000), (0.0, 0.0), (1.0, 1.0), "Use fewer cells per dimension"),
     ],
 )
 def test_what_is_no_grid(shape: Any, low: Any, high: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        grid(shape, low, high)
+        grid_archive(shape, low, high)
 
 
 @settings(deadline=None, max_examples=50)
 @given(BATCHES, THRESHOLDS)
-def test_emptied_it_is_as_it_began(batches: list[Any], threshold: tuple[float, float] | None) -> None:
+def test_emptied_it_is_as_it_began(
+    batches: list[Any], threshold: tuple[float, float] | None
+) -> None:
     """And the cell of a descriptor is where an elite with it is."""
     archive, add = compiled(threshold)
     start = state = archive.init(jax.random.key(0), EXAMPLE)
     for number, batch in enumerate(batches):
         state, *_ = add(state, scored(members_of(batch, 1 + number * SIZE)))
     found = archive.elites(state)
-    cells = archive.cell_of(state, found.scored.descriptor)
+    cells = archive.cell_of(state, found.solutions.descriptor)
     assert np.flatnonzero(found.mask).tolist() == np.asarray(cells)[np.asarray(found.mask)].tolist()
     for x, y in zip(jax.tree.leaves(archive.empty(state)), jax.tree.leaves(start), strict=True):
         np.testing.assert_array_equal(x, y)

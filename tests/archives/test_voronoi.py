@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.archives.core import Scored
+from rollax.archives.archive import ScoredSolutions
 from rollax.archives.voronoi import (
-    IN_BIN_AT_RANDOM,
-    binned,
-    bins_along,
+    MAX_PER_BIN_IN_KMEANS,
+    bin_centroids,
     kmeans,
-    nearest,
-    nearest_around,
-    nearest_of_all,
-    voronoi,
+    nearest_centroids,
+    nearest_exhaustive,
+    nearest_in_bins,
+    num_bins_per_dimension,
+    voronoi_archive,
 )
 from rollax.errors import UsageError
 
@@ -28,7 +28,9 @@ def brute(centroids: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 CENTROIDS = {
     "even": lambda n, k: np.random.default_rng(0).random((n, k)),
-    "crowded": lambda n, k: np.random.default_rng(1).random((n, k)) ** 4,  # bins with more than they can list
+    "crowded": lambda n, k: (
+        np.random.default_rng(1).random((n, k)) ** 4
+    ),  # bins with more than they can list
     "lattice": lambda n, k: np.random.default_rng(2).integers(0, 4, (n, k)) / 4,  # many equal ones
     "outside": lambda n, k: np.random.default_rng(3).random((n, k)) * 3 - 1,
 }
@@ -40,19 +42,29 @@ def test_the_nearest_is_found(kind: str, number: int, dimensions: int) -> None:
     """As by comparing with all, within the bounds and far out of them, and of equal ones the first."""
     centroids = CENTROIDS[kind](number, dimensions).astype(np.float32)
     numbers = np.random.default_rng(4)
-    near, lattice = numbers.random((300, dimensions)), numbers.integers(-1, 9, (100, dimensions)) / 8
-    points = np.concatenate([near, numbers.normal(size=(50, dimensions)) * 10, lattice]).astype(np.float32)
+    near, lattice = (
+        numbers.random((300, dimensions)),
+        numbers.integers(-1, 9, (100, dimensions)) / 8,
+    )
+    points = np.concatenate([near, numbers.normal(size=(50, dimensions)) * 10, lattice]).astype(
+        np.float32
+    )
     expected = brute(centroids, points)
-    for find in (lambda cells, points: nearest(cells, points), lambda cells, points: nearest_of_all(cells.centroids, points)):
-        found = jax.jit(find)(binned(jnp.asarray(centroids)), jnp.asarray(points))
+    for find in (
+        lambda cells, points: nearest_centroids(cells, points),
+        lambda cells, points: nearest_exhaustive(cells.centroids, points),
+    ):
+        found = jax.jit(find)(bin_centroids(jnp.asarray(centroids)), jnp.asarray(points))
         np.testing.assert_array_equal(found, expected)
 
 
 def test_most_are_certain_at_once() -> None:
     """Of even centroids, the bins around nearly always tell the nearest; else the search would be no faster."""
-    cells = jax.jit(lambda key: binned(kmeans(key, 400, 2)))(jax.random.key(0))
+    cells = jax.jit(lambda key: bin_centroids(kmeans(key, 400, 2)))(jax.random.key(0))
     points = jax.random.uniform(jax.random.key(1), (2_000, 2))
-    _, is_certain = jax.vmap(lambda point: nearest_around(cells, point, bins_along(400, 2)))(points)
+    _, is_certain = jax.vmap(
+        lambda point: nearest_in_bins(cells, point, num_bins_per_dimension(400, 2))
+    )(points)
     assert jnp.mean(is_certain) > 0.999
 
 
@@ -61,11 +73,14 @@ def test_centroids_are_even() -> None:
     points = jax.random.uniform(jax.random.key(2), (20_000, 2))
 
     def quality(centroids: jax.Array) -> tuple[float, float]:
-        cell = nearest(binned(centroids), points)
+        cell = nearest_centroids(bin_centroids(centroids), points)
         distance = jnp.mean(jnp.linalg.norm(points - centroids[cell], axis=1))
         return float(distance), float(jnp.std(jnp.bincount(cell, length=100)) / 200)
 
-    before, after = quality(jax.random.uniform(jax.random.key(3), (100, 2))), quality(kmeans(jax.random.key(3), 100, 2))
+    before, after = (
+        quality(jax.random.uniform(jax.random.key(3), (100, 2))),
+        quality(kmeans(jax.random.key(3), 100, 2)),
+    )
     assert after[0] < 0.85 * before[0]
     assert after[1] < 0.5 * before[1]
 
@@ -78,30 +93,39 @@ def test_k_means_of_many_cells_is_no_larger_than_its_samples() -> None:
 
 def test_most_are_certain_among_random_centroids() -> None:
     """Where k-means begins; of others each is compared with all, so that its time would grow with the square of cells."""
-    cells = binned(jax.random.uniform(jax.random.key(0), (2_500, 2)), IN_BIN_AT_RANDOM)
+    cells = bin_centroids(jax.random.uniform(jax.random.key(0), (2_500, 2)), MAX_PER_BIN_IN_KMEANS)
     points = jax.random.uniform(jax.random.key(1), (5_000, 2))
-    _, is_certain = jax.vmap(lambda point: nearest_around(cells, point, bins_along(2_500, 2)))(points)
+    _, is_certain = jax.vmap(
+        lambda point: nearest_in_bins(cells, point, num_bins_per_dimension(2_500, 2))
+    )(points)
     assert jnp.mean(is_certain) > 0.995
 
 
 def test_given_centroids_are_the_cells() -> None:
     """In units of the descriptor, whatever the bounds."""
-    archive = voronoi(3, (-10.0, 0.0), (10.0, 1.0), centroids=[[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]])
-    state = archive.init(jax.random.key(0), Scored(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2)))
+    archive = voronoi_archive(
+        3, (-10.0, 0.0), (10.0, 1.0), centroids=[[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]]
+    )
+    state = archive.init(
+        jax.random.key(0), ScoredSolutions(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2))
+    )
     descriptor = jnp.asarray([[8.0, 0.9], [-4.0, 0.1], [-1e6, 0.5], [5.0, 0.5]])
-    batch = Scored(jnp.arange(4.0), jnp.asarray([1.0, 2.0, 3.0, 4.0]), descriptor)
+    batch = ScoredSolutions(jnp.arange(4.0), jnp.asarray([1.0, 2.0, 3.0, 4.0]), descriptor)
     state, _, counts = archive.add(state, batch)
-    assert archive.elites(state).scored.solution.tolist() == [2.0, 1.0, 3.0]
+    assert archive.elites(state).solutions.solution.tolist() == [2.0, 1.0, 3.0]
     assert counts.outside == 1
 
 
 def test_more_cells_than_k_means_can_place() -> None:
     with pytest.raises(
-        UsageError, match="500,000,000 cells by k-means must be between 1 and 10,000,000: take fewer cvt_cells, or a grid"
+        UsageError,
+        match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower cvt_cells, or use a grid",
     ):
-        voronoi(500_000_000, (0.0, 0.0), (1.0, 1.0))
+        voronoi_archive(500_000_000, (0.0, 0.0), (1.0, 1.0))
 
 
 def test_what_are_no_centroids() -> None:
-    with pytest.raises(UsageError, match=r"3 rows of 2 finite numbers, not an array \(2, 2\)"):
-        voronoi(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])
+    with pytest.raises(
+        UsageError, match=r"3 rows of 2 finite numbers, got an array of shape \(2, 2\)"
+    ):
+        voronoi_archive(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from host.fixtures import compile_once, keys_used_again
-from host.runs import FRAMES, SMALL_WORDS
 from rollax.cli.main import main
+from support.fixtures import compile_once
 
-__all__ = ["compile_once", "keys_used_again"]
+__all__ = ["compile_once"]
 
 
 class Outcome(NamedTuple):
@@ -34,7 +33,9 @@ def _refuse(name: str) -> None:
 
 
 @pytest.fixture
-def rollax(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def rollax(
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
     """`rollax("train", ...)`: the exit code and what was printed, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -48,12 +49,3 @@ def rollax(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.Mo
         return Outcome(code, *capsys.readouterr())
 
     return run
-
-
-@pytest.fixture(scope="package")
-def finished(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small run with two evaluations besides the first."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    words = ["train", "ppo", "probe/memory", "--total-steps", str(4 * FRAMES), "--eval-count", "2", *SMALL_WORDS]
-    assert main([*words, "--run-dir", str(folder)]) == 0
-    return folder

@@ -12,13 +12,15 @@ import pytest
 import yaml
 
 import rollax as library
-from host.runs import FRAMES, SMALL_WORDS, Bad, Command, evaluations, over
-from host.test_evaluate import Counting
+from rollax.distributed import connection
 from rollax.environments import registry
-from rollax.environments.suites.table import SUITES, missing_python
-from rollax.host.evaluation import digits
-from rollax.scale import connecting
+from rollax.environments.suites.table import SUITES, missing_python_version
+from rollax.runtime.installation import install_command
+from rollax.training.evaluation.metrics import format_number
 from rollax.version import __version__
+from support.command import Command
+from support.counting_environment import Counting
+from support.runs import FRAMES, SMALL_WORDS, Bad, evaluations, over
 
 Rollax = Callable[..., Any]
 NUMBERS = {"return_mean", "return_std", "return_iqm", "return_iqm_low", "return_iqm_high"}
@@ -30,21 +32,34 @@ def test_a_run_in_a_pipe(tmp_path: Path) -> None:
     """Of a real process: plain lines with the time to compile, the speed and evaluations, and one JSON object at the end."""
     folder = tmp_path / "run"
     command = Command(
-        "train", "ppo", "probe/memory", *over(TINY, "--run-dir", folder, "--total-steps", 10 * FRAMES), quick=True
+        "train",
+        "ppo",
+        "probe/memory",
+        *over(TINY, "--run-dir", folder, "--total-steps", 10 * FRAMES),
+        quick=True,
     )
     assert command.finish() == 0, command.err
     assert command.err == []
     out = command.out
     assert out[0] == f"ppo on probe/memory, run folder {folder}"
-    assert any(line.startswith("compiled in ") and " s for cpu" in line for line in out)
+    assert any(line.startswith("Compiled in ") and " s for cpu" in line for line in out)
     assert any("steps/s" in line and f"{10 * FRAMES}/{10 * FRAMES} steps" in line for line in out)
-    evaluated = [line.split(" steps  return ")[0].strip() for line in out if "iqm" in line and "over 8 episodes" in line]
+    evaluated = [
+        line.split(" steps  return ")[0].strip()
+        for line in out
+        if "iqm" in line and "over 8 episodes" in line
+    ]
     assert evaluated == ["0", "320"]
     assert "\x1b" not in "".join(out), "a terminal's escapes in a pipe"
     assert any(f"rollax eval {folder}" in line for line in out)
     summary = json.loads(out[-1])
     assert summary.keys() >= OBJECT
-    assert (summary["run"], summary["status"], summary["steps"], summary["episodes"]) == (str(folder), "done", 320, 8)
+    assert (summary["run"], summary["status"], summary["steps"], summary["episodes"]) == (
+        str(folder),
+        "done",
+        320,
+        8,
+    )
     assert summary["return_mean"] == evaluations(folder)["returns"][-1].mean()
     assert summary["wall_time"] > 0 and summary["steps_per_second"] > 0
 
@@ -61,7 +76,7 @@ def test_eval_ends_with_an_object(rollax: Rollax, finished: Path, words: list[st
     if words:
         assert len(outcome.lines) == 1
     else:
-        assert f"mean {digits(found['return_mean'])}" in outcome.out
+        assert f"mean {format_number(found['return_mean'])}" in outcome.out
         assert "6 episodes" in outcome.lines[0]
 
 
@@ -84,36 +99,53 @@ def test_eval_elsewhere(rollax: Rollax, finished: Path) -> None:
     before = (finished / "config.yaml").read_text()
     outcome = rollax("eval", finished, "--episodes", 6, "--eval-env.delay", 5)
     assert (outcome.code, outcome.object["length_mean"]) == (0, 6)
-    assert outcome.lines[0].endswith("6 episodes (with delay 5)")
+    assert outcome.lines[0].endswith("6 episodes, greedy actions (with delay 5)")
     assert rollax("eval", finished, "--json", "--eval-env.delay=5").object["length_mean"] == 6
     assert rollax("eval", finished).object["length_mean"] == 4
     assert (finished / "config.yaml").read_text() == before
-    for words, message in (("--eval-env.dely 5", "did you mean delay"), ("--eval-env.delay -1", "must be at least 0")):
+    for words, message in (
+        ("--eval-env.dely 5", "did you mean delay"),
+        ("--eval-env.delay -1", "must be at least 0"),
+    ):
         outcome = rollax("eval", finished, *words.split())
-        assert outcome.code == 2 and "in evaluations, with eval_arguments" in outcome.err and message in outcome.err
+        assert (
+            outcome.code == 2
+            and "In evaluations, with eval_arguments" in outcome.err
+            and message in outcome.err
+        )
 
 
 def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the return that four fifths of the episodes reach, and what the environment tells: a number, or a curve."""
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_registered_factories", {})
     library.register("test/counting", Counting)
     assert rollax("train", "ppo", "test/counting", *TINY).code == 0
     outcome = rollax("eval", "run", "--episodes", 9)
     found = outcome.object
-    assert f"min {digits(found['return_min'])}  p20 {digits(found['return_p20'])}  median" in outcome.out
-    assert f"  steps {digits(found['info/steps'])}" in outcome.lines and found["steps"] == 64, "the command's own number"
-    assert f"  place {' '.join(map(digits, found['place']))}" in outcome.lines
+    assert (
+        f"min {format_number(found['return_min'])}  p20 {format_number(found['return_p20'])}  median"
+        in outcome.out
+    )
+    assert (
+        f"  steps {format_number(found['info/steps'])}" in outcome.lines and found["steps"] == 64
+    ), "the command's own number"
+    assert f"  place {' '.join(map(format_number, found['place']))}" in outcome.lines
 
 
 def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
     """Where the environment describes behavior, extracted as asked for; elsewhere an error with the remedy."""
     outcome = rollax("eval", finished, "--descriptor", "final")
-    assert outcome.code == 2 and "does not describe behavior" in outcome.err
+    assert outcome.code == 2 and "must describe behavior" in outcome.err
     assert rollax("train", "ppo", "control/point-maze", "--env.time-limit", 5, *TINY).code == 0
-    told = {name: rollax("eval", "run", "--episodes", 4, "--descriptor", name) for name in ("final", "mean")}
+    told = {
+        name: rollax("eval", "run", "--episodes", 4, "--descriptor", name)
+        for name in ("final", "mean")
+    }
     means = {name: outcome.object["descriptor_mean"] for name, outcome in told.items()}
     assert len(means["final"]) == 2 and means["final"] != means["mean"]
-    assert f"descriptor mean [{means['final'][0]:.3f}, {means['final'][1]:.3f}]" in told["final"].out
+    assert (
+        f"descriptor mean [{means['final'][0]:.3f}, {means['final'][1]:.3f}]" in told["final"].out
+    )
     assert rollax("eval", "run", "--episodes", 4).object["descriptor_mean"] == means["final"]
 
 
@@ -123,11 +155,12 @@ def test_eval_shows_what_agents_and_the_environment_tell(rollax: Rollax) -> None
     outcome = rollax("eval", "run", "--episodes", 4)
     found = outcome.object
     first, second = found["return_agents"]
-    assert f"  return_agents {digits(first)} {digits(second)}" in outcome.lines
+    assert f"  return_agents {format_number(first)} {format_number(second)}" in outcome.lines
     for name in ("return_team", "return_prey", "return_predator", "caught", "survived"):
-        assert f"  {name} {digits(found[name])}" in outcome.lines
+        assert f"  {name} {format_number(found[name])}" in outcome.lines
 
 
+@pytest.mark.quick
 def test_the_lines_of_train(rollax: Rollax) -> None:
     """The settings given on the command line are those of the run."""
     settings = [
@@ -142,16 +175,17 @@ def test_the_lines_of_train(rollax: Rollax) -> None:
         4,
         "--config.sequence-length",
         4,
-        "--network.filters",
+        "--network.hidden",
     ]
-    outcome = rollax("train", "ppo", "probe/memory", *TINY, *settings)
+    place = TINY.index("--network.hidden")
+    outcome = rollax("train", "ppo", "probe/memory", *TINY[:place], *TINY[place + 2 :], *settings)
     assert (outcome.code, outcome.err) == (0, "")
     document = yaml.safe_load(Path("run/config.yaml").read_text())
     assert document["config"]["learning_rate"] == 3e-4
     assert document["arguments"] in ({"delay": "2"}, {"delay": 2})
     assert document["options"]["seed"] == 4
     assert (document["network"]["core"], document["network"]["core_size"]) == ("gru", 4)
-    assert document["network"]["filters"] == [], "none, where a name alone is an empty list"
+    assert document["network"]["hidden"] == [], "none, where a name alone is an empty list"
     assert (evaluations(Path("run"))["length"] == 3).all()
 
 
@@ -177,18 +211,22 @@ def test_resume(rollax: Rollax) -> None:
     outcome = rollax("resume", "run")
     assert (outcome.code, outcome.out) == (2, "")
     assert (
-        outcome.err == "error: run is finished at 64 steps: give --total-steps more than that to go on: "
+        outcome.err == "error: run is finished at 64 steps. To continue, raise --total-steps: "
         "rollax resume run --total-steps 128\n"
     )
     outcome = rollax("resume", "run", "--total-steps", 4 * FRAMES)
-    assert (outcome.code, outcome.object["steps"], outcome.object["status"]) == (0, 4 * FRAMES, "done")
-    assert "going on from step 64" in outcome.out
+    assert (outcome.code, outcome.object["steps"], outcome.object["status"]) == (
+        0,
+        4 * FRAMES,
+        "done",
+    )
+    assert "Continuing from step 64" in outcome.out
 
 
 @pytest.fixture
 def bad(monkeypatch: pytest.MonkeyPatch) -> str:
     """Environments with rewards that are not finite, as ids."""
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_registered_factories", {})
     library.register("bad/Bad", Bad)
     return "bad/Bad"
 
@@ -198,12 +236,19 @@ def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
     words = over(TINY, "--total-steps", 4 * FRAMES, "--eval-max-steps", 12, "--env.good", 10)
     outcome = rollax("train", "ppo", bad, *words)
     assert outcome.code == 3, outcome.err
-    assert f"a reward of the environment became NaN, infinite or too large at step {2 * FRAMES}" in outcome.out
+    assert (
+        f"a reward of the environment became NaN, infinite or too large at step {2 * FRAMES}"
+        in outcome.out
+    )
     found = outcome.object
     assert (found["status"], found["any_nan"], found["steps"]) == ("nonfinite", True, 0)
     assert [found[name] for name in NUMBERS] == [None] * 5
     played = rollax("eval", "run", "--episodes", 3)
-    assert played.code == 0 and played.object["return_mean"] is None and played.object["any_nan"] is True
+    assert (
+        played.code == 0
+        and played.object["return_mean"] is None
+        and played.object["any_nan"] is True
+    )
 
 
 def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
@@ -216,7 +261,16 @@ def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
 
 def test_rollback(rollax: Rollax, bad: str) -> None:
     """`resume --on-nonfinite rollback`, as the stopped run proposes."""
-    words = ["--total-steps", 16 * FRAMES, "--eval-max-steps", 2, "--env.good", 10**6, "--env.chance", 0.003]
+    words = [
+        "--total-steps",
+        16 * FRAMES,
+        "--eval-max-steps",
+        2,
+        "--env.good",
+        10**6,
+        "--env.chance",
+        0.003,
+    ]
     outcome = rollax("train", "ppo", bad, *over(TINY, *words, "--checkpoint-steps", FRAMES))
     assert outcome.code == 3
     assert "rollax resume run --on-nonfinite rollback" in outcome.out
@@ -232,16 +286,37 @@ def test_envs(rollax: Rollax) -> None:
     suite = rollax("envs", "probe")
     assert suite.lines and all(line.startswith("probe/") for line in suite.lines)
     assert json.loads(rollax("envs", "probe", "--json").out) == suite.lines
-    assert "delay" in rollax("envs", "probe/memory").out and "default 3" in rollax("envs", "probe/memory").out
+    assert (
+        "delay" in rollax("envs", "probe/memory").out
+        and "default 3" in rollax("envs", "probe/memory").out
+    )
     found = rollax("envs", "cartpole").lines
     assert {"gymnax/CartPole-v1", "memory/CartPole-v1", "gymnasium/CartPole-v1"} <= set(found)
     assert all("cartpole" in line.lower() for line in found)
     one = json.loads(rollax("envs", "hunting/3-players", "--json").out)
-    assert one["agents"] == "3 (1 prey, 2 predator)" and one["time_limit"] == 200 and one["arguments"]["catch_radius"] == 0.2
-    assert one["choices"] == {"headings": ["continuous", "four"]} and "ppo" in one["tuned_for"] and "flees" in one["about"]
+    assert (
+        one["agents"] == "3 (1 prey, 2 predator)"
+        and one["time_limit"] == 200
+        and one["arguments"]["catch_radius"] == 0.2
+    )
+    assert (
+        one["choices"] == {"headings": ["continuous", "four"]}
+        and "ppo" in one["tuned_for"]
+        and "flees" in one["about"]
+    )
     text = rollax("envs", "control/point-maze").out
-    assert "--env.reward" in text and "(distance, sparse)" in text and "float32 [2], -1 to 1" in text
+    assert (
+        "--env.reward" in text and "(distance, sparse)" in text and "float32 [2], -1 to 1" in text
+    )
     assert "takes no arguments" in rollax("envs", "probe/one-action").out
+
+
+def test_envs_say_how_networks_read_observations(rollax: Rollax) -> None:
+    """In the words of a run."""
+    expected = "picture 10 x 10 with 4 channels, through convolutions"
+    lines = rollax("envs", "gymnax/Breakout-MinAtar").lines
+    assert any(line.split() == ["network", "reads", *expected.split()] for line in lines)
+    assert rollax("envs", "gymnax/Breakout-MinAtar", "--json").object["network_input"] == expected
 
 
 def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
@@ -249,32 +324,46 @@ def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
     lines = rollax("envs", "gymnax/CartPole-v1").lines
     assert any(line.split() == ["--env.gravity", "default", "9.8"] for line in lines)
     found = rollax("envs", "gymnax/CartPole-v1", "--json").object["arguments"]
-    assert found["gravity"] == 9.8 and len(found) == sum(line.startswith("    --env.") for line in lines)
+    assert found["gravity"] == 9.8 and len(found) == sum(
+        line.startswith("    --env.") for line in lines
+    )
 
 
 def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     """By suite, with what is missing; every environment of a suite has a line about it."""
-    from rollax.cli import catalogue
+    from rollax.cli import environment_table
     from rollax.environments import list_environments
-    from rollax.environments.suites.about import about
+    from rollax.environments.registry import describe_environment
 
-    monkeypatch.setattr(catalogue, "is_read_by_a_person", lambda: True)
-    monkeypatch.setattr(catalogue.importlib.util, "find_spec", lambda name: None if name == "brax" else name)
+    monkeypatch.setattr(environment_table, "is_stdout_terminal", lambda: True)
+    monkeypatch.setattr(
+        environment_table.importlib.util, "find_spec", lambda name: None if name == "brax" else name
+    )
     out = rollax("envs").out
-    assert 'brax/  (11, not installed: pip install "rollax[brax]")' in out and "gymnax/  (25)" in out
-    assert ("navix/  (83, needs Python 3.12 or newer)" in out) == (sys.version_info < (3, 12)) and "navix/  (83" in out
-    assert "probe/  (11, part of rollax)" in out and max(map(len, out.splitlines())) <= 100
-    assert [id for id in list_environments() if id.split("/")[0] in SUITES and not about(id)] == []
+    assert "brax/  (11, not installed: extra brax)" in out and "gymnax/  (25)" in out
+    assert ("navix/  (83, needs Python 3.12 or newer)" in out) == (
+        sys.version_info < (3, 12)
+    ) and "navix/  (83" in out
+    assert "probe/  (11, part of rollax)" in out and install_command("EXTRA") in out
+    assert max(map(len, out.splitlines()[:-1])) <= 100  # the last line has the path of a checkout
+    assert [
+        id
+        for id in list_environments()
+        if id.split("/")[0] in SUITES and not describe_environment(id)
+    ] == []
 
 
 def test_tasks_in_words(rollax: Rollax) -> None:
     """Of an environment with arguments that has several."""
     words = ["envs", "xminigrid/XLand-MiniGrid-R1-9x9", "--env.ruleset", "17"]
     lines = rollax(*words).lines
-    assert [line.split()[0] for line in lines] == ["ruleset", "goal:", "objects:"] and lines[0] == "ruleset 17"
+    assert [line.split()[0] for line in lines] == ["ruleset", "goal:", "objects:"] and lines[
+        0
+    ] == "ruleset 17"
     assert json.loads(rollax(*words, "--json").out).splitlines() == lines
 
 
+@pytest.mark.quick
 def test_algorithms(rollax: Rollax) -> None:
     assert "proximal policy optimization" in rollax("algorithms").out
     assert "ppo" in rollax("algorithms", "--json").object
@@ -286,24 +375,45 @@ def test_doctor(rollax: Rollax) -> None:
     assert outcome.code == 0
     import jax
 
-    for part in (f"jax {jax.__version__}", f"rollax {__version__}", "cpu", "can be written", "xland     xminigrid "):
+    for part in (
+        f"jax {jax.__version__}",
+        f"rollax {__version__}",
+        "cpu",
+        "can be written",
+        install_command("EXTRA"),
+        "xland     xminigrid ",
+    ):
         assert part.lower() in outcome.out.lower()
     found = rollax("doctor", "--json").object
     assert found["packages"]["jax"] == jax.__version__ and found["runs_writable"] is True
-    assert {"wandb", "xland", "brax", "granular", "linen"} <= set(found["extras"]) and "test" not in found["extras"]
+    assert {"wandb", "xland", "brax", "granular", "linen"} <= set(
+        found["extras"]
+    ) and "test" not in found["extras"]
     for extra, packages in found["extras"].items():
         line = next(line for line in outcome.lines if line.startswith(f"{extra} "))
         for package, version in packages.items():
-            needed = missing_python(SUITES[extra]) if extra in SUITES else ""
-            remedy = f"needs Python {needed} or newer" if needed else f'pip install "rollax[{extra}]"'
+            needed = missing_python_version(SUITES[extra]) if extra in SUITES else ""
+            remedy = f"needs Python {needed} or newer" if needed else "missing"
             assert f"{package} {version}" in line if version else remedy in line and package in line
 
 
+@pytest.mark.quick
 def test_version_and_overview(rollax: Rollax) -> None:
     assert rollax("--version").out.strip() == __version__
     overview = rollax()
     assert overview.code == 0 and overview == rollax("--help") == rollax("-h") == rollax("help")
-    for command in ("train", "resume", "eval", "plot", "report", "render", "export", "envs", "algorithms", "doctor"):
+    for command in (
+        "train",
+        "resume",
+        "eval",
+        "plot",
+        "report",
+        "render",
+        "export",
+        "envs",
+        "algorithms",
+        "doctor",
+    ):
         assert f"rollax {command}" in overview.out
 
 
@@ -319,15 +429,24 @@ def test_version_and_overview(rollax: Rollax) -> None:
             "ALGORITHM ENVIRONMENT ppo td3 --total-steps --learning-rate --help-all "
             "--distributed --coordinator --num-processes --process-id",
         ),
-        ("train ppo probe/memory --distributed", "--total-steps --distributed --coordinator --num-processes --process-id"),
-        ("train sac --coordinator localhost:9 --num-processes 2 --process-id one --distributed", "--learning-rate"),
+        (
+            "train ppo probe/memory --distributed",
+            "--total-steps --distributed --coordinator --num-processes --process-id",
+        ),
+        (
+            "train sac --coordinator localhost:9 --num-processes 2 --process-id one --distributed",
+            "--learning-rate",
+        ),
         ("resume --distributed", "--total-steps --devices"),
         ("resume", "--total-steps --on-nonfinite --devices --json"),
         ("eval", "--checkpoint --episodes --stochastic --seed --member --eval-env --json"),
         ("plot", "--out --only --columns --label --x --smooth --aggregate --normalize --csv"),
         ("report", "--out --render --label --open"),
         ("render", "--out --checkpoint --seed --episodes --member"),
-        ("export", "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json"),
+        (
+            "export",
+            "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json",
+        ),
         ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),
         ("ls", "--json"),
@@ -337,42 +456,50 @@ def test_version_and_overview(rollax: Rollax) -> None:
 )
 def test_help(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, options: str) -> None:
     """Each command's help names its options, and nothing is run; nor are other processes waited for."""
-    monkeypatch.setattr(connecting, "connect", lambda *_: pytest.fail("it waits for other processes"))
+    monkeypatch.setattr(
+        connection, "connect", lambda *_: pytest.fail("it waits for other processes")
+    )
     outcome = rollax(*command.split(), "--help")
     assert (outcome.code, outcome.err) == (0, "")
     assert [name for name in options.split() if name not in outcome.out] == []
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.quick
 def test_plot(rollax: Rollax, finished: Path) -> None:
     """One run into its figures, two into a file of one's choice."""
-    pytest.importorskip("rollax.view.plot")
+    pytest.importorskip("rollax.visualization.plots.figure")
     outcome = rollax("plot", finished)
     assert outcome.code == 0, outcome.err
     path = Path(outcome.lines[-1])
     assert path.parent == finished / "figures" and path.stat().st_size > 1000
     assert rollax("plot", finished, finished, "--out", "both.png").code == 0
     assert Path("both.png").read_bytes().startswith(b"\x89PNG")
-    outcome = rollax("plot", finished.parent, "--only", "return", "--columns", 1, "--csv", "--out", "one.pdf")
+    outcome = rollax(
+        "plot", finished.parent, "--only", "return", "--columns", 1, "--csv", "--out", "one.pdf"
+    )
     assert (outcome.code, outcome.lines) == (0, ["one.pdf", "one.csv"])
     assert outcome.err == "lines: one seed, without an interval\n"
 
 
+@pytest.mark.quick
 def test_report(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run into its figures, several into a new file here; shown in a browser, or said that there is none."""
     opened = list[str]()
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or len(opened) == 1)
+    monkeypatch.setattr(
+        webbrowser, "open", lambda address: opened.append(address) or len(opened) == 1
+    )
     outcome = rollax("report", finished, "--open")
     path = finished / "figures" / "report.html"
     assert (outcome.code, outcome.lines, outcome.err) == (0, [str(path)], "")
     assert opened == [path.resolve().as_uri()] and "ppo on probe/memory" in path.read_text()
     outcome = rollax("report", finished, finished.parent, "--out", "page.html", "--open")
-    assert outcome.lines == ["page.html"] and "there is no browser here that could be started" in outcome.err
+    assert outcome.lines == ["page.html"] and "No browser can be started here" in outcome.err
 
 
 def test_render(rollax: Rollax, finished: Path) -> None:
     """An episode as a GIF."""
-    pytest.importorskip("rollax.view.render")
+    pytest.importorskip("rollax.visualization.render.render")
     outcome = rollax("render", finished, "--out", "episode.gif")
     assert outcome.code == 0, outcome.err
     assert Path("episode.gif").read_bytes().startswith(b"GIF8")
@@ -381,5 +508,7 @@ def test_render(rollax: Rollax, finished: Path) -> None:
 def test_eval_of_several_runs(rollax: Rollax, finished: Path) -> None:
     """Each in turn, one JSON object a line; a folder that holds runs is all of them."""
     outcome = rollax("eval", finished, finished.parent, "--episodes", "4", "--json")
-    assert outcome.code == 0 and [json.loads(line)["run"] for line in outcome.lines] == [str(finished)]
+    assert outcome.code == 0 and [json.loads(line)["run"] for line in outcome.lines] == [
+        str(finished)
+    ]
     assert "rollax eval RUN" in rollax("eval").err

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from rollax.algorithms import ALGORITHMS
-from rollax.cli import flags
-from rollax.cli.help import documented, foremost
-from rollax.host.options import RunOptions
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli import train_command
+from rollax.cli.parsing import flags
+from rollax.cli.parsing.dynamic_options import parse_options
+from rollax.cli.parsing.help import field_docstrings, main_settings
+from rollax.training.options import RunOptions
+from rollax.training.presets import load_preset
 
 Rollax = Callable[..., Any]
 PPO = {"config.": ALGORITHMS["ppo"].config, "network.": ALGORITHMS["ppo"].network_config}
@@ -38,7 +41,7 @@ PPO = {"config.": ALGORITHMS["ppo"].config, "network.": ALGORITHMS["ppo"].networ
     ],
 )
 def test_whole_numbers(text: str, digits: str) -> None:
-    assert flags.written_out(text) == digits
+    assert flags.expand_count(text) == digits
 
 
 @pytest.mark.parametrize(
@@ -46,10 +49,9 @@ def test_whole_numbers(text: str, digits: str) -> None:
     [
         ("--learning-rate 3e-4", "--config.learning-rate 3e-4"),
         ("--learning_rate=3e-4", "--config.learning-rate=3e-4"),
-        ("--hidden 128 1k", "--network.hidden 128 1000"),
-        ("--total-steps 1e6 --seeds 2", "--total-steps 1000000 --seeds 2"),
-        ("--total-steps=100k", "--total-steps=100000"),
-        ("--config.num-envs 2k", "--config.num-envs 2000"),
+        ("--hidden 128 1k", "--network.hidden 128 1k"),
+        ("--total-steps 1e6 --seeds 2", "--total-steps 1e6 --seeds 2"),
+        ("--config.num-envs 2k", "--config.num-envs 2k"),
         ("--gamma 1e0", "--config.gamma 1e0"),
         ("--no-clip-values --shared", "--config.no-clip-values --network.shared"),
         ("--no-tensorboard --json", "--no-tensorboard --json"),
@@ -62,14 +64,58 @@ def test_whole_numbers(text: str, digits: str) -> None:
     ],
 )
 def test_in_full(typed: str, full: str) -> None:
-    words = flags.whole_words(typed.split(), RunOptions, PPO, lambda: ["gravity", "pole_length"])
+    words = flags.expand_option_names(
+        typed.split(), RunOptions, PPO, lambda: ["gravity", "pole_length"]
+    )
     kinds = {"": RunOptions} | PPO
-    assert flags.switches(flags.counts(words, kinds), kinds) == full.split()
+    assert flags.normalize_switches(words, kinds) == full.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "group", "name", "value"),
+    [
+        ("--network.hidden 128 1k", "network", "hidden", (128, 1000)),
+        ("--total-steps 1e6", "run", "total_steps", 1_000_000),
+        ("--total-steps=100k", "run", "total_steps", 100_000),
+        ("--config.num-envs 2k", "config", "num_envs", 2000),
+        ("--config.gamma 1e0", "config", "gamma", 1.0),
+        ("--wandb 1e6", "run", "wandb", "1e6"),
+    ],
+)
+def test_counts_are_read_by_the_type_of_the_option(
+    words: str, group: str, name: str, value: Any
+) -> None:
+    tuned = load_preset("ppo", "gymnax/CartPole-v1")
+    kind = train_command._make_options_class("ppo", tuned)
+    parsed = getattr(getattr(parse_options(kind, words.split(), "rollax train"), group), name)
+    assert parsed == value and type(parsed) is type(value)
 
 
 def test_a_run_of_short_options_is_that_of_long_ones(rollax: Rollax) -> None:
-    sizes = ["--num-envs", "4", "--num-steps", "6", "--num-minibatches", "2", "--num-epochs", "1", "--hidden", "8"]
-    words = ["train", "ppo", "probe/memory", "--total-steps", "0.024k", *sizes, "--delay", "2", "--learning-rate", "1e-3"]
+    sizes = [
+        "--num-envs",
+        "4",
+        "--num-steps",
+        "6",
+        "--num-minibatches",
+        "2",
+        "--num-epochs",
+        "1",
+        "--hidden",
+        "8",
+    ]
+    words = [
+        "train",
+        "ppo",
+        "probe/memory",
+        "--total-steps",
+        "0.024k",
+        *sizes,
+        "--delay",
+        "2",
+        "--learning-rate",
+        "1e-3",
+    ]
     outcome = rollax(*words, "--eval-episodes", "4", "--eval-count", "0", "--run-dir", "run")
     assert outcome.code == 0, outcome.err
     document = yaml.safe_load(Path("run/config.yaml").read_text())
@@ -79,12 +125,32 @@ def test_a_run_of_short_options_is_that_of_long_ones(rollax: Rollax) -> None:
 
 
 def test_help_shows_what_matters_and_all_of_it_if_asked(rollax: Rollax) -> None:
-    short, everything = (rollax("train", "ppo", "gymnax/CartPole-v1", word).out for word in ("--help", "--help-all"))
+    short, everything = (
+        rollax("train", "ppo", "gymnax/CartPole-v1", word).out for word in ("--help", "--help-all")
+    )
     options = [line for line in short.splitlines() if line.startswith("  --")]
-    assert 10 <= len(options) <= 16 and "--checkpoint-minutes" not in short and "--adam-epsilon" not in short
-    for name in ("--learning-rate FLOAT", "Adam's step size", "[0.001]", "gravity 9.8", "\nRun\n", "\nPPO\n", "\nNetwork\n"):
+    assert (
+        10 <= len(options) <= 16
+        and "--checkpoint-minutes" not in short
+        and "--adam-epsilon" not in short
+    )
+    for name in (
+        "--learning-rate FLOAT",
+        "Learning rate (Adam)",
+        "[0.001]",
+        "gravity 9.8",
+        "\nRun\n",
+        "\nPPO\n",
+        "\nNetwork\n",
+    ):
         assert name in short, name
-    for name in ("--checkpoint-minutes", "--adam-epsilon", "--core-size", "--env.gravity", "--config.normalize-rewards"):
+    for name in (
+        "--checkpoint-minutes",
+        "--adam-epsilon",
+        "--core-size",
+        "--env.gravity",
+        "--config.normalize-rewards",
+    ):
         assert name.replace("config.", "") in everything, name
     assert all(line == line.rstrip() for line in short.splitlines())
 
@@ -98,15 +164,30 @@ def test_names_that_two_have_are_shown_in_full(rollax: Rollax) -> None:
 def test_every_setting_is_documented(name: str) -> None:
     kinds = ALGORITHMS[name]
     for kind in (kinds.config, kinds.network_config, RunOptions):
-        words = documented(kind)
+        words = field_docstrings(kind)
         assert [field for field in kind.__dataclass_fields__ if not words.get(field)] == []
-    assert len(foremost(kinds.config)) == 8
+    assert len(main_settings(kinds.config)) == 8
 
 
 def test_with_json_nothing_else_is_on_standard_output(rollax: Rollax) -> None:
-    sizes = ["--num-envs", "4", "--num-steps", "8", "--num-minibatches", "2", "--num-epochs", "1", "--hidden", "8"]
-    outcome = rollax("train", "ppo", "probe/memory", "--total-steps", "32", *sizes, "--run-dir", "run", "--json")
+    sizes = [
+        "--num-envs",
+        "4",
+        "--num-steps",
+        "8",
+        "--num-minibatches",
+        "2",
+        "--num-epochs",
+        "1",
+        "--hidden",
+        "8",
+    ]
+    outcome = rollax(
+        "train", "ppo", "probe/memory", "--total-steps", "32", *sizes, "--run-dir", "run", "--json"
+    )
     assert outcome.code == 0 and len(outcome.lines) == 1 and outcome.object["steps"] == 32
-    assert "run folder run" in outcome.err and "done: 32 steps" in outcome.err
+    assert "run folder run" in outcome.err and "Finished 32 steps" in outcome.err
     outcome = rollax("resume", "run", "--total-steps", "0.064k", "--json")
-    assert outcome.code == 0 and len(outcome.lines) == 1 and "going on from step 32" in outcome.err
+    assert (
+        outcome.code == 0 and len(outcome.lines) == 1 and "Continuing from step 32" in outcome.err
+    )

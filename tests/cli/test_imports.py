@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from cli.test_mistakes import refused
-from host.runs import FRAMES, SMALL_WORDS
 from rollax.environments import registry
-from rollax.host.run_folder import read_spec
+from rollax.training.run_folder.layout import read_spec
+from support.runs import FRAMES, SMALL_WORDS
 
 Rollax = Callable[..., Any]
 MODULE = """
@@ -27,9 +27,9 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def forget() -> None:
         sys.modules.pop("my_module", None)
-        registry._registered.clear()
+        registry._registered_factories.clear()
 
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_registered_factories", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield forget
@@ -39,7 +39,18 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]) -> None:
     """The environment is known, the run keeps the module's name, the next commands carry it, and one without it says so."""
     (tmp_path / "my_module.py").write_text(MODULE)
-    words = ["train", "ppo", "mine/Memory", "--total-steps", 4 * FRAMES, "--eval-count", 2, *SMALL_WORDS, "--run-dir", "run"]
+    words = [
+        "train",
+        "ppo",
+        "mine/Memory",
+        "--total-steps",
+        4 * FRAMES,
+        "--eval-count",
+        2,
+        *SMALL_WORDS,
+        "--run-dir",
+        "run",
+    ]
     outcome = rollax("--import", "my_module", *words)
     assert outcome.code == 0, outcome.err
     assert "a module may print" not in outcome.out and outcome.object["run"] == "run"
@@ -48,10 +59,14 @@ def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[
     assert yaml.safe_load(Path("run/config.yaml").read_text())["imports"] == ["my_module"]
     assert read_spec(Path("run")).imports == ("my_module",)
     forgotten()
-    for words in (["eval", "run"], ["resume", "run", "--total-steps", 8 * FRAMES], ["render", "run"]):
+    for words in (
+        ["eval", "run"],
+        ["resume", "run", "--total-steps", 8 * FRAMES],
+        ["render", "run"],
+    ):
         outcome = rollax(*words)
         assert outcome.code == 2 and "unknown environment 'mine/Memory'" in outcome.err, outcome.err
-        assert "give --import my_module" in outcome.err and "my_module" not in sys.modules
+        assert "add --import my_module" in outcome.err and "my_module" not in sys.modules
     outcome = rollax("eval", "run", "--episodes", 2, "--import=my_module")
     assert outcome.code == 0, outcome.err
     assert "my_module" in sys.modules
@@ -68,7 +83,7 @@ def test_a_study_in_a_file(rollax: Rollax, tmp_path: Path, forgotten: Callable[[
     assert yaml.safe_load(Path("study/study.yaml").read_text())["imports"] == ["json", "my_module"]
     forgotten()
     outcome = rollax("sweep", "study")
-    assert outcome.code == 2 and "give --import my_module" in outcome.err
+    assert outcome.code == 2 and "add --import my_module" in outcome.err
 
 
 @pytest.mark.parametrize("command", ["envs", "algorithms", "doctor"])
@@ -86,17 +101,45 @@ def test_every_command_takes_it(rollax: Rollax, tmp_path: Path, command: str) ->
         (None, ["--import", "my_module.inner"], ["there is no such module"]),
         (None, ["--import"], ["--import needs the name of a module"]),
         (None, ["--import", "--json"], ["--import needs the name of a module"]),
-        (None, ["--import", "there/my_module.py"], ["not 'there/my_module.py': try my_module, from its folder"]),
-        (None, ["--import="], ["takes the name of a module"]),
-        ("import no_such_thing", ["--import", "my_module"], ["it needs the module no_such_thing, which is not there"]),
-        ("1 / 0", ["--import", "my_module"], ["importing it fails with ZeroDivisionError: division by zero"]),
-        ("def", ["--import", "my_module"], ["importing it fails with SyntaxError"]),
-        ("exit(5)", ["--import", "my_module"], ["importing it fails with SystemExit: 5"]),
+        (
+            None,
+            ["--import", "there/my_module.py"],
+            ["got 'there/my_module.py'. Use my_module, from its folder."],
+        ),
+        (None, ["--import="], ["must be the dotted name of a module, got ''"]),
+        (
+            "import no_such_thing",
+            ["--import", "my_module"],
+            ["the module imports no_such_thing, which is not installed"],
+        ),
+        (
+            "1 / 0",
+            ["--import", "my_module"],
+            ["importing it failed with ZeroDivisionError: division by zero"],
+        ),
+        ("def", ["--import", "my_module"], ["importing it failed with SyntaxError"]),
+        ("exit(5)", ["--import", "my_module"], ["importing it failed with SystemExit: 5"]),
     ],
 )
-def test_what_is_no_module(rollax: Rollax, tmp_path: Path, content: str | None, words: list[str], parts: list[str]) -> None:
+def test_what_is_no_module(
+    rollax: Rollax, tmp_path: Path, content: str | None, words: list[str], parts: list[str]
+) -> None:
     if content is not None:
         (tmp_path / "my_module.py").write_text(content)
     outcome = rollax("algorithms", *words)
     (tmp_path / "my_module.py").unlink(missing_ok=True)
     refused(outcome, *parts)
+
+
+def test_no_file_of_the_current_folder_takes_the_place_of_an_installed_module(
+    rollax: Rollax, tmp_path: Path
+) -> None:
+    """Neither of the module that is named, nor of those that are imported later."""
+    (tmp_path / "my_module.py").write_text(MODULE)
+    for name in ("this", "cmaes"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    assert rollax("algorithms", "--import", "my_module").code == 0
+    assert sys.path[0] != str(tmp_path) and str(tmp_path) in sys.path
+    sys.path.remove(str(tmp_path))
+    outcome = rollax("algorithms", "--import", "this")
+    assert outcome.code == 2 and "Rename yours" in outcome.err

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from host.runs import FRAMES, SMALL_WORDS
 from rollax.cli.main import COMMANDS
+from support.runs import FRAMES, SMALL_WORDS
 
 Rollax = Callable[..., Any]
 TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 4 * FRAMES, *SMALL_WORDS]
@@ -30,7 +30,15 @@ WORDS = {
 # What makes an example of `train` short, by the algorithm it is of.
 SHORT = {
     "ppo": ["--total-steps", "64", *SMALL_WORDS],
-    "sac": ["--total-steps", "256", "--config.warmup", "64", "--eval-episodes", "2", "--no-tensorboard"],
+    "sac": [
+        "--total-steps",
+        "256",
+        "--config.warmup",
+        "64",
+        "--eval-episodes",
+        "2",
+        "--no-tensorboard",
+    ],
 }
 
 STUDY = {
@@ -44,10 +52,13 @@ STUDY = {
 
 def named(text: str) -> list[str]:
     """The commands of a text: between backticks, at the start of a line or after a colon, without the words beside them."""
+    text = re.sub(r" \\\n +", " ", text)  # continued on the next line
     found = re.findall(r"`(rollax (?:envs|algorithms|\w+ [^`]+))`", text) + re.findall(
         r"(?:^ +|(?<!usage): )(rollax .+?)(?=  |\.?$)", text, re.MULTILINE
     )
-    return [command for command in dict.fromkeys(found) if not re.search(r"ALGORITHM|COMMAND", command)]
+    return [
+        command for command in dict.fromkeys(found) if not re.search(r"ALGORITHM|COMMAND", command)
+    ]
 
 
 def run(rollax: Rollax, command: str) -> Any:
@@ -57,7 +68,9 @@ def run(rollax: Rollax, command: str) -> Any:
         short = SHORT[words[1]]
         words = [*words, *(short if "--total-steps" not in words else short[2:])]
         if "--num-envs" in words and "--config.num-envs" in words:
-            words[words.index("--config.num-envs") :] = words[words.index("--config.num-envs") + 2 :]
+            words[words.index("--config.num-envs") :] = words[
+                words.index("--config.num-envs") + 2 :
+            ]
         if "--hidden" in words and "--network.hidden" in words:
             words[words.index("--network.hidden") :] = words[words.index("--network.hidden") + 2 :]
     if words[0] == "sweep" and "--trials" in words:
@@ -70,7 +83,8 @@ def run(rollax: Rollax, command: str) -> Any:
 def is_long(command: str) -> bool:
     """What compiles programs of its own, for up to a minute each."""
     return (
-        re.match(r"rollax (bench|train|sweep \w+ \S+ .*--trials)|.*--eval-env", command) is not None and "--help" not in command
+        re.match(r"rollax (bench|train|sweep \w+ \S+ .*--trials)|.*--eval-env", command) is not None
+        and "--help" not in command
     )
 
 
@@ -86,9 +100,21 @@ def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, l
     for name in ("runs/one", "of_ppo/one", "of_ppo/two"):
         shutil.copytree(finished, name)
     unfinished(Path("runs/one"))
-    small = ["--config.sequence-length", "8", "--env.num-rulesets", "20", "--env.rulesets", "small", "--env.episodes", "2"]
+    small = [
+        "--config.sequence-length",
+        "8",
+        "--env.num-rulesets",
+        "20",
+        "--env.rulesets",
+        "small",
+        "--env.episodes",
+        "2",
+    ]
     of = {"--eval-env.episodes": "trials", "--eval-env.opponent": "games"}
-    trials, games = ["rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small], ["pgx/tic_tac_toe", *TRAIN[3:]]
+    trials, games = (
+        ["rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small],
+        ["pgx/tic_tac_toe", *TRAIN[3:]],
+    )
     for name, words in {"trials": trials, "games": games}.items():
         assert not long or rollax(*TRAIN[:2], *words, "--run-dir", name).code == 0
     Path("compared.yaml").write_text(yaml.safe_dump(STUDY))
@@ -104,8 +130,14 @@ def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, l
 
 def unfinished(folder: Path) -> None:
     """As if it had been stopped at its first checkpoint."""
-    first, *others = sorted(path for path in (folder / "checkpoints").iterdir() if path.name.startswith("step_"))
-    lines = [line for line in (folder / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] == 0]
+    first, *others = sorted(
+        path for path in (folder / "checkpoints").iterdir() if path.name.startswith("step_")
+    )
+    lines = [
+        line
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+        if json.loads(line)["step"] == 0
+    ]
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert others
     for path in others:
@@ -127,7 +159,16 @@ def test_errors(rollax: Rollax, finished: Path) -> None:
     unfinished(Path("stopped"))
     for name in ("metrics.jsonl", "evaluations.npz"):
         Path("empty", name).unlink(missing_ok=True)
-    arm = ["train", "map_elites", "task/arm", "--total-steps", "1000", "--no-tensorboard", "--run-dir", "arm"]
+    arm = [
+        "train",
+        "map_elites",
+        "task/arm",
+        "--total-steps",
+        "1000",
+        "--no-tensorboard",
+        "--run-dir",
+        "arm",
+    ]
     assert rollax(*arm).code == 0
     commands = [
         *answered(rollax, "train"),

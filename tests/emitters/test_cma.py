@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollax.archives.archive import InsertionResult, ScoredSolutions
+from rollax.archives.grid import grid_archive
 from rollax.emitters import cma
+from rollax.emitters.emitter import EvaluatedBatch
+from rollax.emitters.improvement import cma_es_emitter
+from rollax.emitters.ranking import SearchRules
 
 
 class Reference:
@@ -16,7 +21,12 @@ class Reference:
     def __init__(self, mean: np.ndarray, sigma: float) -> None:
         size = len(mean)
         self.mean, self.sigma, self.covariance = mean, sigma, np.eye(size)
-        self.path, self.sigma_path, self.generation, self.is_calm = np.zeros(size), np.zeros(size), 0, True
+        self.path, self.sigma_path, self.generation, self.is_calm = (
+            np.zeros(size),
+            np.zeros(size),
+            0,
+            True,
+        )
         self.decompose()
 
     def decompose(self) -> None:
@@ -34,13 +44,17 @@ class Reference:
         steps = [(x - self.mean) / self.sigma for x in ranked[:parents]]
         step = sum(w * y for w, y in zip(weights, steps, strict=True))
         self.generation += 1
-        self.sigma_path = (1 - cs) * self.sigma_path + np.sqrt(cs * (2 - cs) * mu) * np.linalg.solve(self.factor, step)
+        self.sigma_path = (1 - cs) * self.sigma_path + np.sqrt(
+            cs * (2 - cs) * mu
+        ) * np.linalg.solve(self.factor, step)
         length = np.sum(self.sigma_path**2) / n
         self.is_calm = calm = length / (1 - (1 - cs) ** (2 * self.generation)) < 2 + 4 / (n + 1)
         self.path = (1 - cc) * self.path + calm * np.sqrt(cc * (2 - cc) * mu) * step
         rank_mu = sum(w * np.outer(y, y) for w, y in zip(weights, steps, strict=True))
         kept = 1 - c1 - cmu + (0 if calm else c1 * cc * (2 - cc))
-        self.covariance = kept * self.covariance + c1 * np.outer(self.path, self.path) + cmu * rank_mu
+        self.covariance = (
+            kept * self.covariance + c1 * np.outer(self.path, self.path) + cmu * rank_mu
+        )
         self.mean = self.mean + self.sigma * step
         self.sigma *= np.exp(min(1, cs / damps * (length - 1) / 2))
 
@@ -51,7 +65,7 @@ def test_generations_are_those_of_the_tutorial(parents: int) -> None:
     """Thirty of them, with a covariance that is decomposed in every third, and a step size far too small at first."""
     numbers = np.random.default_rng(parents)
     mean = numbers.normal(size=5)
-    search = cma.begin(jnp.asarray(mean), jnp.asarray(1e-3))
+    search = cma.init_search(jnp.asarray(mean), jnp.asarray(1e-3))
     reference = Reference(mean, 1e-3)
     adapt = jax.jit(cma.adapt)
     calm = set()
@@ -59,20 +73,26 @@ def test_generations_are_those_of_the_tutorial(parents: int) -> None:
         if generation % 3 == 0:
             search = cma.decompose(search)
             reference.decompose()
-        points = np.asarray(cma.sample(search, jax.random.key(generation), 12))
+        points = np.asarray(cma.sample_points(search, jax.random.key(generation), 12))
         ranked = points[np.argsort(np.sum((points * [1, 2, 3, 4, 5] - 3) ** 2, axis=1))]
         search = adapt(search, jnp.asarray(ranked), jnp.asarray(parents))
         reference.adapt(ranked, parents)
         calm.add(bool(reference.is_calm))
         for name in ("mean", "sigma", "covariance", "path", "sigma_path"):
-            np.testing.assert_allclose(getattr(search, name), getattr(reference, name), rtol=1e-7, atol=1e-10, err_msg=name)
+            np.testing.assert_allclose(
+                getattr(search, name), getattr(reference, name), rtol=1e-7, atol=1e-10, err_msg=name
+            )
     assert calm == {True, False}  # both sides of h_sigma came up
 
 
-def minimize(function: Any, search: cma.Search, generations: int, number: int) -> cma.Search:
-    def generation(search: cma.Search, key: jax.Array) -> tuple[cma.Search, None]:
+def minimize(
+    function: Any, search: cma.SearchDistribution, generations: int, number: int
+) -> cma.SearchDistribution:
+    def generation(
+        search: cma.SearchDistribution, key: jax.Array
+    ) -> tuple[cma.SearchDistribution, None]:
         search = cma.decompose(search)
-        points = cma.sample(search, key, number)
+        points = cma.sample_points(search, key, number)
         order = jnp.argsort(jax.vmap(function)(points))
         return cma.adapt(search, points[order], jnp.asarray(number // 2)), None
 
@@ -83,8 +103,11 @@ def test_it_finds_the_least_of_a_quadratic() -> None:
     """To 1e-9 in ten dimensions whose scales differ a thousandfold, which takes a covariance that has learnt them."""
     scales = jnp.logspace(0, 3, 10)
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(1), (10, 10)))[0]
-    function = lambda x: jnp.sum(scales * (rotation @ x) ** 2)  # noqa: E731
-    start = cma.begin(jnp.ones(10), 0.5)
+
+    def function(x):
+        return jnp.sum(scales * (rotation @ x) ** 2)
+
+    start = cma.init_search(jnp.ones(10), 0.5)
     found = jax.jit(lambda search: minimize(function, search, 400, 16))(start)
     assert function(found.mean) < 1e-9
     found = jax.jit(lambda search: minimize(function, search, 60, 16))(start)
@@ -92,17 +115,68 @@ def test_it_finds_the_least_of_a_quadratic() -> None:
 
 
 def test_when_a_search_is_over() -> None:
-    search = cma.decompose(cma.begin(jnp.zeros(3), 1.0))
+    search = cma.decompose(cma.init_search(jnp.zeros(3), 1.0))
     apart = jnp.asarray([2.0, 1.0]), jnp.asarray([2.0, 0.5])
     assert not cma.has_converged(search, *apart)
     assert cma.has_converged(search, apart[0], apart[0])
     assert cma.has_converged(search._replace(sigma=jnp.asarray(1e-12)), *apart)
-    assert cma.has_converged(search._replace(factor=jnp.diag(jnp.asarray([1e-8, 1.0, 1.0]))), *apart)
+
+
+@pytest.mark.parametrize("size", [2, 50])
+def test_a_covariance_that_float32_cannot_hold_ends_a_search(size: int) -> None:
+    """Rotated at random, so that no pivot of its factor is the smallest eigenvalue; far from that, the search continues."""
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0]
+    apart = jnp.asarray([2.0]), jnp.asarray([1.0])
+    for smallest, is_over in ((1e-9, True), (0.0, True), (1e-4, False), (1e-2, False)):
+        covariance = jnp.asarray(
+            rotation * np.append(np.ones(size - 1), smallest) @ rotation.T, jnp.float32
+        )
+        search = cma.decompose(
+            cma.init_search(jnp.zeros(size), 1.0)._replace(covariance=covariance)
+        )
+        assert bool(cma.has_converged(search, *apart)) == is_over, smallest
+        if not is_over:
+            np.testing.assert_allclose(cma.smallest_eigenvalue(search.factor), smallest, rtol=0.1)
+
+
+def test_steps_that_float32_cannot_take_end_a_search() -> None:
+    """A step below the resolution of a coordinate of the mean; a search at 0 may take smaller ones."""
+    apart = jnp.asarray([2.0]), jnp.asarray([1.0])
+    for place, sigma, is_over in ((1000.0, 1e-4, True), (1000.0, 1e-2, False), (0.0, 1e-4, False)):
+        search = cma.decompose(cma.init_search(jnp.asarray([0.0, place, 0.0]), sigma))
+        assert bool(cma.has_converged(search, *apart)) == is_over
+
+
+def test_values_that_float32_cannot_tell_apart_end_a_search() -> None:
+    search = cma.decompose(cma.init_search(jnp.zeros(3), 1.0))
+    for best, worst, is_over in (
+        (100.0, 100.0 - 7.6e-6, True),
+        (100.0, 99.999, False),
+        (1e-3, 0.999e-3, False),
+    ):
+        assert bool(cma.has_converged(search, jnp.asarray([best]), jnp.asarray([worst]))) == is_over
+
+
+def test_a_search_that_gets_no_further_stagnates() -> None:
+    """After 120 + 30 D / n generations without acceptance and without a better value; either begins the count again."""
+    yes, no = jnp.ones((), bool), jnp.zeros((), bool)
+    search, horizon = cma.init_search(jnp.zeros(6), 1.0), 120 + 30 * 6 // 10
+    count = jax.jit(cma.update_stall_count)
+    for generation in range(horizon + 1):
+        assert not cma.has_stagnated(search, 10)
+        search = count(search, jnp.asarray(1.0 - generation % 3), no)
+    assert cma.has_stagnated(search, 10)
+    assert not cma.has_stagnated(count(search, jnp.asarray(1.5), no), 10)
+    accepted = count(search, jnp.asarray(0.0), yes)
+    assert not cma.has_stagnated(accepted, 10)
+    assert count(accepted, jnp.asarray(0.5), no).num_stalled_generations == 0, (
+        "values before an acceptance no longer count"
+    )
 
 
 def test_a_singular_covariance_is_decomposed() -> None:
     """Of one direction alone, and with rounding below 0; of what is no covariance the factor before stays."""
-    search = cma.begin(jnp.zeros(50), 1.0)
+    search = cma.init_search(jnp.zeros(50), 1.0)
     line = jnp.linspace(1.0, 2.0, 50)
     for covariance in (jnp.outer(line, line), jnp.outer(line, line) - 1e-6 * jnp.eye(50)):
         factor = cma.decompose(search._replace(covariance=covariance)).factor
@@ -115,7 +189,36 @@ def test_a_singular_covariance_is_decomposed() -> None:
 def test_samples_have_the_covariance() -> None:
     """Of a random one, by 200,000 samples."""
     root = jax.random.normal(jax.random.key(0), (4, 4))
-    search = cma.decompose(cma.begin(jnp.ones(4), 2.0)._replace(covariance=root @ root.T))
-    points = cma.sample(search, jax.random.key(1), 200_000)
+    search = cma.decompose(cma.init_search(jnp.ones(4), 2.0)._replace(covariance=root @ root.T))
+    points = cma.sample_points(search, jax.random.key(1), 200_000)
     np.testing.assert_allclose(np.cov(points.T), 4 * root @ root.T, atol=0.6)
     np.testing.assert_allclose(points.mean(axis=0), 1.0, atol=0.03)
+
+
+def test_searches_that_the_archive_rejects_restart() -> None:
+    """With fitness that is noise alone, CMA-ES does not converge: it is stagnation that ends a search under "basic"."""
+    archive = grid_archive((4,), (0.0,), (1.0,))
+    emitter = cma_es_emitter(archive, 2, 0.5, SearchRules("objective", "mu", "basic"))
+    solutions = jax.random.normal(jax.random.key(0), (20, 6))
+    example = ScoredSolutions(solutions[0], jnp.zeros(()), jnp.zeros(1))
+    one = ScoredSolutions(solutions[:1], jnp.full(1, 9.0), jnp.full((1, 1), 0.5))
+    archive_state = archive.add(archive.init(jax.random.key(1), example), one)[0]
+    nothing = InsertionResult(jnp.zeros(20, jnp.int32), jnp.full(20, -1.0))
+
+    def generation(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        ask_key, noise_key, tell_key = jax.random.split(key, 3)
+        state, x = emitter.ask(emitter.refresh(state), archive_state, ask_key, 20)
+        fitness = jax.random.uniform(noise_key, (20,))
+        state = emitter.tell(
+            state,
+            archive_state,
+            EvaluatedBatch(ScoredSolutions(x, fitness, jnp.zeros((20, 1))), nothing),
+            tell_key,
+        )
+        return state, state.num_restarts
+
+    keys = jax.random.split(jax.random.key(2), 600)
+    _, restarts = jax.jit(lambda state: jax.lax.scan(generation, state, keys))(
+        emitter.init(jax.random.key(3), solutions)
+    )
+    assert np.all(restarts[: 120 + 30 * 6 // 10 - 1] == 0) and np.all(restarts[-1] > 0)

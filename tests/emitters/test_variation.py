@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from rollax import make
-from rollax.algorithms import ALGORITHMS
-from rollax.archives.core import Scored
-from rollax.archives.grid import grid
-from rollax.emitters.variation import polynomial, polynomial_mutation, simulated_binary_crossover
-from rollax.networks.solutions import Constant, PolicyConfig, solution
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.archives.archive import ScoredSolutions
+from rollax.archives.grid import grid_archive
+from rollax.emitters.variation import (
+    iso_line_emitter,
+    polynomial_emitter,
+    polynomial_mutation,
+    simulated_binary_crossover,
+)
+from rollax.networks.solutions import ConstantSolution, PolicyConfig, make_solution
 
 N = 200_000
 UNIFORM = jax.random.uniform(jax.random.key(0), (N,))
@@ -61,27 +66,34 @@ def test_crossover_has_its_density(eta: float) -> None:
     np.testing.assert_allclose(np.mean(beta * (beta <= 1)), (eta + 1) / (2 * (eta + 2)), rtol=0.02)
     if eta > 1:  # of eta 1 the variance is infinite
         np.testing.assert_allclose(np.mean(beta * (beta > 1)), (eta + 1) / (2 * eta), rtol=0.02)
-    np.testing.assert_allclose(child + np.asarray(simulated_binary_crossover(y, x, eta, UNIFORM)), 4.0, rtol=1e-6)
+    np.testing.assert_allclose(
+        child + np.asarray(simulated_binary_crossover(y, x, eta, UNIFORM)), 4.0, rtol=1e-6
+    )
 
 
 def elites(rows: jax.Array) -> tuple[Any, Any]:
     """An archive with these solutions, one a cell."""
     number = rows.shape[0]
-    archive = grid((number,), (0.0,), (1.0,))
+    archive = grid_archive((number,), (0.0,), (1.0,))
     place = (jnp.arange(number) + 0.5)[:, None] / number
-    batch = Scored(Constant(rows), jnp.zeros(number), place)
+    batch = ScoredSolutions(ConstantSolution(rows), jnp.zeros(number), place)
     state = archive.init(jax.random.key(0), jax.tree.map(lambda x: x[0], batch))
     return archive, archive.add(state, batch)[0]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("crossover", ["uniform", "simulated_binary"])
 def test_fractions_are_of_numbers(crossover: Any) -> None:
     """Shares of numbers that crossover changes, where parents differ, and that are mutated."""
     rows = jnp.stack([jnp.full(400, 0.25), jnp.full(400, 0.5)])
     archive, state = elites(rows)
     for mutation, crossed, expected in ((0.0, 0.3, 0.15), (0.2, 0.0, 0.2), (0.0, 0.0, 0.0)):
-        emitter = polynomial(archive, (jnp.zeros(400), jnp.ones(400)), 20.0, mutation, crossed, crossover)
-        _, children = emitter.ask(emitter.init(jax.random.key(1), Constant(rows)), state, jax.random.key(2), 500)
+        emitter = polynomial_emitter(
+            archive, (jnp.zeros(400), jnp.ones(400)), 20.0, mutation, crossed, crossover
+        )
+        _, children = emitter.ask(
+            emitter.init(jax.random.key(1), ConstantSolution(rows)), state, jax.random.key(2), 500
+        )
         x = np.asarray(children.action)
         parent = np.where(np.mean(x == 0.25, axis=1) > np.mean(x == 0.5, axis=1), 0.25, 0.5)
         assert abs(np.mean(x != parent[:, None]) - expected) < 0.02
@@ -93,10 +105,27 @@ def test_bounds_are_of_each_number(crossover: Any) -> None:
     rows = jnp.stack([jnp.full(400, -3.0), jnp.full(400, 7.0)])
     archive, state = elites(rows)
     high = jnp.concatenate([jnp.ones(200), jnp.full(200, 2.0)])
-    emitter = polynomial(archive, (jnp.zeros(400), high), 1.0, 0.5, 0.5, crossover)
-    _, children = emitter.ask(emitter.init(jax.random.key(1), Constant(rows)), state, jax.random.key(2), 500)
+    emitter = polynomial_emitter(archive, (jnp.zeros(400), high), 1.0, 0.5, 0.5, crossover)
+    _, children = emitter.ask(
+        emitter.init(jax.random.key(1), ConstantSolution(rows)), state, jax.random.key(2), 500
+    )
     x = np.asarray(children.action)
     assert np.all((x >= 0) & (x <= high[None])) and x[:, 200:].mean() > 1.5 * x[:, :200].mean()
+
+
+def test_children_lie_on_the_line_through_their_parents() -> None:
+    """At x + 0.5 z (y - x) with a normal z, without isotropic noise. Half of the children have one elite as both parents."""
+    first, second = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([2.0, 0.0, 3.5])
+    archive, state = elites(jnp.stack([first, second]))
+    emitter = iso_line_emitter(archive, 0.0, 0.5)
+    start = emitter.init(jax.random.key(1), ConstantSolution(first[None]))
+    _, children = emitter.ask(start, state, jax.random.key(2), 4000)
+    place = (np.asarray(children.action) - np.asarray(first)) / np.asarray(second - first)
+    np.testing.assert_allclose(place, np.broadcast_to(place[:, :1], place.shape), atol=1e-4)
+    from_parent = np.minimum(np.abs(place[:, 0]), np.abs(place[:, 0] - 1))
+    assert abs(np.mean(from_parent < 1e-5) - 0.5) < 0.05
+    # E[z^2] for a first parent at 0. At 1 the child is at 1 - 0.5 z, so on average (place - 1/2)^2 is 1/4 + E[(0.5 z)^2] / 2.
+    assert abs(np.mean((place[:, 0] - 0.5) ** 2) - (0.25 + 0.25 / 2)) < 0.03
 
 
 def test_children_of_map_elites_stay_within_reach() -> None:
@@ -104,9 +133,16 @@ def test_children_of_map_elites_stay_within_reach() -> None:
     arm: Any = make("task/arm")
     maze: Any = make("control/point-maze", time_limit=3)
     for world, low, high in ((arm, 0.0, 1.0), (maze, -0.3, 0.4)):
-        made = ALGORITHMS["map_elites"].make(world, lambda key, world=world: solution(world, PolicyConfig(hidden=(8,)), key))
+        made = ALGORITHMS["map_elites"].make(
+            world, lambda key, world=world: make_solution(world, PolicyConfig(hidden=(8,)), key)
+        )
         config = ALGORITHMS["map_elites"].config(
-            batch_size=64, num_iterations=2, grid=(8, 8), variation="polynomial", solution_bounds=(-0.3, 0.4), eta=1.0
+            batch_size=64,
+            num_iterations=2,
+            grid=(8, 8),
+            variation="polynomial",
+            solution_bounds=(-0.3, 0.4),
+            eta=1.0,
         )
         state, metrics = jax.jit(made.step)(jax.jit(made.init)(jax.random.key(0), config))
         assert made.archived is not None

@@ -9,8 +9,8 @@ import pytest
 
 from counting import forget
 from pythons import skip_where_too_old
-from rollax.checks.environment import check_environment
-from rollax.environments import arguments, list_environments, make
+from rollax.checks.environment_check import check_environment
+from rollax.environments import default_arguments, list_environments, make
 from rollax.environments.suites.table import SUITES
 
 # Seconds each, nearly all of it compilation. Of the many ids of a suite some that differ in kind.
@@ -38,7 +38,18 @@ CHOSEN = (
     "pgx/connect_four",
     "pgx/leduc_holdem",
 )
-OTHERS = ("gymnax/", "xminigrid/", "rl2/", "jaxmarl/", "brax/", "craftax/", "jumanji/", "navix/", "pgx/", "playground/")
+OTHERS = (
+    "gymnax/",
+    "xminigrid/",
+    "rl2/",
+    "jaxmarl/",
+    "brax/",
+    "craftax/",
+    "jumanji/",
+    "navix/",
+    "pgx/",
+    "playground/",
+)
 # Games that are longer than 30 random steps and have no time limit to shorten.
 STEPS = {
     "jumanji/Game2048-v1": 300,
@@ -58,7 +69,10 @@ STEPS = {
     "pgx/shogi": 520,
     "pgx/sparrow_mahjong": 100,
 }
-BRAX = tuple(f"jaxmarl/{name}" for name in ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3"))
+BRAX = tuple(
+    f"jaxmarl/{name}"
+    for name in ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
+)
 
 
 def is_slow(id: str) -> bool:
@@ -73,18 +87,33 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 # Those on the host are no part of a program of JAX.
-COMPILED = [id for id in list_environments() if not SUITES[id.split("/")[0]].on_host]
+COMPILED = [id for id in list_environments() if not SUITES[id.split("/")[0]].is_on_host]
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow if is_slow(id) else ()) for id in COMPILED])
+# The first of each suite that is not slow.
+QUICK = {id.split("/")[0]: id for id in reversed(COMPILED) if not is_slow(id)}
+MARKS = {id: pytest.mark.slow for id in COMPILED if is_slow(id)} | dict.fromkeys(
+    QUICK.values(), pytest.mark.quick
+)
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=MARKS.get(id, ())) for id in COMPILED])
 def test_every_listed_environment_keeps_the_contract(id: str) -> None:
     skip_where_too_old(id)
     if id in BRAX or id.startswith("brax/"):
         pytest.importorskip("brax")
     # A short limit, so that long episodes end too; 30 steps see four ends at least.
-    limits = ("max_steps_in_episode", "max_steps", "length", "time_limit", "num_inner_steps", "episode_length", "max_timesteps")
-    short = {name: 6 for name in limits if name in arguments(id)}
-    short |= {"num_outer_steps": 1} if "num_outer_steps" in arguments(id) else {}
+    limits = (
+        "max_steps_in_episode",
+        "max_steps",
+        "length",
+        "time_limit",
+        "num_inner_steps",
+        "episode_length",
+        "max_timesteps",
+    )
+    short = {name: 6 for name in limits if name in default_arguments(id)}
+    short |= {"num_outer_steps": 1} if "num_outer_steps" in default_arguments(id) else {}
     # gymnax's Swimmer, the rooms of XLand-MiniGrid and most of the others add arrays of different ranks.
     with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", *OTHERS)) else "raise"):
         env = make(id, **short)
@@ -125,22 +154,34 @@ POLICIES = {
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_best_policy_of_a_probe_has_its_return(name: str) -> None:
-    rewards, _ = _play(f"probe/{name}", lambda first, obs: jnp.asarray(POLICIES[name](first, obs), jnp.int32))
+    rewards, _ = _play(
+        f"probe/{name}", lambda first, obs: jnp.asarray(POLICIES[name](first, obs), jnp.int32)
+    )
     np.testing.assert_allclose(rewards.sum(axis=1), 1.0)
 
 
 def test_a_worse_policy_has_less() -> None:
-    wrong = {"action-reward": -1.0, "action-observation": -1.0, "memory": -1.0, "multi-discrete": 0.0}
+    wrong = {
+        "action-reward": -1.0,
+        "action-observation": -1.0,
+        "memory": -1.0,
+        "multi-discrete": 0.0,
+    }
     for name, expected in wrong.items():
         policy = POLICIES[name]
-        rewards, _ = _play(f"probe/{name}", lambda first, obs, policy=policy: 1 - jnp.asarray(policy(first, obs), jnp.int32))
+        rewards, _ = _play(
+            f"probe/{name}",
+            lambda first, obs, policy=policy: 1 - jnp.asarray(policy(first, obs), jnp.int32),
+        )
         np.testing.assert_allclose(rewards.sum(axis=1), expected)
 
 
 def test_continuous_and_masked_probes() -> None:
     rewards, _ = _play("probe/continuous", lambda first, obs: obs)
     np.testing.assert_allclose(rewards, 0.0)
-    rewards, _ = _play("probe/masked", lambda first, obs: 3 - jnp.argmax(obs["action_mask"][::-1]), steps=40)
+    rewards, _ = _play(
+        "probe/masked", lambda first, obs: 3 - jnp.argmax(obs["action_mask"][::-1]), steps=40
+    )
     assert (rewards >= 0).all()
     np.testing.assert_allclose(rewards.mean(), 34 / 45, atol=0.02)
     rewards, first = _play("probe/masked", lambda first, obs: 3, steps=1)

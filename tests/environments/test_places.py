@@ -22,16 +22,22 @@ def play(env: Any, action: Any, steps: int, seed: int = 0) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [("single-navigator", {}), ("single-navigator", {"dimension": 3}), ("single-roller", {})]
+    ("name", "given"),
+    [("single-navigator", {}), ("single-navigator", {"dimension": 3}), ("single-roller", {})],
 )
 def test_the_descriptor_is_the_place_in_shares_of_the_box(name: str, given: dict[str, int]) -> None:
     """Pushed into a corner for long, it lies there: half a radius or so from the walls, wherever it began."""
     env: Any = make(f"granular/{name}", side=5.0, max_steps=400, **given)
     size = env.descriptor_space.shape[0]
-    push = jnp.array([1.0, -1.0, 0.0]) if name == "single-roller" else -jnp.ones(size)  # a torque turns it at a right angle
+    push = (
+        jnp.array([1.0, -1.0, 0.0]) if name == "single-roller" else -jnp.ones(size)
+    )  # a torque turns it at a right angle
     for seed in range(3):
         start, after = play(env, push, 400, seed)
-        first, last = env.descriptor(start), env.descriptor(jax.tree.map(lambda x: x[-1], after.state))
+        first, last = (
+            env.descriptor(start),
+            env.descriptor(jax.tree.map(lambda x: x[-1], after.state)),
+        )
         assert first.dtype == jnp.float32 and first.shape == (size,)
         np.testing.assert_allclose(first, start.spheres.position[0, :size] / 5, rtol=1e-6)
         np.testing.assert_allclose(last, 0.1, atol=0.02)  # the radius, 0.5, in sides of 5

@@ -1,5 +1,6 @@
 """Environments by name: what is listed, what is accepted, and what a mistake says."""
 
+import re
 import subprocess
 import sys
 
@@ -10,9 +11,11 @@ import pytest
 
 from rollax import environments
 from rollax.environments import registry
-from rollax.environments.native.probes import Memory
+from rollax.environments.native.probe.probes import Memory
 from rollax.environments.suites import table
-from rollax.errors import UnknownNameError, UsageError, near
+from rollax.environments.suites.suite import Suite
+from rollax.errors import UnknownNameError, UsageError, find_similar_names
+from rollax.runtime.installation import install_command
 
 
 def test_listing_imports_no_suite() -> None:
@@ -52,21 +55,34 @@ def test_unknown_environments(id: str, message: str) -> None:
 def test_unknown_suite_and_argument() -> None:
     with pytest.raises(UnknownNameError, match="did you mean gymnax"):
         environments.list_environments("gymnx")
-    with pytest.raises(UnknownNameError, match="argument of gymnax/CartPole-v1 'gravty': did you mean gravity"):
+    with pytest.raises(
+        UnknownNameError, match="argument of gymnax/CartPole-v1 'gravty': did you mean gravity"
+    ):
         environments.make("gymnax/CartPole-v1", gravty=5)
-    with pytest.raises(UnknownNameError, match="argument of probe/memory 'dely': did you mean delay"):
+    with pytest.raises(
+        UnknownNameError, match="argument of probe/memory 'dely': did you mean delay"
+    ):
         environments.make("probe/memory", dely=5)
 
 
 def test_near_ignores_case_and_suite() -> None:
-    assert near("cartpole", ["probe/memory", "gymnax/CartPole-v1"]) == ["gymnax/CartPole-v1"]
-    assert near("nothing-like-it", ["abc", "def"]) == []
+    assert find_similar_names("cartpole", ["probe/memory", "gymnax/CartPole-v1"]) == [
+        "gymnax/CartPole-v1"
+    ]
+    assert find_similar_names("nothing-like-it", ["abc", "def"]) == []
 
 
-@pytest.mark.parametrize("value", [5, 5.0, "5", "5.0", np.float64(5), np.int32(5), jnp.asarray(5), jnp.asarray(5.0)])
+@pytest.mark.parametrize(
+    "value", [5, 5.0, "5", "5.0", np.float64(5), np.int32(5), jnp.asarray(5), jnp.asarray(5.0)]
+)
 def test_numbers_become_the_type_of_the_default(value: object) -> None:
     gravity = environments.make("gymnax/CartPole-v1", gravity=value).params.gravity
-    assert (gravity.dtype, gravity.shape, gravity.weak_type, float(gravity)) == (jnp.float32, (), False, 5.0)
+    assert (gravity.dtype, gravity.shape, gravity.weak_type, float(gravity)) == (
+        jnp.float32,
+        (),
+        False,
+        5.0,
+    )
 
 
 @pytest.mark.parametrize("value", ["1e3", "1000", " +1000", 1e3])
@@ -77,15 +93,15 @@ def test_whole_numbers_as_people_write_them(value: object) -> None:
 @pytest.mark.parametrize(
     ("id", "arguments", "message"),
     [
-        ("gymnax/CartPole-v1", {"gravity": "heavy"}, "gravity must be a number, not 'heavy'"),
+        ("gymnax/CartPole-v1", {"gravity": "heavy"}, "gravity must be a number, got 'heavy'"),
         ("gymnax/CartPole-v1", {"gravity": True}, "gravity must be a number"),
-        ("gymnax/CartPole-v1", {"gravity": jnp.ones(3)}, r"not an array float32\[3\]"),
-        ("gymnax/CartPole-v1", {"max_steps_in_episode": 2.5}, "whole number"),
+        ("gymnax/CartPole-v1", {"gravity": jnp.ones(3)}, r"got an array float32\[3\]"),
+        ("gymnax/CartPole-v1", {"max_steps_in_episode": 2.5}, "an integer"),
         ("gymnax/CartPole-v1", {"max_steps_in_episode": 0}, "at least 1"),
         ("gymnax/CartPole-v1", {"total_mass": 3.0}, "argument of gymnax/CartPole-v1 'total_mass'"),
         ("gymnax/Pong-misc", {"use_ai_policy": "maybe"}, "true or false"),
-        ("gymnax/FrozenLake-misc", {"map_name": "5x5"}, "gymnax refuses"),
-        ("gymnax/Acrobot-v1", {"available_torque": [1.0]}, "like its default"),
+        ("gymnax/FrozenLake-misc", {"map_name": "5x5"}, "gymnax cannot create"),
+        ("gymnax/Acrobot-v1", {"available_torque": [1.0]}, "of the same type as its default"),
         ("probe/memory", {"delay": -1}, "at least 0"),
         ("probe/truncation", {"terminate": 3}, "true or false"),
     ],
@@ -101,11 +117,23 @@ def test_wrong_values(id: str, arguments: dict[str, object], message: str) -> No
         (
             "gymnax/MemoryChain-bsuite",
             {"num_bits": 0},
-            "making gymnax/MemoryChain-bsuite with num_bits=0 fails with Index",
+            "Making gymnax/MemoryChain-bsuite with num_bits=0 fails with Index",
         ),
-        ("gymnax/MemoryChain-bsuite", {"num_bits": "-1"}, r"with num_bits='-1' fails with TypeError: "),
-        ("gymnax/DeepSea-bsuite", {"action_mapping_key": "abc"}, r"with action_mapping_key='abc' fails with TypeError: "),
-        ("gymnax/SimpleBandit-bsuite", {"num_actions": -1}, r"with num_actions=-1 fails with AssertionError$"),
+        (
+            "gymnax/MemoryChain-bsuite",
+            {"num_bits": "-1"},
+            r"with num_bits='-1' fails with TypeError: ",
+        ),
+        (
+            "gymnax/DeepSea-bsuite",
+            {"action_mapping_key": "abc"},
+            r"with action_mapping_key='abc' fails with TypeError: ",
+        ),
+        (
+            "gymnax/SimpleBandit-bsuite",
+            {"num_actions": -1},
+            r"with num_actions=-1 fails with AssertionError\.$",
+        ),
     ],
 )
 def test_what_a_suite_fails_at(id: str, arguments: dict[str, object], message: str) -> None:
@@ -114,24 +142,38 @@ def test_what_a_suite_fails_at(id: str, arguments: dict[str, object], message: s
 
 
 def test_values_from_a_command_line() -> None:
-    assert environments.make("gymnax/FrozenLake-misc", is_slippery="false", map_name="8x8").time_limit == 200
-    torque = environments.make("gymnax/Acrobot-v1", available_torque="[-2, 0, 2]").params.available_torque
+    assert (
+        environments.make("gymnax/FrozenLake-misc", is_slippery="false", map_name="8x8").time_limit
+        == 200
+    )
+    torque = environments.make(
+        "gymnax/Acrobot-v1", available_torque="[-2, 0, 2]"
+    ).params.available_torque
     np.testing.assert_array_equal(torque, jnp.asarray([-2.0, 0.0, 2.0], jnp.float32))
     assert environments.make("gymnax/FourRooms-misc", goal_fixed="[1, 1]").time_limit == 500
     assert environments.make("probe/memory", delay="5").time_limit == 6
-    assert environments.make("gymnax/DeepSea-bsuite", size="5", action_mapping_key="3").time_limit == 5
+    assert (
+        environments.make("gymnax/DeepSea-bsuite", size="5", action_mapping_key="3").time_limit == 5
+    )
 
 
 def test_arguments_are_what_make_accepts() -> None:
-    for id in ("gymnax/CartPole-v1", "gymnax/DeepSea-bsuite", "probe/truncation", "gymnax/Acrobot-v1"):
-        defaults = environments.arguments(id)
-        assert jax.tree.structure(environments.make(id, **defaults)) == jax.tree.structure(environments.make(id))
-    assert environments.arguments("gymnax/CartPole-v1")["gravity"] == 9.8
-    assert environments.arguments("probe/memory") == {"delay": 3}
+    for id in (
+        "gymnax/CartPole-v1",
+        "gymnax/DeepSea-bsuite",
+        "probe/truncation",
+        "gymnax/Acrobot-v1",
+    ):
+        defaults = environments.default_arguments(id)
+        assert jax.tree.structure(environments.make(id, **defaults)) == jax.tree.structure(
+            environments.make(id)
+        )
+    assert environments.default_arguments("gymnax/CartPole-v1")["gravity"] == 9.8
+    assert environments.default_arguments("probe/memory") == {"delay": 3}
 
 
 def test_own_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_registered_factories", {})
 
     def long_memory(*, delay: int = 20) -> Memory:
         return Memory(delay)
@@ -139,31 +181,41 @@ def test_own_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     environments.register("mine/LongMemory", long_memory)
     assert environments.list_environments("mine") == ["mine/LongMemory"]
     assert environments.make("mine/LongMemory", delay="30").time_limit == 31
-    assert environments.arguments("mine/LongMemory") == {"delay": 20}
-    with pytest.raises(UsageError, match="not 'Lonely': try \"mine/Lonely\""):
+    assert environments.default_arguments("mine/LongMemory") == {"delay": 20}
+    with pytest.raises(UsageError, match="got 'Lonely'. Write for example \"mine/Lonely\""):
         environments.register("Lonely", long_memory)
     with pytest.raises(UsageError, match="part of rollax"):
         environments.register("gymnax/CartPole-v1", long_memory)
 
 
 def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = table.Suite("package_that_is_not_there.adapter", ("Thing",), "thing")
+    suite = Suite("package_that_is_not_there.adapter", ("Thing",), extra="thing")
     monkeypatch.setitem(table.SUITES, "thing", suite)
-    with pytest.raises(UsageError, match=r'pip install "rollax\[thing\]"'):
+    with pytest.raises(UsageError, match=re.escape(install_command("thing"))):
         environments.make("thing/Thing")
 
 
 def test_a_suite_that_needs_a_newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is listed all the same; pip installs nothing for its extra there, and the message says why."""
-    monkeypatch.setitem(table.SUITES, "navix", table.SUITES["navix"]._replace(python=(9, 9)))
+    monkeypatch.setitem(table.SUITES, "navix", table.SUITES["navix"]._replace(min_python=(9, 9)))
     assert "navix/Navix-Empty-5x5-v0" in environments.list_environments("navix")
-    with pytest.raises(UsageError, match=r"need Python 9\.9 or newer, and this is Python 3\..*rollax\[navix\]"):
+    with pytest.raises(
+        UsageError, match=r"need Python 9\.9 or newer, and this is Python 3\..*extra navix"
+    ):
         environments.make("navix/Navix-Empty-5x5-v0")
 
 
 @pytest.mark.parametrize(
-    "id", ["mine/..", "mine/../../elsewhere", "mine//Maze", "mine/Maze/", "mine/.hidden", "mine/" + "m" * 300]
+    "id",
+    [
+        "mine/..",
+        "mine/../../elsewhere",
+        "mine//Maze",
+        "mine/Maze/",
+        "mine/.hidden",
+        "mine/" + "m" * 300,
+    ],
 )
 def test_an_id_can_be_that_of_a_folder(id: str) -> None:
-    with pytest.raises(UsageError, match="cannot be registered as .* runs are in folders of that name"):
+    with pytest.raises(UsageError, match="cannot be registered: .* run folders are named after it"):
         registry.register(id, lambda: None)  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,6 @@
 """The fixtures of tests that train, and the command line within this process."""
 
-from cli.conftest import finished, rollax
-from host.fixtures import compile_once, keys_used_again, train
+from cli.conftest import rollax
+from support.fixtures import compile_once, train
 
-__all__ = ["compile_once", "finished", "keys_used_again", "rollax", "train"]
+__all__ = ["compile_once", "rollax", "train"]

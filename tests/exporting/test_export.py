@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 
 import rollax as library
-from host.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, options
 from rollax.errors import UsageError
-from rollax.exporting import api, numpy_file
+from rollax.exporting import exporter, numpy_file
 from rollax.exporting.formats import FORMATS
-from rollax.host import run_folder
+from rollax.runtime.installation import install_command
+from rollax.training.run_folder import layout
+from support.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, options
 
 Rollax = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
@@ -33,19 +34,27 @@ ROOT = Path(__file__).parents[2]
 def recurrent(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of two seeds with a GRU and normalized observations."""
     folder = tmp_path_factory.mktemp("recurrent") / "run"
-    config = library.PPOConfig(num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, normalize_observations=True)
+    config = library.PPOConfig(
+        num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, normalize_observations=True
+    )
     network = library.NetworkConfig(hidden=(8,), core="gru", core_size=8)
     chosen = options(folder, updates=4, seeds=2, eval_count=2)
-    library.train("ppo", "probe/memory", config=config, network=network, options=chosen, show=Script())
+    library.train(
+        "ppo", "probe/memory", config=config, network=network, options=chosen, show=Script()
+    )
     return folder
 
 
 def alone(program: str, folder: Path, *without: str) -> str:
     """What a fresh process prints that runs a program in a folder, and cannot import some packages."""
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in ("rollax", *without))
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAX_PLATFORMS": "cpu"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "JAX_PLATFORMS": "cpu"
+    }
     words = [sys.executable, "-c", f"import sys\n{blocked}{program}"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=300, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=folder, env=environment, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -72,13 +81,26 @@ def test_opened_without_rollax(recurrent: Path, tmp_path: Path) -> None:
         observation = random.normal(size=1).astype(np.float32)
         action, carry = act(observation, carry)
         played.append((observation[None], np.asarray([step % 4 == 0]), np.asarray(action)[None]))
-    columns = dict(zip(("observations", "resets", "actions"), map(np.stack, zip(*played, strict=True)), strict=True))
+    columns = dict(
+        zip(
+            ("observations", "resets", "actions"),
+            map(np.stack, zip(*played, strict=True)),
+            strict=True,
+        )
+    )
     assert len(np.unique(columns["actions"])) == 2
     np.savez(tmp_path / "played.npz", **columns)
-    for to, without in (("jax", ("equinox",)), ("onnx", ("jax",)), ("numpy", ("jax", "onnx")), ("stablehlo", ("equinox",))):
+    for to, without in (
+        ("jax", ("equinox",)),
+        ("onnx", ("jax",)),
+        ("numpy", ("jax", "onnx")),
+        ("stablehlo", ("equinox",)),
+    ):
         exported = library.export(recurrent, to, tmp_path / to)
         assert exported.parity.is_same and exported.folder == tmp_path / to
-        (program,) = re.findall(r"```python\n(.*?)```", (tmp_path / to / "card.md").read_text(), re.DOTALL)
+        (program,) = re.findall(
+            r"```python\n(.*?)```", (tmp_path / to / "card.md").read_text(), re.DOTALL
+        )
         assert alone(program + PLAY, tmp_path / to, *without).splitlines()[-1] == "the same"
 
 
@@ -88,23 +110,40 @@ def test_the_card_tells_arguments_of_evaluations_apart(rollax: Rollax) -> None:
     small = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir", "run"]
     assert rollax("train", "ppo", "gymnax/CartPole-v1", *arguments, *small).code == 0
     outcome = rollax("export", "run", "--to", "numpy")
-    card = Path(next(path for path in outcome.object["files"] if path.endswith("card.md"))).read_text()
-    assert "| task | gymnax/CartPole-v1 (gravity 9.0) |" in card and "| evaluations differ in | gravity 5.0 |" in card
+    card = Path(
+        next(path for path in outcome.object["files"] if path.endswith("card.md"))
+    ).read_text()
+    assert (
+        "| task | gymnax/CartPole-v1 (gravity 9.0) |" in card
+        and "| evaluations differ in | gravity 5.0 |" in card
+    )
 
 
+@pytest.mark.quick
 def test_what_is_written(rollax: Rollax, recurrent: Path) -> None:
     """Paths and the largest difference are printed, files described, and the card has scores, seeds and settings."""
-    outcome = rollax("export", recurrent, "--to", "numpy", "--member", 1, "--checkpoint", "best", "--stochastic")
+    outcome = rollax(
+        "export", recurrent, "--to", "numpy", "--member", 1, "--checkpoint", "best", "--stochastic"
+    )
     assert outcome.code == 0, outcome.err
     folder = recurrent / "exports" / "numpy-stochastic-best-member-1"
     names = ["policy.npz", "numpy_policy.py", "policy.json", "card.md"]
-    assert outcome.lines[:4] == [str(folder / name) for name in names] and outcome.object["files"] == outcome.lines[:4]
+    assert (
+        outcome.lines[:4] == [str(folder / name) for name in names]
+        and outcome.object["files"] == outcome.lines[:4]
+    )
     assert "the largest difference is" in outcome.lines[4] and outcome.object["difference"] < 1e-4
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
     described = json.loads((folder / "policy.json").read_text())
     inputs = {one["name"]: one for one in described["inputs"]}
     assert list(inputs) == ["carry/0", "observation", "reset", "uniform/0"]
-    assert inputs["observation"]["space"] == {"kind": "Box", "low": -1.0, "high": 1.0, "shape": [1], "dtype": "float32"}
+    assert inputs["observation"]["space"] == {
+        "kind": "Box",
+        "low": -1.0,
+        "high": 1.0,
+        "shape": [1],
+        "dtype": "float32",
+    }
     assert inputs["carry/0"]["shape"] == ["batch", 8] and inputs["reset"]["dtype"] == "bool"
     assert (described["seed"], described["member"], described["actions"]) == (1, 1, "sampled")
     card = (folder / "card.md").read_text()
@@ -123,17 +162,30 @@ def test_what_is_written(rollax: Rollax, recurrent: Path) -> None:
     assert "| config.gamma |" not in card, "a default"
 
 
+@pytest.mark.quick
 def test_nothing_is_replaced_unasked(rollax: Rollax, finished: Path) -> None:
     """Neither the policy nor a card elsewhere; what else is in the folder stays when one is told to."""
     words = ["export", finished, "--to", "numpy", "--output", "out", "--card", "cards/mine.md"]
     assert rollax(*words).code == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == ["numpy_policy.py", "policy.json", "policy.npz"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "numpy_policy.py",
+        "policy.json",
+        "policy.npz",
+    ]
     Path("out/note.txt").write_text("mine")
     Path("out/policy.json").write_text("")
     outcome = rollax(*words)
-    assert outcome.code == 2 and "out is there already" in outcome.err and "--overwrite" in outcome.err
-    outcome = rollax("export", finished, "--to", "numpy", "--output", "other", "--card", "cards/mine.md")
-    assert outcome.code == 2 and "cards/mine.md is there already" in outcome.err and not Path("other").exists()
+    assert (
+        outcome.code == 2 and "out already exists" in outcome.err and "--overwrite" in outcome.err
+    )
+    outcome = rollax(
+        "export", finished, "--to", "numpy", "--output", "other", "--card", "cards/mine.md"
+    )
+    assert (
+        outcome.code == 2
+        and "cards/mine.md already exists" in outcome.err
+        and not Path("other").exists()
+    )
     assert Path("out/policy.json").read_text() == ""
     assert rollax(*words, "--overwrite").code == 0
     assert json.loads(Path("out/policy.json").read_text())["format"] == "numpy"
@@ -144,15 +196,24 @@ def test_nothing_is_replaced_unasked(rollax: Rollax, finished: Path) -> None:
     ("words", "parts"),
     [
         (["--to", "onxn"], ["unknown format 'onxn'", "did you mean onnx?"]),
-        (["--to", "numpy", "--batch", "0"], ["batch ('0') must be any, or a number of environments from 1"]),
-        (["--to", "numpy", "--batch", "many"], ["batch ('many')"]),
-        (["--to", "stablehlo", "--batch", "any"], ["stablehlo is written for a number of environments", "--batch 1"]),
+        (
+            ["--to", "numpy", "--batch", "0"],
+            ['batch must be "any" or an integer from 1', "got '0'"],
+        ),
+        (["--to", "numpy", "--batch", "many"], ['batch must be "any"', "got 'many'"]),
+        (
+            ["--to", "stablehlo", "--batch", "any"],
+            ["batch must be a fixed number of environments for stablehlo", "--batch 1"],
+        ),
         (["--to", "numpy", "--checkpoint", "7"], ["7"]),
-        (["--to", "numpy", "--checkpoint", "9" * 30], ["must be last, best or the number of a step"]),
+        (
+            ["--to", "numpy", "--checkpoint", "9" * 30],
+            ["checkpoint must be last, best or a step"],
+        ),
         (["--to", "numpy", "--member", "3"], ["member (3) must be between 0 and 0"]),
-        (["--to", "numpy", "--cell", "1,2"], ["ppo keeps no archive"]),
-        (["--to", "numpy", "--output", "taken"], ["output (taken) is a file"]),
-        (["--to", "numpy", "--output", "a\0b"], ["must have no zero bytes"]),
+        (["--to", "numpy", "--cell", "1,2"], ["ppo has no archive"]),
+        (["--to", "numpy", "--output", "taken"], ["output must be a folder, but taken is a file"]),
+        (["--to", "numpy", "--output", "a\0b"], ["must not contain zero bytes"]),
         ([], ["--to"]),
     ],
 )
@@ -163,29 +224,46 @@ def test_mistakes(rollax: Rollax, finished: Path, words: list[str], parts: list[
     outcome = rollax("export", finished, *words)
     assert outcome.code == 2 and "Traceback" not in outcome.err
     assert [part for part in parts if part not in " ".join(outcome.err.split())] == []
-    assert sorted(finished.rglob("*")) == before and [path.name for path in Path().iterdir()] == ["taken"]
+    assert sorted(finished.rglob("*")) == before and [path.name for path in Path().iterdir()] == [
+        "taken"
+    ]
 
 
-def test_runs_that_have_no_policy(rollax: Rollax, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_have_no_policy(
+    rollax: Rollax, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No run, none with a checkpoint, solutions that are numbers, a package that is not there."""
     assert "is not a run" in rollax("export", "nowhere", "--to", "numpy").err
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.yaml").write_bytes((finished / "config.yaml").read_bytes())
-    assert "there is no checkpoint" in rollax("export", "bare", "--to", "numpy").err
+    assert "No checkpoint exists" in rollax("export", "bare", "--to", "numpy").err
     library.train(
-        "map_elites", "task/sphere", total_steps=64, config={"batch_size": 64}, options=_of_archive("arm"), quiet=True
+        "map_elites",
+        "task/sphere",
+        total_steps=64,
+        config={"batch_size": 64},
+        options=_of_archive("arm"),
+        quiet=True,
     )
     outcome = rollax("export", "arm", "--to", "numpy")
-    assert outcome.code == 2 and "closed form" in outcome.err and "rollax plot arm" in outcome.err
+    assert (
+        outcome.code == 2 and "closed-form task" in outcome.err and "rollax plot arm" in outcome.err
+    )
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("onnx", "flatbuffers") else found(name))
-    assert 'pip install "rollax[onnx]"' in rollax("export", finished, "--to", "onnx").err
-    assert 'pip install "rollax[export]"' in rollax("export", finished, "--to", "jax").err
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in ("onnx", "flatbuffers") else found(name),
+    )
+    assert install_command("onnx") in rollax("export", finished, "--to", "onnx").err
+    assert install_command("export") in rollax("export", finished, "--to", "jax").err
     assert not (tmp_path / "arm" / "exports").exists()
 
 
 def _of_archive(folder: str) -> library.RunOptions:
-    return library.RunOptions(run_dir=Path(folder), eval_episodes=2, eval_count=1, tensorboard=False)
+    return library.RunOptions(
+        run_dir=Path(folder), eval_episodes=2, eval_count=1, tensorboard=False
+    )
 
 
 def test_an_elite(tmp_path: Path) -> None:
@@ -193,7 +271,13 @@ def test_an_elite(tmp_path: Path) -> None:
     config = {"batch_size": 16, "grid": (4, 4)}
     chosen = _of_archive(str(tmp_path / "run"))
     library.train(
-        "map_elites", "control/point-maze", total_steps=64, config=config, network={"hidden": (8,)}, options=chosen, quiet=True
+        "map_elites",
+        "control/point-maze",
+        total_steps=64,
+        config=config,
+        network={"hidden": (8,)},
+        options=chosen,
+        quiet=True,
     )
     policy = library.load(tmp_path / "run")
     places = policy.elites()["place"]
@@ -208,36 +292,51 @@ def test_an_elite(tmp_path: Path) -> None:
         files = {path.name: path.read_bytes() for path in exported.files}
         actions.append(FORMATS["numpy"].open(files)({"observation": obs})["action"])
         elite = policy.elite(cell=cell)
-        np.testing.assert_allclose(actions[-1][0], elite.act(obs[0], (), jax.random.key(0))[0], atol=1e-6)
+        np.testing.assert_allclose(
+            actions[-1][0], elite.act(obs[0], (), jax.random.key(0))[0], atol=1e-6
+        )
     assert not np.allclose(*actions)
 
 
 def test_a_run_in_progress(finished: Path, tmp_path: Path) -> None:
     """The checkpoint that there is, with a warning while a process holds the run."""
     before = library.export(finished, "numpy", tmp_path / "a", checkpoint=2 * FRAMES)
-    with run_folder.alone(finished):
+    with layout.lock_folder(finished):
         during = library.export(finished, "numpy", tmp_path / "b", checkpoint=2 * FRAMES)
         at_end = library.export(finished, "numpy", tmp_path / "c")
     assert before.warnings == at_end.warnings == []
-    assert during.warnings == [f"the run is still being trained: this is its checkpoint of step {2 * FRAMES} of {4 * FRAMES}"]
+    assert during.warnings == [
+        f"The run is still training. This is its checkpoint at step {2 * FRAMES} of {4 * FRAMES}."
+    ]
 
 
-def test_what_does_not_act_alike_is_not_left(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_act_alike_is_not_left(
+    rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other weights are an error, exit code 1, and no file is there."""
 
     def wrong(program: Any) -> dict[str, bytes]:
-        constants = {n: -value if value.dtype == np.float32 else value for n, value in program.constants.items()}
-        return numpy_file.write(program._replace(constants=constants))
+        constants = {
+            n: -value if value.dtype == np.float32 else value
+            for n, value in program.constants.items()
+        }
+        return numpy_file.write_numpy(program._replace(constants=constants))
 
     monkeypatch.setitem(FORMATS, "numpy", FORMATS["numpy"]._replace(write=wrong))
     outcome = rollax("export", finished, "--to", "numpy", "--output", "out")
-    assert outcome.code == 1 and "does not act as the policy does" in outcome.err and "nothing was written" in outcome.err
+    assert (
+        outcome.code == 1
+        and "does not match the original" in outcome.err
+        and "No files were written" in outcome.err
+    )
     assert list(Path().iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full disk leaves no half of an export."""
-    write, written = api.write_atomically, []
+    write, written = exporter.write_atomically, []
 
     def full(path: Path, content: bytes) -> None:
         if written:
@@ -245,8 +344,8 @@ def test_a_folder_that_cannot_be_written(finished: Path, tmp_path: Path, monkeyp
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(api, "write_atomically", full)
-    with pytest.raises(UsageError, match="cannot be written.*No space left"):
+    monkeypatch.setattr(exporter, "write_atomically", full)
+    with pytest.raises(UsageError, match="Cannot write .*No space left"):
         library.export(finished, "numpy", tmp_path / "out")
     assert len(written) == 1 and list(tmp_path.iterdir()) == []
 
@@ -261,19 +360,31 @@ def test_a_run_with_objects_of_its_own(tmp_path: Path) -> None:
     chosen = options(tmp_path / "run", updates=2, eval_count=1)
     library.train("ppo", environment, config=SMALL, network=network, options=chosen, show=Script())
     exported = library.export(tmp_path / "run", "onnx", environment=environment, network=network)
-    assert exported.parity.is_same and "| network | of the user's own |" in (exported.folder / "card.md").read_text()
+    assert (
+        exported.parity.is_same
+        and "| network | custom |" in (exported.folder / "card.md").read_text()
+    )
     with pytest.raises(UsageError, match="network=..."):
         library.export(tmp_path / "run", "numpy", environment=environment)
 
 
 def test_agents_that_see_who_they_are(tmp_path: Path) -> None:
     """Their numbers are added within: what goes in is the observation of the environment."""
-    network, chosen = library.NetworkConfig(hidden=(8,), agent_id=True), options(tmp_path / "run", updates=2, eval_count=1)
-    library.train("ppo", "hunting/2-players", config=SMALL, network=network, options=chosen, show=Script())
+    network, chosen = (
+        library.NetworkConfig(hidden=(8,), agent_id=True),
+        options(tmp_path / "run", updates=2, eval_count=1),
+    )
+    library.train(
+        "ppo", "hunting/2-players", config=SMALL, network=network, options=chosen, show=Script()
+    )
     exported = library.export(tmp_path / "run", "numpy")
     described = json.loads((exported.folder / "policy.json").read_text())
     (observation,) = described["inputs"]
-    assert observation["name"] == "observation" and observation["shape"][:2] == ["batch", 2] and described["agents"] == 2
+    assert (
+        observation["name"] == "observation"
+        and observation["shape"][:2] == ["batch", 2]
+        and described["agents"] == 2
+    )
     act = FORMATS["numpy"].open({path.name: path.read_bytes() for path in exported.files})
     action = act({"observation": np.ones((1, *observation["shape"][1:]), np.float32)})["action"]
     assert action.shape[:2] == (1, 2) and not np.allclose(action[0, 0], action[0, 1])
@@ -282,14 +393,23 @@ def test_agents_that_see_who_they_are(tmp_path: Path) -> None:
 def test_the_server(recurrent: Path, tmp_path: Path) -> None:
     """The example answers requests with a memory, and says what is wrong with one."""
     library.export(recurrent, "jax", tmp_path / "policy")
-    words = [sys.executable, str(ROOT / "examples" / "serve_policy.py"), str(tmp_path / "policy"), "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}) as server:
+    words = [
+        sys.executable,
+        str(ROOT / "examples" / "serve_policy.py"),
+        str(tmp_path / "policy"),
+        "0",
+    ]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+    ) as server:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().split()[-1]
 
             def post(request: Any) -> dict[str, Any]:
-                with urllib.request.urlopen(url, json.dumps(request).encode(), timeout=60) as answer:
+                with urllib.request.urlopen(
+                    url, json.dumps(request).encode(), timeout=60
+                ) as answer:
                     return json.load(answer)
 
             first = post({"observation": [[1.0], [-1.0]]})
@@ -299,13 +419,19 @@ def test_the_server(recurrent: Path, tmp_path: Path) -> None:
             assert again == first and after["next_carry/0"] != first["next_carry/0"]
             with pytest.raises(urllib.error.HTTPError) as refused:
                 post({"observation": [[1.0, 2.0]]})
-            assert refused.value.code == 400 and "observation must have the shape [1, 1]" in refused.value.read().decode()
+            assert (
+                refused.value.code == 400
+                and "observation must have the shape [1, 1]" in refused.value.read().decode()
+            )
         finally:
             server.kill()
 
 
 def test_onnx_example(
-    recurrent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recurrent: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Ten steps of four environments."""
     library.export(recurrent, "onnx", tmp_path / "policy")

@@ -11,8 +11,9 @@ import pytest
 
 from rollax import UsageError
 from rollax.cli.main import main
-from rollax.host import loop, memory
-from rollax.host import program as programs
+from rollax.training import loop
+from rollax.training.compile import device_memory
+from rollax.training.compile import program as programs
 
 MEMORY = 12 * 10**9  # bytes, of every machine
 QUICK = 20.0  # seconds of processors for an answer; most take a hundredth of it
@@ -31,9 +32,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     def accepted(*_: Any, **__: Any) -> Any:
         raise Accepted
 
-    monkeypatch.setattr(memory, "memory_in_bytes", lambda: MEMORY)
+    monkeypatch.setattr(device_memory, "available_memory_bytes", lambda: MEMORY)
     monkeypatch.setattr(programs, "compile_program", accepted)
-    monkeypatch.setattr(loop, "run", accepted)
+    monkeypatch.setattr(loop, "run_session", accepted)
     with jax.debug_key_reuse(False):
         yield tmp_path
 

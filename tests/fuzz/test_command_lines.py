@@ -32,8 +32,8 @@ REFUSED = [
     (["--config.entropy-coefficient=-inf"], "entropy_coefficient (-inf) must be finite"),
     (["--sweep.learning-rate", "1e-3", "inf"], "learning_rate (inf)"),
     (["--seeds", "4", "--evolve.learning-rate", "1e-3", "inf"], "must be finite"),
-    (["--evolve-every", "2000"], "--evolve-every is for a population that evolves"),
-    (["--evolve-fraction", "0.25"], "--evolve-fraction is for a population that evolves"),
+    (["--evolve-every", "2000"], "--evolve-every has no effect because no setting evolves"),
+    (["--evolve-fraction", "0.25"], "--evolve-fraction has no effect because no setting evolves"),
     (["--seed", "1", "--seed", "2"], "--seed is given twice"),
     (["--seed=1", "--seed=2"], "--seed is given twice"),
     (["--tensorboard", "--no-tensorboard"], "--no-tensorboard is given twice"),
@@ -41,12 +41,12 @@ REFUSED = [
     (["--env.delay", "3", "--env.delay", "4"], "--env.delay is given twice"),
     (["--sweep.gamma", "0.9", "--sweep.gamma", "0.99"], "--sweep.gamma is given twice"),
     (["--env.", "3"], "--env. needs a name"),
-    (["--env.delay", "nan"], "delay must be a whole number"),
+    (["--env.delay", "nan"], "delay must be an integer"),
     (["--env.delay", "9" * 400], "delay"),
     (["--env.delay", "3000000000"], "delay"),
     (["--import"], "--import needs the name of a module"),
     (["--import", "no_such_module"], "there is no such module"),
-    (["--import", "./there.py"], "try there"),
+    (["--import", "./there.py"], "Use there, from its folder"),
     (["--network.hidden", "-3"], "network.hidden"),
     (["--network.hidden", "1000000000", "1000000000"], "a smaller network"),
     (["--config.gamma", "0,9"], "config.gamma"),
@@ -55,7 +55,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "parts"), [(row[0], row[1:]) for row in REFUSED], ids=lambda x: str(x[:1])[:40])
+@pytest.mark.parametrize(
+    ("words", "parts"), [(row[0], row[1:]) for row in REFUSED], ids=lambda x: str(x[:1])[:40]
+)
 def test_refused(command: Command, words: list[str], parts: tuple[str, ...]) -> None:
     code, message = command(*TRAIN, *words)
     assert code == 2, message
@@ -68,7 +70,7 @@ def test_refused(command: Command, words: list[str], parts: tuple[str, ...]) -> 
         ["--config.max-grad-norm", "inf"],
         ["--config.target-kl", "inf"],
         ["--config.learning-rate", "0"],
-        ["--network.filters"],
+        ["--network.hidden"],
         ["--seed", str(2**32 - 1)],
         ["--total-steps", "1000000000000"],
     ],
@@ -80,7 +82,10 @@ def test_meant(command: Command, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("word", HUGE, ids=lambda word: word[:12])
-@pytest.mark.parametrize("option", ["--config.capacity", "--config.batch-size", "--config.num-envs", "--config.replay-ratio"])
+@pytest.mark.parametrize(
+    "option",
+    ["--config.capacity", "--config.batch-size", "--config.num-envs", "--config.replay-ratio"],
+)
 def test_replay(command: Command, option: str, word: str) -> None:
     """No size of a replay is too large for an answer."""
     code, message = command("train", "dqn", "probe/two-steps", option, word)
@@ -128,16 +133,89 @@ def test_other_commands(command: Command, words: list[str]) -> None:
     assert code == 2 and is_remedy(message), message
 
 
-VALUES = ["", "0", "-1", "1", "2.5", "1e400", "nan", "-inf", "no", "None", "[]", "1e9", "\u0663", "'", "a b", "--", *HUGE]
+VALUES = [
+    "",
+    "0",
+    "-1",
+    "1",
+    "2.5",
+    "1e400",
+    "nan",
+    "-inf",
+    "no",
+    "None",
+    "[]",
+    "1e9",
+    "\u0663",
+    "'",
+    "a b",
+    "--",
+    *HUGE,
+]
 OPTIONS = [
-    *("--total-steps", "--seed", "--seeds", "--eval-episodes", "--eval-count", "--eval-max-steps", "--checkpoint-minutes"),
-    *("--checkpoint-steps", "--keep-last", "--keep-best", "--best-metric", "--best-mode", "--on-nonfinite", "--log-lines"),
-    *("--devices", "--evolve-every", "--evolve-start", "--evolve-fraction", "--json", "--tensorboard", "--no-such-option"),
-    *("--config.num-envs", "--config.num-steps", "--config.sequence-length", "--config.num-minibatches", "--config.num-epochs"),
-    *("--config.gamma", "--config.learning-rate", "--config.total-updates", "--config.sharing", "--config.clip-values"),
-    *("--network.hidden", "--network.core", "--network.core-size", "--network.core-layers", "--network.initial-std"),
-    *("--network.filters", "--network.attention", "--network.embedding", "--network.precision", "--network.agent-id"),
-    *("--env.delay", "--eval-env.delay", "--sweep.gamma", "--sweep.num-envs", "--evolve.gamma", "--evolve.learning-rate"),
+    *(
+        "--total-steps",
+        "--seed",
+        "--seeds",
+        "--eval-episodes",
+        "--eval-count",
+        "--eval-max-steps",
+        "--checkpoint-minutes",
+    ),
+    *(
+        "--checkpoint-steps",
+        "--keep-last",
+        "--keep-best",
+        "--best-metric",
+        "--best-mode",
+        "--on-nonfinite",
+        "--log-lines",
+    ),
+    *(
+        "--devices",
+        "--evolve-every",
+        "--evolve-start",
+        "--evolve-fraction",
+        "--json",
+        "--tensorboard",
+        "--no-such-option",
+    ),
+    *(
+        "--config.num-envs",
+        "--config.num-steps",
+        "--config.sequence-length",
+        "--config.num-minibatches",
+        "--config.num-epochs",
+    ),
+    *(
+        "--config.gamma",
+        "--config.learning-rate",
+        "--config.total-updates",
+        "--config.sharing",
+        "--config.clip-values",
+    ),
+    *(
+        "--network.hidden",
+        "--network.core",
+        "--network.core-size",
+        "--network.core-layers",
+        "--network.initial-std",
+    ),
+    *(
+        "--network.filters",
+        "--network.attention",
+        "--network.embedding",
+        "--network.precision",
+        "--network.agent-id",
+    ),
+    *(
+        "--env.delay",
+        "--eval-env.delay",
+        "--sweep.gamma",
+        "--sweep.num-envs",
+        "--evolve.gamma",
+        "--evolve.learning-rate",
+    ),
     *("--opponents.agent", "--import", "--run-dir"),
 ]
 

@@ -10,8 +10,8 @@ import yaml
 
 from fuzz.conftest import is_remedy
 from rollax import NetworkConfig, PPOConfig, RunOptions, UsageError
-from rollax.host.run_folder import CONFIG, read_spec, write_spec
-from rollax.host.settings import make_spec
+from rollax.training.run_folder.layout import CONFIG_FILE, read_spec, write_spec
+from rollax.training.spec import make_spec
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +20,19 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("written")
     config, network = PPOConfig(num_envs=4, num_steps=8), NetworkConfig(filters=((16, 3, 1),))
     options = RunOptions(total_steps=3200, seeds=4)
-    spec = make_spec("ppo", "probe/memory", {"delay": 3}, config, network, options, {"gamma": [0.9, 0.99]}, {"delay": 4})
+    spec = make_spec(
+        "ppo",
+        "probe/memory",
+        {"delay": 3},
+        config,
+        network,
+        options,
+        {"gamma": [0.9, 0.99]},
+        {"delay": 4},
+    )
     write_spec(folder, spec)
     assert read_spec(folder) == spec
-    return (folder / CONFIG).read_text()
+    return (folder / CONFIG_FILE).read_text()
 
 
 Refuses = Callable[[str | bytes], str]
@@ -34,10 +43,14 @@ def refuses(nowhere: Path) -> Refuses:
     """`refuses(content)`: the message, which names the file."""
 
     def read(content: str | bytes) -> str:
-        (nowhere / CONFIG).write_bytes(content.encode() if isinstance(content, str) else content)
+        (nowhere / CONFIG_FILE).write_bytes(
+            content.encode() if isinstance(content, str) else content
+        )
         with pytest.raises(UsageError) as caught:
             read_spec(nowhere)
-        assert str(nowhere / CONFIG) in str(caught.value) or "another format" in str(caught.value), caught.value
+        assert str(nowhere / CONFIG_FILE) in str(caught.value) or "another format" in str(
+            caught.value
+        ), caught.value
         assert is_remedy(str(caught.value))
         return str(caught.value)
 
@@ -61,8 +74,8 @@ def changed(text: str, path: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "part"),
     [
-        ("config.num_envs", "four", "config.num_envs ('four') must be a whole number"),
-        ("config.num_envs", 4.5, "config.num_envs (4.5) must be a whole number: try 4 or 5"),
+        ("config.num_envs", "four", "config.num_envs ('four') must be an integer"),
+        ("config.num_envs", 4.5, "config.num_envs (4.5) must be an integer. Use 4 or 5"),
         ("config.num_envs", -4, "config.num_envs (-4) must be at least 1"),
         ("config.num_envs", 10**12, "config.num_envs (1000000000000) must be at most 2147483647"),
         ("config.gamma", float("nan"), "config.gamma (nan) must be between 0 and 1"),
@@ -70,8 +83,16 @@ def changed(text: str, path: str, value: Any) -> str:
         ("config.gamma", [0.9], "config.gamma ([0.9]) must be a number"),
         ("config.gamma", ..., "the key config.gamma is missing"),
         ("config.gama", 1, "unknown key 'config.gama': did you mean config.gamma"),
-        ("config.clip_values", "no", "config.clip_values ('no') must be True or False, not a text"),
-        ("config.normalize_advantages", "mini", "config.normalize_advantages ('mini') must be one of"),
+        (
+            "config.clip_values",
+            "no",
+            "config.clip_values ('no') must be True or False, not a string",
+        ),
+        (
+            "config.normalize_advantages",
+            "mini",
+            "config.normalize_advantages ('mini') must be one of",
+        ),
         ("config", [1, 2], "config ([1, 2]) must be a dictionary"),
         ("config", ..., "the key config is missing"),
         ("network.hidden", 64.5, "network.hidden (64.5)"),
@@ -81,25 +102,29 @@ def changed(text: str, path: str, value: Any) -> str:
         ("options.total_steps", None, "options.total_steps"),
         ("options.total_steps", 10**400, "total_steps (a number of about 400 digits)"),
         ("options.seeds", 0, "seeds (0) must be at least 1"),
-        ("options.wandb", 5, "options.wandb (5) must be a text or None"),
+        ("options.wandb", 5, "options.wandb (5) must be a string or None"),
         ("options.best_mode", "most", "options.best_mode ('most') must be one of max, min"),
         ("options", None, "options (None) must be a dictionary"),
         ("algorithm", "pppo", "unknown algorithm 'pppo': did you mean ppo"),
-        ("algorithm", 5, "algorithm (5) must be a text"),
+        ("algorithm", 5, "algorithm (5) must be a string"),
         ("algorithm", "sac", "unknown key 'config."),
-        ("environment", ["probe/memory"], "environment (['probe/memory']) must be a text"),
+        ("environment", ["probe/memory"], "environment (['probe/memory']) must be a string"),
         ("arguments", [], "arguments ([]) must be a dictionary"),
         ("sweep", {"gamma": 5}, "gamma (5.0) must be between 0 and 1"),
         ("sweep", {"num_envs": [4]}, "unknown setting to sweep over"),
         ("sweep", 5, "sweep (5) must be a dictionary"),
-        ("evolve", {"gamma": [0.9]}, "evolve gamma takes the ends of a range"),
-        ("evolve", {"clip": [0.1, 0.3]}, "do not go together"),
+        ("evolve", {"gamma": [0.9]}, "evolve gamma must be (low, high) or (low, high, scale), got"),
+        ("evolve", {"clip": [0.1, 0.3]}, "cannot be combined"),
         ("opponents", {"a": 5}, "opponents ("),
         ("imports", "my_module", "imports ('my_module') must be a sequence"),
         ("own_environment", "no", "own_environment ('no') must be True or False"),
-        ("updates_per_line", 0, "updates_per_line (0) must be between 1 and"),
-        ("updates_per_evaluation", -10, "updates_per_evaluation (-10) must be a multiple"),
-        ("updates_per_generation", "x", "updates_per_generation ('x') must be a whole number"),
+        ("updates_per_line", 0, "updates_per_line must be between 1 and 250, got 0"),
+        (
+            "updates_per_evaluation",
+            -10,
+            "updates_per_evaluation must be 0 or a multiple of updates_per_line (1), got -10",
+        ),
+        ("updates_per_generation", "x", "updates_per_generation ('x') must be an integer"),
         ("format", 99, "in another format"),
         ("more", 1, "unknown key 'more'"),
     ],
@@ -131,17 +156,25 @@ def test_a_key(refuses: Refuses, text: str, path: str, value: Any, part: str) ->
 )
 def test_a_file(refuses: Refuses, nowhere: Path, content: bytes) -> None:
     refuses(content)
-    assert [path.name for path in nowhere.iterdir()] == [CONFIG]
+    assert [path.name for path in nowhere.iterdir()] == [CONFIG_FILE]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [
-        ("delay: 3", "delay: 2020-01-01", "arguments.delay (2020-01-01) is a date"),
+        (
+            "delay: 3",
+            "delay: 2020-01-01",
+            "arguments.delay must be a string, a number, true, false or null, got 2020-01-01 (date)",
+        ),
         ("delay: 3", "delay: !!binary aGVsbG8=", "arguments.delay"),
         ("delay: 3", "delay: !!set {a, b}", "arguments.delay"),
-        ("arguments:\n", "arguments: &a\n  own: *a\n", "holds more than a run writes, or itself"),
-        ("  gamma: 0.99\n", "  gamma: 0.99\n  gamma: 0.9\n", "'gamma' is there twice"),
+        (
+            "arguments:\n",
+            "arguments: &a\n  own: *a\n",
+            "contains more values than a run writes, or itself",
+        ),
+        ("  gamma: 0.99\n", "  gamma: 0.99\n  gamma: 0.9\n", "'gamma' occurs twice"),
     ],
 )
 def test_yaml_of_other_kinds(refuses: Refuses, text: str, old: str, new: str, part: str) -> None:
@@ -151,18 +184,43 @@ def test_yaml_of_other_kinds(refuses: Refuses, text: str, old: str, new: str, pa
 
 def test_numbers_as_people_write_them(nowhere: Path, text: str) -> None:
     """1e-3 is a text for YAML 1.1, but a number for everyone else; anchors that come to an end are no harm."""
-    (nowhere / CONFIG).write_text(changed(text, "config.learning_rate", "1e-3").replace("gamma: 0.99", "gamma: &g 0.99", 1))
+    (nowhere / CONFIG_FILE).write_text(
+        changed(text, "config.learning_rate", "1e-3").replace("gamma: 0.99", "gamma: &g 0.99", 1)
+    )
     assert read_spec(nowhere).config.learning_rate == 1e-3
 
 
-WRONG = [None, True, -1, 0, 2.5, 10**12, 10**400, float("nan"), float("inf"), "", "x", "1e3", [], [1], {}, {"a": 1}, [[1]]]
+WRONG = [
+    None,
+    True,
+    -1,
+    0,
+    2.5,
+    10**12,
+    10**400,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "1e3",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    [[1]],
+]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_at_random(nowhere: Path, text: str, seed: int) -> None:
     """Other values anywhere, and letters changed anywhere: a specification or a UsageError."""
     draw, document = random.Random(seed), yaml.safe_load(text)
-    paths = list(document) + [f"{outer}.{key}" for outer, inner in document.items() if isinstance(inner, dict) for key in inner]
+    paths = list(document) + [
+        f"{outer}.{key}"
+        for outer, inner in document.items()
+        if isinstance(inner, dict)
+        for key in inner
+    ]
     for _ in range(30):
         content = changed(text, draw.choice(paths), draw.choice([..., *WRONG])).encode()
         if draw.random() < 0.5:
@@ -172,7 +230,7 @@ def test_at_random(nowhere: Path, text: str, seed: int) -> None:
                 + draw.randbytes(draw.choice((0, 1, 3)))
                 + text[where + draw.choice((0, 1, 40)) :].encode()
             )
-        (nowhere / CONFIG).write_bytes(content)
+        (nowhere / CONFIG_FILE).write_bytes(content)
         try:
             read_spec(nowhere)
         except UsageError as error:

@@ -13,9 +13,9 @@ import pytest
 
 import rollax
 from fuzz.conftest import Answer
-from host.runs import NETWORK, SMALL
 from rollax.environments import registry
 from rollax.spaces import Box, Dict, Discrete
+from support.runs import NETWORK, SMALL
 
 
 class Good(eqx.Module):
@@ -99,10 +99,10 @@ MASKED = Dict({"x": Box(0, 1, (2,)), "action_mask": Box(0, 1, (3,), "bool")})
 BROKEN: dict[str, tuple[Any, str]] = {
     "name is a number": (with_members(name=5), "name"),
     "name is empty": (with_members(name=""), "name"),
-    "name is ..": (with_members(name=".."), "which names another folder"),
-    "name leads out": (with_members(name="../../x"), "which names another folder"),
-    "name is absolute": (with_members(name="/tmp/x"), "which names another folder"),
-    "name is long": (with_members(name="x" * 300), "100 letters at most"),
+    "name is ..": (with_members(name=".."), "must not lead to another folder"),
+    "name leads out": (with_members(name="../../x"), "must not lead to another folder"),
+    "name is absolute": (with_members(name="/tmp/x"), "must not lead to another folder"),
+    "name is long": (with_members(name="x" * 300), "1 to 100 characters"),
     "name has a zero byte": (with_members(name="a\0b"), "printable"),
     "name has lines": (with_members(name="a\nb"), "printable"),
     "name is None": (with_members(name=None), "name"),
@@ -123,65 +123,135 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "reset is no method": (with_members(reset=5), "environment ("),
     "step is missing": (with_members(step=None), "environment ("),
     "reset without key": (with_reset(lambda self: (jnp.zeros(()), jnp.zeros(2))), "reset"),
-    "reset gives None": (with_reset(lambda self, key: None), "reset returns None"),
-    "reset gives obs alone": (with_reset(lambda self, key: jnp.zeros(2)), "reset returns"),
-    "reset gives three": (with_reset(lambda self, key: (jnp.zeros(()), jnp.zeros(2), {})), "reset returns"),
-    "reset gives a list": (with_reset(lambda self, key: (jnp.zeros((), jnp.int32), [0.0, 0.0])), "obs"),
-    "reset gives another shape": (with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.zeros(3))), "obs is float32[3]"),
-    "reset gives another type": (with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32))), "int32[2]"),
-    "reset gives a dictionary": (with_reset(lambda self, key: (jnp.zeros((), jnp.int32), {"x": jnp.zeros(2)})), "obs"),
+    "reset gives None": (
+        with_reset(lambda self, key: None),
+        "reset must return the tuple (state, obs), got None",
+    ),
+    "reset gives obs alone": (
+        with_reset(lambda self, key: jnp.zeros(2)),
+        "reset must return the tuple (state, obs), got",
+    ),
+    "reset gives three": (
+        with_reset(lambda self, key: (jnp.zeros(()), jnp.zeros(2), {})),
+        "reset must return the tuple (state, obs), got",
+    ),
+    "reset gives a list": (
+        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), [0.0, 0.0])),
+        "obs",
+    ),
+    "reset gives another shape": (
+        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.zeros(3))),
+        "obs must be float32[2], as its space declares, got float32[3]",
+    ),
+    "reset gives another type": (
+        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32))),
+        "int32[2]",
+    ),
+    "reset gives a dictionary": (
+        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), {"x": jnp.zeros(2)})),
+        "obs",
+    ),
     "reset raises": (with_reset(raising), "KeyError"),
     "reset counts": (with_reset(counting), "reset is not a function of its key"),
     "reset draws by random": (
-        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.full(2, _draws.random(), jnp.float32))),
+        with_reset(
+            lambda self, key: (jnp.zeros((), jnp.int32), jnp.full(2, _draws.random(), jnp.float32))
+        ),
         "changes the variable",
     ),
     "reset draws by numpy": (
-        with_reset(lambda self, key: (jnp.zeros((), jnp.int32), jnp.asarray(_numpy.random(2), jnp.float32))),
+        with_reset(
+            lambda self, key: (jnp.zeros((), jnp.int32), jnp.asarray(_numpy.random(2), jnp.float32))
+        ),
         "changes the variable",
     ),
     "state with a text": (with_reset(lambda self, key: ({"x": "text"}, jnp.zeros(2))), "reset"),
-    "state weakly typed": (with_reset(lambda self, key: (jnp.asarray(0), jnp.zeros(2))), "weakly typed"),
+    "state weakly typed": (
+        with_reset(lambda self, key: (jnp.asarray(0), jnp.zeros(2))),
+        "weakly typed",
+    ),
     "state is a number": (with_reset(lambda self, key: (0, jnp.zeros(2))), "state"),
-    "state changes its type": (with_step(lambda self, key, state, action: self.transition(state + 1.0)), "state"),
-    "state changes its shape": (with_step(lambda self, key, state, action: self.transition(jnp.zeros(3, jnp.int32))), "state"),
+    "state changes its type": (
+        with_step(lambda self, key, state, action: self.transition(state + 1.0)),
+        "state",
+    ),
+    "state changes its shape": (
+        with_step(lambda self, key, state, action: self.transition(jnp.zeros(3, jnp.int32))),
+        "state",
+    ),
     "state changes its structure": (
         with_step(lambda self, key, state, action: self.transition(state)._replace(state={})),
         "state",
     ),
     "step without action": (with_step(lambda self, key, state: self.transition(state)), "step"),
-    "step gives None": (with_step(lambda self, key, state, action: None), "step returns NoneType"),
+    "step gives None": (
+        with_step(lambda self, key, state, action: None),
+        "step must return rollax.environments.Transition, got NoneType",
+    ),
     "step as gymnax": (
         with_step(lambda self, key, state, action: (jnp.zeros(2), state, FLOAT, FLOAT > 2, {})),
-        "step returns tuple",
+        "step must return rollax.environments.Transition, got tuple",
     ),
-    "step gives another tuple": (with_step(lambda self, key, state, action: Other(state)), "step returns Other"),
+    "step gives another tuple": (
+        with_step(lambda self, key, state, action: Other(state)),
+        "step must return rollax.environments.Transition, got Other",
+    ),
     "step raises": (with_step(raising), "KeyError"),
     "step branches": (with_step(branching), "step"),
     "step loops": (with_step(looping), "step"),
     "step leaks": (with_step(leaking), "changes the variable"),
     "step counts": (
-        with_step(lambda self, key, state, action: self.transition(state + 1, reward=jnp.float32(next(_counter)))),
+        with_step(
+            lambda self, key, state, action: self.transition(
+                state + 1, reward=jnp.float32(next(_counter))
+            )
+        ),
         "step is not a function of its arguments",
     ),
-    "step converts": (with_step(lambda self, key, state, action: self.transition(state + int(action))), "step"),
-    "step by numpy": (with_step(lambda self, key, state, action: self.transition(np.asarray(state))), "step"),
-    "reward whole": (with_signals(reward=jnp.ones((), jnp.int32)), "reward is int32"),
-    "reward half": (with_signals(reward=HALF), "reward is float16"),
-    "reward a number": (with_signals(reward="much"), "reward is"),
-    "reward with an axis": (with_signals(reward=jnp.ones(1)), "reward is float32[1]"),
+    "step converts": (
+        with_step(lambda self, key, state, action: self.transition(state + int(action))),
+        "step",
+    ),
+    "step by numpy": (
+        with_step(lambda self, key, state, action: self.transition(np.asarray(state))),
+        "step",
+    ),
+    "reward whole": (
+        with_signals(reward=jnp.ones((), jnp.int32)),
+        "reward must be an array float32[], got int32",
+    ),
+    "reward half": (with_signals(reward=HALF), "reward must be an array float32[], got float16"),
+    "reward a number": (
+        with_signals(reward="much"),
+        "reward must be an array float32[], got 'much'",
+    ),
+    "reward with an axis": (
+        with_signals(reward=jnp.ones(1)),
+        "reward must be an array float32[], got float32[1]",
+    ),
     "reward None": (with_signals(reward=None), "reward"),
-    "end as float": (with_signals(terminated=FLOAT), "terminated is float32"),
-    "end with an axis": (with_signals(truncated=jnp.zeros(1, bool)), "truncated is bool[1]"),
+    "end as float": (
+        with_signals(terminated=FLOAT),
+        "terminated must be an array bool[], got float32",
+    ),
+    "end with an axis": (
+        with_signals(truncated=jnp.zeros(1, bool)),
+        "truncated must be an array bool[], got bool[1]",
+    ),
     "end None": (with_signals(terminated=None), "terminated"),
-    "info a list": (with_signals(info=[FLOAT]), "info is list"),
+    "info a list": (with_signals(info=[FLOAT]), "info must be a dictionary of arrays, got list"),
     "info a text": (with_signals(info={"x": "text"}), "info["),
     "info None": (with_signals(info=None), "info"),
     "observation grows": (with_signals(obs=jnp.zeros(4)), "after step, obs"),
     "observation None": (with_signals(obs=None), "obs"),
     "mask of another size": (with_members(observation_space=MASKED), "action_mask"),
     "no actions": (with_members(action_space=Discrete(0)), ""),
-    "empty observation": (with_members(observation_space=Box(0, 1, (0,)), reset=lambda s, k: (jnp.int32(0), jnp.zeros(0))), ""),
+    "empty observation": (
+        with_members(
+            observation_space=Box(0, 1, (0,)), reset=lambda s, k: (jnp.int32(0), jnp.zeros(0))
+        ),
+        "",
+    ),
 }
 
 
@@ -204,8 +274,8 @@ def test_a_broken_one(answer: Answer, name: str) -> None:
 FACTORIES: list[tuple[Callable[..., Any], str]] = [
     (lambda: None, "name is missing"),
     (lambda: 5, "name is missing"),
-    (lambda: raising(None), "fails with KeyError"),
-    (lambda x: Good(), "fails with TypeError"),
+    (lambda: raising(None), "failed with KeyError"),
+    (lambda x: Good(), "failed with TypeError"),
     (lambda: Good, "it is the class Good"),
     (lambda: with_members(time_limit=0), "time_limit"),
     (lambda: with_step(branching), "step"),
@@ -213,9 +283,11 @@ FACTORIES: list[tuple[Callable[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("factory", "part"), FACTORIES)
-def test_a_broken_factory(answer: Answer, monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], part: str) -> None:
+def test_a_broken_factory(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], part: str
+) -> None:
     """As a command meets it, by its id."""
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_registered_factories", {})
     rollax.register("mine/Broken", factory)
     message = answer(lambda: train("mine/Broken"))
     assert message is not None and part in message, message
@@ -233,4 +305,7 @@ NETWORKS: list[Any] = [
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_broken_network(answer: Answer, network: Any) -> None:
     """A function of the user's own that makes no network."""
-    assert answer(lambda: rollax.train("ppo", Good(), config=SMALL, network=network, quiet=True)) is not None
+    assert (
+        answer(lambda: rollax.train("ppo", Good(), config=SMALL, network=network, quiet=True))
+        is not None
+    )

@@ -14,9 +14,9 @@ import numpy as np
 
 from laws.programs import fresh, plain
 from laws.table import BY_NAME
+from rollax.distributed.sharding import make_mesh, make_run_shardings
 from rollax.learning.normalization import Moments
-from rollax.replay.ring import Replay
-from rollax.scale.sharding import mesh, single_run_shardings
+from rollax.replay.ring import ReplayState
 
 COLLECTIVES = (
     "all-reduce",
@@ -34,10 +34,15 @@ COUNTS = 2, 4
 def counted(state: Any, metrics: Any) -> Any:
     """What must be equal: all but the stock of starts, which each device draws when it needs one (it changes no start), and
     what sums lack by rounding, which is no larger than that."""
-    starts = state.actor.starts._replace(spare=None, spare_episode=None)
-    state = state._replace(actor=state.actor._replace(starts=starts))
-    is_moments = lambda part: isinstance(part, Moments)  # noqa: E731
-    exact = lambda part: part._replace(compensation=None) if is_moments(part) else part  # noqa: E731
+    starts = state.actor.reset_pool._replace(pooled_reset=None, pooled_episode=None)
+    state = state._replace(actor=state.actor._replace(reset_pool=starts))
+
+    def is_moments(part):
+        return isinstance(part, Moments)
+
+    def exact(part):
+        return part._replace(compensation=None) if is_moments(part) else part
+
     return plain((jax.tree.map(exact, state, is_leaf=is_moments), metrics))
 
 
@@ -55,8 +60,8 @@ def compare(name: str) -> dict[int, dict[str, Any]]:
 
 def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
     """The same updates from `state` on `count` devices, beside what came of them `alone`."""
-    over = mesh(count, "environments")
-    shardings = single_run_shardings(state, algorithm.placement(state), over)
+    over = make_mesh(count, "environments")
+    shardings = make_run_shardings(state, algorithm.placement(state), over)
     state = jax.device_put(fresh(state), shardings)
     with jax.set_mesh(over):
         compiled = jax.jit(algorithm.step, out_shardings=(shardings, None)).lower(state).compile()
@@ -66,7 +71,9 @@ def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]
     text = compiled.as_text()
     return {
         "difference": max(
-            float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b)))) for a, b in pairs if np.isfinite(b).all()
+            float(np.max(np.abs(a.astype(float) - b) / (1 + np.abs(b))))
+            for a, b in pairs
+            if np.isfinite(b).all()
         ),
         "collectives": [kind for kind in COLLECTIVES if re.search(rf" {kind}(-start)?\(", text)],
         "gathered": max(gathered(text), default=0),
@@ -76,9 +83,12 @@ def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]
     }
 
 
-def replays(state: Any) -> list[Replay]:
+def replays(state: Any) -> list[ReplayState]:
     """The rings that are in a state."""
-    is_ring = lambda part: isinstance(part, Replay)  # noqa: E731
+
+    def is_ring(part):
+        return isinstance(part, ReplayState)
+
     return [part for part in jax.tree.leaves(state, is_leaf=is_ring) if is_ring(part)]
 
 

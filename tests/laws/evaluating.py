@@ -15,11 +15,11 @@ import numpy as np
 from laws.devices import COLLECTIVES, first_share, gathered, replays
 from laws.programs import fresh, plain
 from rollax import make, tree
-from rollax.algorithms import ALGORITHMS
-from rollax.host.segments import segment
-from rollax.networks.solutions import PolicyConfig, solution
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.distributed.sharding import make_mesh, make_run_shardings, shard_map_over_members
+from rollax.networks.solutions import PolicyConfig, make_solution
 from rollax.populations import population
-from rollax.scale.sharding import mesh, over_members, single_run_shardings
+from rollax.training.compile.segments import segment
 
 UPDATES = 2
 SHARE = 7  # solutions that each device scores: acting, they are the only ones that take one observation at a time
@@ -27,7 +27,13 @@ GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
     "cma_me": {"num_emitters": 7},
-    "pga_me": {"critic_updates": 4, "policy_updates": 2, "samples": 4, "capacity": 560, "critic_hidden": (8,)},
+    "pga_me": {
+        "critic_updates": 4,
+        "policy_updates": 2,
+        "samples": 4,
+        "capacity": 560,
+        "critic_hidden": (8,),
+    },
 }
 
 
@@ -47,31 +53,43 @@ def compare(name: str, devices: int) -> dict[str, Any]:
     """How far a single run, and a population of as many as `devices`, are over these from themselves on one."""
     environment = make("control/point-maze", time_limit=10)
     kind = ALGORITHMS[name]
-    algorithm = kind.make(environment, lambda key: solution(environment, PolicyConfig(hidden=(8,)), key))
+    algorithm = kind.make(
+        environment, lambda key: make_solution(environment, PolicyConfig(hidden=(8,)), key)
+    )
     config = kind.config(batch_size=SHARE * devices, num_iterations=2, grid=GRID, **SMALL[name])
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     run = segment(algorithm, UPDATES)
     alone = jax.jit(run)(fresh(state), jnp.int32(UPDATES))
-    over = mesh(devices, "environments")
-    shardings = single_run_shardings(state, algorithm.placement(state), over)
+    over = make_mesh(devices, "environments")
+    shardings = make_run_shardings(state, algorithm.placement(state), over)
     with jax.set_mesh(over):
         placed = jax.device_put(fresh(state), shardings)
-        compiled = jax.jit(run, out_shardings=(shardings, None)).lower(placed, jnp.int32(UPDATES)).compile()
+        compiled = (
+            jax.jit(run, out_shardings=(shardings, None))
+            .lower(placed, jnp.int32(UPDATES))
+            .compile()
+        )
         spread = compiled(placed, jnp.int32(UPDATES))
 
     many = population(algorithm)
-    configs = jax.tree.map(lambda x: jnp.full(devices, x), tree.as_leaves(config))
+    configs = jax.tree.map(lambda x: jnp.full(devices, x), tree.to_arrays(config))
     members = jax.jit(many.init)(jax.vmap(jax.random.key)(jnp.arange(devices)), configs)
     run = segment(many, UPDATES)
     together = jax.jit(run)(fresh(members), jnp.int32(UPDATES))
-    apart = jax.jit(over_members(run, mesh(devices, "members"), (0, None), (0, 1)))(fresh(members), jnp.int32(UPDATES))
+    apart = jax.jit(shard_map_over_members(run, make_mesh(devices, "members"), (0, None), (0, 1)))(
+        fresh(members), jnp.int32(UPDATES)
+    )
     text = compiled.as_text()
     return {
         "single": difference(alone, spread),
         "population": difference(together, apart),
         "elites": int(np.sum(np.isfinite(alone[0].archive.elites.fitness))),
-        "scored": [int(size) for size in sorted(set(re.findall(r"= f32\[(\d+),1,8\]\S* dot\(", text)))],
-        "collectives": {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in COLLECTIVES},
+        "scored": [
+            int(size) for size in sorted(set(re.findall(r"= f32\[(\d+),1,8\]\S* dot\(", text)))
+        ],
+        "collectives": {
+            kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in COLLECTIVES
+        },
         "gathered": max(gathered(text), default=0),
         "places": first_share(spread[0].archive.elites.solution),
         "streams": [first_share(part.data) for part in replays(spread[0])],

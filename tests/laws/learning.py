@@ -9,24 +9,32 @@ import jax.numpy as jnp
 
 from laws.table import BY_NAME, Row
 from rollax import environments
-from rollax.acting.evaluate import policy_of
-from rollax.acting.streams import begin_streams, unroll
-from rollax.config import traced_fields
+from rollax.acting.evaluation import make_policy
+from rollax.acting.streams import init_actor, unroll
+from rollax.config import traced_field_names
 
 PLAY_ENVS, PLAY_STEPS = 64, 16
 
 
 @cache
-def trained(name: str, probe: str, updates: int, arguments: tuple[tuple[str, Any], ...] = (), **settings: Any) -> Any:
+def trained(
+    name: str,
+    probe: str,
+    updates: int,
+    arguments: tuple[tuple[str, Any], ...] = (),
+    **settings: Any,
+) -> Any:
     """The row's state after some updates in a probe, all rates falling to zero at the end."""
     row = BY_NAME[name]
     algorithm = row.make(environments.make(f"probe/{probe}", **dict(arguments)))
     falling = {
         name: 0.0
         for name in ("learning_rate_final_fraction", "entropy_final_fraction")
-        if name in traced_fields(type(row.config))
+        if name in traced_field_names(type(row.config))
     }
-    config = dataclasses.replace(row.config, total_updates=float(updates), **{**falling, **settings})
+    config = dataclasses.replace(
+        row.config, total_updates=float(updates), **{**falling, **settings}
+    )
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step = jax.jit(algorithm.step)
     for _ in range(updates):
@@ -51,9 +59,11 @@ def mean_return(row: Row, state: Any, probe: str, greedy: bool = True) -> float:
 
     def play(state: Any, key: jax.Array) -> jax.Array:
         begin_key, play_key = jax.random.split(key)
-        actor = begin_streams(environment, begin_key, PLAY_ENVS, algorithm.initial_carry(state))
+        actor = init_actor(environment, begin_key, PLAY_ENVS, algorithm.initial_carry(state))
         # Probes have episodes of one length that divides PLAY_STEPS, so all of them are whole.
-        _, experience, episodes = unroll(environment, policy_of(algorithm, state, greedy), actor, play_key, PLAY_STEPS)
+        _, experience, episodes = unroll(
+            environment, make_policy(algorithm, state, greedy), actor, play_key, PLAY_STEPS
+        )
         return jnp.sum(experience.reward) / episodes.number
 
     return float(jax.jit(play)(state, jax.random.key(1)))

@@ -12,7 +12,7 @@ import optax
 
 from configuration import configured
 from laws.table import BY_NAME
-from rollax.host.segments import segment
+from rollax.training.compile.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
 # A row compiled as a run is, so that laws meet such a program as well. At night all are (nightly.yml).
@@ -35,7 +35,11 @@ def programs(name: str) -> Programs:
 
     def with_care(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *arguments: Any) -> Any:
-            with configured(jax_disable_most_optimizations=False) if name in OPTIMIZED else contextlib.nullcontext():
+            with (
+                configured(jax_disable_most_optimizations=False)
+                if name in OPTIMIZED
+                else contextlib.nullcontext()
+            ):
                 return function(fresh(state), *arguments)
 
         return call
@@ -79,7 +83,11 @@ def assert_equal(left: Any, right: Any) -> None:
 
 def assert_close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
     """The same structure, and numbers within `tolerance`, absolute and relative; whole numbers and keys equal."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), plain(left), plain(right))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
+        plain(left),
+        plain(right),
+    )
 
 
 def differs(left: Any, right: Any) -> bool:
@@ -91,7 +99,11 @@ def differs(left: Any, right: Any) -> bool:
 def network_of(state: Any) -> Any:
     """The network of a state, or of the states of all members; by group where there are several."""
     learner = state.train if "train" in state._fields else state.agent
-    return {name: one.network for name, one in learner.items()} if isinstance(learner, dict) else learner.network
+    return (
+        {name: one.network for name, one in learner.items()}
+        if isinstance(learner, dict)
+        else learner.network
+    )
 
 
 def gradient_steps(state: Any) -> dict[str, int]:
@@ -101,6 +113,8 @@ def gradient_steps(state: Any) -> dict[str, int]:
         return isinstance(node, optax.ScaleByAdamState)
 
     def count(optimizer: Any) -> int:
-        return next(int(node.count) for node in jax.tree.leaves(optimizer, is_leaf=is_adam) if is_adam(node))
+        return next(
+            int(node.count) for node in jax.tree.leaves(optimizer, is_leaf=is_adam) if is_adam(node)
+        )
 
     return {name: count(optimizer) for name, optimizer in state.train.optimizer.items()}

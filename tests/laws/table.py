@@ -1,24 +1,25 @@
 """The table of algorithms: a new algorithm is one more row, and passes every law of this folder."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from laws import archives
 from laws.walk import Walk
 from rollax.algorithm import Algorithm
-from rollax.algorithms import ALGORITHMS
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
+from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Environment
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.critics import ActorCriticsConfig
-from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_actions
+from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
 from rollax.spaces import Discrete
 
 DISCRETE = (
@@ -36,19 +37,38 @@ DISCRETE = (
 SMALLEST = (("num_envs", 2), ("num_steps", 2), ("num_epochs", 1), ("num_minibatches", 2))
 
 
+Family = Literal["on-policy", "replay", "archive"]
+
+
 class Row(NamedTuple):
+    """An algorithm with small settings, and what laws need to know of it.
+
+    A law runs over the rows that have what it speaks of: a family, probes, a memory. It never asks for a name.
+    """
+
     name: str
+    algorithm: str
+    family: Family
     make: Callable[[Environment], Algorithm]
     config: Any
     environment: Environment  # of the program laws
-    probes: tuple[str, ...]  # that apply to it
-    telling: tuple[str, ...]  # those of them that say something about this row; the others are slow tests
-    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]]  # (state, carry, obs) -> (carry, value in units of reward)
+    probes: tuple[str, ...] = ()  # that apply to it
+    telling: tuple[
+        str, ...
+    ] = ()  # those of them that say something about this row; the others are slow tests
+    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]] | None = (
+        None  # (state, carry, obs) -> (carry, value in units of reward), if it estimates values
+    )
     memory: bool = False
     rounding: float = 1e-5  # how far from 0 the logarithm of an importance ratio may be before the first gradient step
-    smallest: tuple[tuple[str, int], ...] = SMALLEST  # settings of the smallest update there is
+    smallest: tuple[tuple[str, Any], ...] = SMALLEST  # settings of the smallest update there is
     carry: Callable[[Any], Any] = lambda state: state.train.network.initial_carry()
-    spreads: bool = True  # whether its environments may lie on several devices without more traffic than sums
+    spreads: bool = (
+        True  # whether its environments may lie on several devices without more traffic than sums
+    )
+    varied: str = "learning_rate"  # a setting that differs between members of a population
+    forgets: bool = False  # whether its archive may lose a behavior that it had
+    comparable: int = 2  # updates after which two programs that round differently are still close
 
 
 def ppo_row(
@@ -60,8 +80,12 @@ def ppo_row(
     **settings: Any,
 ) -> Row:
     """A row of PPO: `network` and `settings` differ from those that all rows share."""
-    shape = dataclasses.replace(NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {}))
-    shared = PPOConfig(num_envs=8, num_steps=8, num_minibatches=2, num_epochs=2, learning_rate=1e-2, gamma=0.9)
+    shape = dataclasses.replace(
+        NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {})
+    )
+    shared = PPOConfig(
+        num_envs=8, num_steps=8, num_minibatches=2, num_epochs=2, learning_rate=1e-2, gamma=0.9
+    )
     config = dataclasses.replace(shared, **settings)
 
     def make(environment: Environment) -> Algorithm:
@@ -70,13 +94,29 @@ def ppo_row(
     environment, memory = environment or Walk(), shape.core != "none"
     discrete = DISCRETE + ("memory",) * memory
     probes = discrete if isinstance(environment.action_space, Discrete) else ("continuous",)
-    return Row(name, make, config, environment, probes, telling, ppo_value, memory, rounding)
+    return Row(
+        name=name,
+        algorithm="ppo",
+        family="on-policy",
+        make=make,
+        config=config,
+        environment=environment,
+        probes=probes,
+        telling=telling,
+        value=ppo_value,
+        memory=memory,
+        rounding=rounding,
+    )
 
 
 def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
     """A row of IMPALA, in the terms of `ppo_row`."""
-    shape = dataclasses.replace(NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {}))
-    shared = ImpalaConfig(num_envs=8, num_steps=8, sequence_length=8, num_epochs=4, learning_rate=1e-2, gamma=0.9)
+    shape = dataclasses.replace(
+        NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {})
+    )
+    shared = ImpalaConfig(
+        num_envs=8, num_steps=8, sequence_length=8, num_epochs=4, learning_rate=1e-2, gamma=0.9
+    )
     config = dataclasses.replace(shared, **settings)
     memory = shape.core != "none"
 
@@ -84,13 +124,27 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
         return impala(environment, lambda key: actor_critic(environment, shape, key))
 
     smallest = tuple({**dict(SMALLEST), "sequence_length": 2, "num_minibatches": 1}.items())
-    return Row(name, make, config, Walk(), DISCRETE + ("memory",) * memory, telling, ppo_value, memory, smallest=smallest)
+    return Row(
+        name=name,
+        algorithm="impala",
+        family="on-policy",
+        make=make,
+        config=config,
+        environment=Walk(),
+        probes=DISCRETE + ("memory",) * memory,
+        telling=telling,
+        value=ppo_value,
+        memory=memory,
+        smallest=smallest,
+    )
 
 
 def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
     """What the critic expects, with the scales of observations and rewards undone."""
     train = state.train
-    carry, output = train_state.normalized(train.network, train.observations, train.values)(carry, obs)
+    carry, output = train_state.add_normalization(train.network, train.observations, train.values)(
+        carry, obs
+    )
     return carry, output.value * reward_scale(state.train)
 
 
@@ -99,16 +153,24 @@ def reward_scale(train: train_state.TrainState) -> jax.Array | float:
     return 1.0 if train.returns is None else jnp.sqrt(train.returns.variance + 1e-8)
 
 
-def ppo_rnd_row(name: str, telling: tuple[str, ...], environment: Environment | None = None, **settings: Any) -> Row:
+def ppo_rnd_row(
+    name: str, telling: tuple[str, ...], environment: Environment | None = None, **settings: Any
+) -> Row:
     """A row of PPO with random network distillation, in the terms of `ppo_row`."""
-    row, sizes = ppo_row(name, telling, environment, **settings), {"novelty_hidden": 8, "novelty_outputs": 4}
-    given = {field.name: getattr(row.config, field.name) for field in dataclasses.fields(row.config)}
+    row, sizes = (
+        ppo_row(name, telling, environment, **settings),
+        {"novelty_hidden": 8, "novelty_outputs": 4},
+    )
+    given = {
+        field.name: getattr(row.config, field.name) for field in dataclasses.fields(row.config)
+    }
     shape = NetworkConfig(hidden=(16,), activation="relu")
 
     def make(environment: Environment) -> Algorithm:
         return ppo_rnd(environment, lambda key: actor_critic(environment, shape, key))
 
-    return row._replace(make=make, config=PPORNDConfig(**given, **sizes, intrinsic_coefficient=0.2))
+    config = PPORNDConfig(**given, **sizes, intrinsic_coefficient=0.2)
+    return row._replace(algorithm="ppo_rnd", make=make, config=config)
 
 
 VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
@@ -118,77 +180,187 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
     """A row of DQN, in the terms of `ppo_row`."""
     kinds = ALGORITHMS["dqn"]
     shape = QNetworkConfig(hidden=(16,), **(network or {}))
-    sizes = {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "learning_rate": 1e-2, "exploration_fraction": 0.5}
+    sizes = {
+        "num_envs": 8,
+        "num_steps": 8,
+        "gamma": 0.9,
+        "learning_rate": 1e-2,
+        "exploration_fraction": 0.5,
+    }
     config = kinds.config(**(sizes | REPLAY | settings))
 
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        normalized = obs if state.observations is None else normalization.normalize(state.observations, obs)
-        return carry, jnp.max(mask_actions(state.agent.network(normalized), obs))
+        normalized = (
+            obs if state.observations is None else normalization.normalize(state.observations, obs)
+        )
+        return carry, jnp.max(mask_illegal_values(state.agent.network(normalized), obs))
 
-    rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
-    return Row(name, make, config, Walk(), VALUED, telling, value, **rest)
+    return Row(
+        name=name,
+        algorithm="dqn",
+        family="replay",
+        make=make,
+        config=config,
+        environment=Walk(),
+        probes=VALUED,
+        telling=telling,
+        value=value,
+        smallest=SMALL_REPLAY,
+        carry=lambda state: (),
+        spreads=False,
+    )
 
 
-def pqn_row(name: str, telling: tuple[str, ...], environment: Any = None, network: Any = None, **settings: Any) -> Row:
+def pqn_row(
+    name: str,
+    telling: tuple[str, ...],
+    environment: Any = None,
+    network: Any = None,
+    **settings: Any,
+) -> Row:
     """A row of PQN, in the terms of `ppo_row`."""
     kinds = ALGORITHMS["pqn"]
     shape = RecurrentQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
-    sizes = {"num_envs": 8, "num_steps": 8, "num_minibatches": 2, "num_epochs": 4, "gamma": 0.9, "learning_rate": 1e-2}
+    sizes = {
+        "num_envs": 8,
+        "num_steps": 8,
+        "num_minibatches": 2,
+        "num_epochs": 4,
+        "gamma": 0.9,
+        "learning_rate": 1e-2,
+    }
     config = kinds.config(**(sizes | {"exploration_fraction": 0.5, "q_lambda": 0.9} | settings))
 
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        carry, values = train_state.normalized(state.train.network, state.train.observations)(carry, obs)
-        return carry, jnp.max(mask_actions(values, obs)) * reward_scale(state.train)
+        carry, values = train_state.add_normalization(
+            state.train.network, state.train.observations
+        )(carry, obs)
+        return carry, jnp.max(mask_illegal_values(values, obs)) * reward_scale(state.train)
 
     environment, memory = environment or Walk(), shape.core != "none"
-    return Row(name, make, config, environment, VALUED + ("memory",) * memory, telling, value, memory)
+    return Row(
+        name=name,
+        algorithm="pqn",
+        family="on-policy",
+        make=make,
+        config=config,
+        environment=environment,
+        probes=VALUED + ("memory",) * memory,
+        telling=telling,
+        value=value,
+        memory=memory,
+    )
 
 
 def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> Row:
     """A row of an algorithm that learns continuous actions from replay."""
-    kinds = ALGORITHMS[name.split("-")[0]]
+    kinds = ALGORITHMS[name]
     shape = ActorCriticsConfig(hidden=(16,))
-    sizes = {"num_envs": 4, "num_steps": 8, "capacity": 500, "batch_size": 16, "replay_ratio": 0.5, "warmup": 40.0}
+    sizes = {
+        "num_envs": 4,
+        "num_steps": 8,
+        "capacity": 500,
+        "batch_size": 16,
+        "replay_ratio": 0.5,
+        "warmup": 40.0,
+    }
     config = kinds.config(**(sizes | {"gamma": 0.9, "learning_rate": 1e-2, "tau": 0.05} | settings))
 
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
+    environment = Walk(continuous=True)
+
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
         action = jnp.zeros(environment.action_space.shape)
-        return carry, jnp.min(jnp.stack([critic(obs, action) for critic in state.agent.network.critic]))
+        return carry, jnp.min(
+            jnp.stack([critic(obs, action) for critic in state.agent.network.critic])
+        )
 
-    environment = Walk(continuous=True)
-    rest = {"smallest": SMALL_REPLAY, "carry": lambda state: (), "spreads": False}
-    return Row(name, make, config, environment, ("continuous",), telling, value, **rest)
+    return Row(
+        name=name,
+        algorithm=name,
+        family="replay",
+        make=make,
+        config=config,
+        environment=environment,
+        probes=("continuous",),
+        telling=telling,
+        value=value,
+        smallest=SMALL_REPLAY,
+        carry=lambda state: (),
+        spreads=False,
+    )
+
+
+def archive_row(name: str, varied: str, forgets: bool = False) -> Row:
+    """A row of a quality-diversity algorithm: the settings of `laws.archives`."""
+    kinds = ALGORITHMS[name]
+    shape = kinds.network_config(hidden=(8,))
+
+    def make(environment: Environment) -> Algorithm:
+        return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
+
+    return Row(
+        name=name,
+        algorithm=name,
+        family="archive",
+        make=make,
+        config=archives.config(name),
+        environment=archives.environment(name),
+        smallest=(("num_iterations", 1), ("grid", (2, 2))),
+        carry=lambda state: (),
+        varied=varied,
+        forgets=forgets,
+        comparable=1,  # later, rounding decides which solution wins a cell
+    )
 
 
 SMALL_REPLAY = (("num_envs", 2), ("num_steps", 2), ("capacity", 8), ("batch_size", 2))
 REPLAY = {"capacity": 500, "batch_size": 32, "replay_ratio": 0.25, "warmup": 40.0, "tau": 0.05}
 
 # Two memories, whose sequences are solved in parallel, added up, before heads of two layers.
-MINGRU = {"core": "mingru", "core_layers": 2, "core_output": "sum", "head_hidden": (16,), "shared": True}
+MINGRU = {
+    "core": "mingru",
+    "core_layers": 2,
+    "core_output": "sum",
+    "head_hidden": (16,),
+    "shared": True,
+}
 TRANSFORMER = {"core": "gtrxl", "core_layers": 2, "core_heads": 2, "core_memory": 6, "shared": True}
 BLOCKS = {"core": "mingru", "core_layers": 2, "core_output": "residual", "shared": True}
 
 ROWS = (
     ppo_row("ppo", DISCRETE),
     ppo_row("ppo-shared", ("action-observation",), network={"shared": True}),
-    ppo_row("ppo-gru", ("two-steps", "two-agents", "memory"), network={"core": "gru"}, sequence_length=4),
+    ppo_row(
+        "ppo-gru", ("two-steps", "two-agents", "memory"), network={"core": "gru"}, sequence_length=4
+    ),
     ppo_row("ppo-lstm", ("memory",), network={"core": "lstm", "shared": True}, sequence_length=4),
     ppo_row("ppo-mingru", ("memory",), network=MINGRU, sequence_length=4),
     ppo_row("ppo-blocks", (), network=BLOCKS, sequence_length=4),
     ppo_row("ppo-gtrxl", (), network=TRANSFORMER, sequence_length=4),
     # Half precision rounds a step alone in another way than a sequence in parallel; measured are 3e-3 and less.
-    ppo_row("ppo-bfloat16", (), network=MINGRU | {"precision": "bfloat16"}, sequence_length=4, rounding=1e-2),
+    ppo_row(
+        "ppo-bfloat16",
+        (),
+        network=MINGRU | {"precision": "bfloat16"},
+        sequence_length=4,
+        rounding=1e-2,
+    ),
     ppo_row("ppo-continuous", ("continuous",), Walk(continuous=True), network={"initial_std": 0.5}),
-    ppo_row("ppo-squashed", ("continuous",), Walk(continuous=True), network={"squash": True, "initial_std": 0.5}),
+    ppo_row(
+        "ppo-squashed",
+        ("continuous",),
+        Walk(continuous=True),
+        network={"squash": True, "initial_std": 0.5},
+    ),
     ppo_row(
         "ppo-separate-epochs",
         ("two-steps", "action-observation"),
@@ -204,11 +376,15 @@ ROWS = (
     ),
     ppo_row("ppo-values", ("two-steps",), network={"shared": True}, normalize_values=True),
     ppo_row("ppo-agents", (), Walk(agents=2)),
-    ppo_row("ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
+    ppo_row(
+        "ppo-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True
+    ),
     ppo_rnd_row("ppo_rnd", ("two-steps",)),
     ppo_rnd_row("ppo_rnd-types", (), Walk(agents=3, early=True), sharing="type"),
     impala_row("impala", ("two-steps", "action-observation")),
-    impala_row("impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages="minibatch"),
+    impala_row(
+        "impala-gru", ("memory",), network={"core": "gru"}, normalize_advantages="minibatch"
+    ),
     impala_row("impala-values", ("two-steps",), normalize_values=True),
     impala_row("impala-gtrxl", (), network=TRANSFORMER | {"shared": False}, sequence_length=4),
     impala_row(
@@ -219,38 +395,80 @@ ROWS = (
         prioritized=True,
         sequence_length=4,
     )._replace(spreads=False),
-    ppo_row("ppo-apart", (), Walk(agents=3, early=True), sharing="none", normalize_rewards=True, normalize_values=True),
+    ppo_row(
+        "ppo-apart",
+        (),
+        Walk(agents=3, early=True),
+        sharing="none",
+        normalize_rewards=True,
+        normalize_values=True,
+    ),
     dqn_row("dqn", ("two-steps", "action-observation", "two-agents", "masked")),
-    dqn_row("dqn-rainbow", ("two-steps",), {"dueling": True}, prioritized=True, n_step=2, normalize_observations=True),
+    dqn_row(
+        "dqn-rainbow",
+        ("two-steps",),
+        {"dueling": True},
+        prioritized=True,
+        n_step=2,
+        normalize_observations=True,
+    ),
     pqn_row("pqn", ("two-steps", "action-observation")),
     pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
-    pqn_row("pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True),
+    pqn_row(
+        "pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True
+    ),
     actor_critics_row("td3", ("continuous",)),
     actor_critics_row("sac", ("continuous",)),
+    archive_row("map_elites", "iso_sigma"),
+    archive_row("dns", "iso_sigma", forgets=True),
+    archive_row("aurora", "iso_sigma", forgets=True),
+    archive_row("mome", "iso_sigma"),
+    archive_row("cma_me", "sigma"),
+    archive_row("cma_mae", "sigma"),
+    archive_row("cma_mega", "sigma"),
+    archive_row("cma_maega", "sigma"),
+    archive_row("omg_mega", "gradient_sigma"),
+    archive_row("pga_me", "iso_sigma"),
+    archive_row("dcrl_me", "iso_sigma"),
+    archive_row("me_es", "sigma"),
+    archive_row("me_map_elites", "iso_sigma"),
 )
 NAMES = [row.name for row in ROWS]
 BY_NAME = {row.name: row for row in ROWS}
 
 
-# Families of algorithms: a law holds by default for a row of each.
-FAMILY = {
-    "ppo": "on-policy",
-    "ppo_rnd": "on-policy",
-    "impala": "on-policy",
-    "pqn": "on-policy",
-    "dqn": "replay",
-    "td3": "replay",
-    "sac": "replay",
-}
 # One row of each algorithm, those with the most parts.
 EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac")
+# One archive of each kind of emitter and of each kind of archive.
+ARCHIVES = ("map_elites", "cma_mae", "pga_me", "me_es", "mome")
+
+
+def names(*families: Family) -> list[str]:
+    """The names of the rows of these families."""
+    return [row.name for row in ROWS if row.family in families]
+
+
+# What acts in environments that lie in its state, and learns a network.
+LEARNERS = names("on-policy", "replay")
 
 
 def first(*names: str, among: list[str] = NAMES) -> list[Any]:
-    """All rows as parameters of a test, those not named here as slow: for laws that cost seconds of compilation a row.
+    """Return all rows as parameters of a law that takes seconds of compilation per row.
 
-    Of every family that is `among` the rows, at least one is named.
+    Args:
+        *names: Rows that run by default, at least one of every family in `among`. The first one is
+            marked quick, and the rows that are not named are marked slow.
+        among: Names of the rows.
     """
-    left_out = {FAMILY[name.split("-")[0]] for name in among} - {FAMILY[name.split("-")[0]] for name in names}
-    assert not left_out, f"no row of {left_out} is tried unless asked for with -m slow: name one of them too"
-    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in among]
+    left_out = {BY_NAME[name].family for name in among} - {BY_NAME[name].family for name in names}
+    assert not left_out, (
+        f"no row of {left_out} is tried unless asked for with -m slow: name one of them too"
+    )
+    marks = dict.fromkeys(among, pytest.mark.slow) | dict.fromkeys(names, ())
+    marks[names[0]] = pytest.mark.quick
+    return [pytest.param(name, marks=marks[name]) for name in among]
+
+
+def without_row(registered: Iterable[str]) -> set[str]:
+    """The algorithms that no law sees."""
+    return set(registered) - {row.algorithm for row in ROWS}

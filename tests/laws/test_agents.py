@@ -11,29 +11,46 @@ import pytest
 from laws.programs import assert_close, assert_equal, begun, differs, fresh, plain, programs
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.acting import agents
-from rollax.acting.streams import by_stream, unroll
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import flatten_streams, unroll
+from rollax.algorithms.on_policy import LearnResult, RolloutEnd
 from rollax.algorithms.ppo import learn
 from rollax.learning import normalization, train_state
+from support.parameters import mark_quick
 
 EARLY = Walk(agents=4, early=True)
-TEAMS = {sharing: agents.team(EARLY, sharing) for sharing in ("all", "type", "none")}
+TEAMS = {
+    sharing: parameter_sharing.make_agent_groups(EARLY, sharing)
+    for sharing in ("all", "type", "none")
+}
 
 
+@pytest.mark.quick
 def test_who_shares_with_whom() -> None:
-    assert [group.agents for group in TEAMS["all"].groups] == [(0, 1, 2, 3)] and TEAMS["all"].is_one
-    assert [(group.name, group.agents) for group in TEAMS["type"].groups] == [("walker", (0, 3)), ("runner", (1, 2))]
-    assert not any(group.is_separate for group in TEAMS["type"].groups)
+    assert [group.agents for group in TEAMS["all"].groups] == [(0, 1, 2, 3)] and TEAMS[
+        "all"
+    ].is_fully_shared
+    assert [(group.name, group.agents) for group in TEAMS["type"].groups] == [
+        ("walker", (0, 3)),
+        ("runner", (1, 2)),
+    ]
+    assert not any(group.has_separate_parameters for group in TEAMS["type"].groups)
     assert [group.agents for group in TEAMS["none"].groups] == [(0, 3), (1, 2)]
-    assert all(group.is_separate for group in TEAMS["none"].groups)
-    assert agents.team(Walk(), "none").is_one, "without agents there is nothing to share"
+    assert all(group.has_separate_parameters for group in TEAMS["none"].groups)
+    assert parameter_sharing.make_agent_groups(Walk(), "none").is_fully_shared, (
+        "without agents there is nothing to share"
+    )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("sharing", TEAMS)
 def test_streams_come_back_in_their_order(sharing: str) -> None:
-    team, values = TEAMS[sharing], {"a": jnp.arange(3 * 8 * 2).reshape(3, 8, 2), "b": jnp.arange(24).reshape(3, 8)}
-    parts = agents.split(team, values, 1)
-    assert_equal(agents.join(team, parts, 1), values)
+    team, values = (
+        TEAMS[sharing],
+        {"a": jnp.arange(3 * 8 * 2).reshape(3, 8, 2), "b": jnp.arange(24).reshape(3, 8)},
+    )
+    parts = parameter_sharing.split_groups(team, values, 1)
+    assert_equal(parameter_sharing.join_groups(team, parts, 1), values)
     if sharing == "type":  # streams of two environments: agents 0 and 3 of each
         assert parts["walker"]["b"][0].tolist() == [0, 3, 4, 7]
     if sharing == "none":  # the runner 2 in two environments
@@ -44,22 +61,33 @@ def test_streams_come_back_in_their_order(sharing: str) -> None:
 def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
     """`each` hands an agent's values to the parameters of its group, or its own."""
     team = TEAMS[sharing]
-    made = agents.make(team, lambda key: jax.random.uniform(key), jax.random.key(0))
-    add = lambda number, x: (jnp.broadcast_to(number, x.shape),)  # noqa: E731
-    (spread,) = agents.each(team, add, made, agents.split(team, jnp.zeros(8), 0))
-    numbers = np.asarray(agents.join(team, spread, 0)).reshape(2, 4)
+    made = parameter_sharing.init_groups(
+        team, lambda key: jax.random.uniform(key), jax.random.key(0)
+    )
+
+    def add(number, x):
+        return (jnp.broadcast_to(number, x.shape),)
+
+    (spread,) = parameter_sharing.map_groups(
+        team, add, made, parameter_sharing.split_groups(team, jnp.zeros(8), 0)
+    )
+    numbers = np.asarray(parameter_sharing.join_groups(team, spread, 0)).reshape(2, 4)
     np.testing.assert_array_equal(numbers[0], numbers[1])
     same = {"all": [[0, 1, 2, 3]], "type": [[0, 3], [1, 2]], "none": [[0], [1], [2], [3]]}[sharing]
     assert len(np.unique(numbers[0])) == len(same)
     assert all(len(np.unique(numbers[0, together])) == 1 for together in same)
 
 
-@pytest.mark.parametrize("name", ["ppo-gru", "impala"])
+@pytest.mark.parametrize("name", mark_quick(["ppo-gru", "impala"], "impala"))
 def test_one_agent_is_no_agents(name: str) -> None:
     """Training with an axis of one agent is training without it, whoever shares with whom: the same program, to rounding."""
     row = BY_NAME[name]
     states = []
-    for environment, sharing in ((Walk(), "all"), (Walk(agents=1), "all"), (Walk(agents=1), "none")):
+    for environment, sharing in (
+        (Walk(), "all"),
+        (Walk(agents=1), "all"),
+        (Walk(agents=1), "none"),
+    ):
         algorithm = row.make(environment)
         config = dataclasses.replace(row.config, sharing=sharing)
         state = jax.jit(lambda key, a=algorithm, c=config: a.init(key, c))(jax.random.key(0))
@@ -73,19 +101,30 @@ def test_one_agent_is_no_agents(name: str) -> None:
 
 def unrolled(environment: Any, state: Any) -> tuple[Any, Any, Any]:
     """What a rollout leaves (memory after it, discounted returns before it), what was experienced, sums over its episodes."""
-    team = agents.team(environment, state.config.sharing)
+    team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
 
     def run(train: Any, actor: Any, key: jax.Array) -> Any:
-        return unroll(environment, agents.policy(team, train_state.sample, train), actor, key, state.config.num_steps)
+        return unroll(
+            environment,
+            parameter_sharing.make_policy(team, train_state.sample_action_with_extras, train),
+            actor,
+            key,
+            state.config.num_steps,
+        )
 
     actor, rollout, episodes = jax.jit(run)(state.train, fresh(state.actor), jax.random.key(5))
-    return (by_stream(environment, actor.carry), state.discounted_return), rollout, episodes
+    streams = flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done))
+    return RolloutEnd(*streams, state.discounted_return), rollout, episodes
 
 
 def taught(state: Any, last: Any, rollout: Any, **settings: Any) -> Any:
     """What `learn` makes of a rollout for one set of parameters: the train state after it."""
     config = dataclasses.replace(state.config, **settings)
-    run = jax.jit(lambda rollout, last, key: learn(config, jnp.zeros(()), state.train, rollout, last, key)[0])
+    run = jax.jit(
+        lambda rollout, last, key: (
+            learn(config, jnp.zeros(()), state.train, rollout, last, key).train
+        )
+    )
     return run(rollout, last, jax.random.key(1))
 
 
@@ -106,34 +145,43 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
     """Agents that share with none, in another order with their parameters: each learns the same, within rounding."""
     row, state = BY_NAME["ppo-apart"], begun("ppo-apart")
     last, rollout, _ = unrolled(row.environment, state)
-    team = agents.team(row.environment, "none")
+    team = parameter_sharing.make_agent_groups(row.environment, "none")
     (runners,) = (group for group in team.groups if len(group.agents) > 1)
     order = np.arange(team.num_agents)
     order[list(runners.agents)] = runners.agents[::-1]
     streams = (np.arange(row.config.num_envs)[:, None] * team.num_agents + order).reshape(-1)
     config = dataclasses.replace(state.config, num_minibatches=1, num_epochs=1)
 
-    def teach(train: Any, rollout: Any, last: Any) -> tuple[Any, ...]:
+    def teach(train: Any, rollout: Any, last: Any) -> LearnResult:
         return learn(config, jnp.zeros(()), train, rollout, last, jax.random.key(1))
 
     @jax.jit
     def taught_apart(own: Any, rollout: Any, last: Any) -> Any:
-        parts = agents.split(team, rollout, 1), agents.split(team, last)
-        trains, discounted, *_ = agents.each(team, teach, own, *parts)
-        return {name: train.network for name, train in trains.items()}, agents.join(team, discounted)
+        parts = (
+            parameter_sharing.split_groups(team, rollout, 1),
+            parameter_sharing.split_groups(team, last),
+        )
+        result = parameter_sharing.map_groups(team, teach, own, *parts)
+        networks = {name: train.network for name, train in result.train.items()}
+        return networks, parameter_sharing.join_groups(team, result.discounted_return)
 
     def turned(parts: Any) -> Any:
         """The same with the parameters of that kind in the other order."""
         return parts | {runners.name: jax.tree.map(lambda x: x[::-1], parts[runners.name])}
 
     one, sums = taught_apart(state.train, rollout, last)
-    swapped = jax.tree.map(lambda x: x[:, streams], rollout), jax.tree.map(lambda x: x[streams], last)
+    swapped = (
+        jax.tree.map(lambda x: x[:, streams], rollout),
+        jax.tree.map(lambda x: x[streams], last),
+    )
     other, other_sums = taught_apart(turned(state.train), *swapped)
     assert_close(turned(one), other, 1e-5)
     assert_close(sums[streams], other_sums, 1e-5)
     unturned, _ = taught_apart(state.train, *swapped)
     before = {name: train.network for name, train in state.train.items()}
-    assert differs(before, one) and differs(turned(one), unturned), "to whom the parameters belong matters"
+    assert differs(before, one) and differs(turned(one), unturned), (
+        "to whom the parameters belong matters"
+    )
 
 
 def early_row() -> tuple[Any, Any, Any, Any]:
@@ -146,12 +194,15 @@ def early_row() -> tuple[Any, Any, Any, Any]:
     return state, *unrolled(environment, state)
 
 
+@pytest.mark.quick
 def test_agents_that_left_are_masked() -> None:
     """From the step after an agent's own end until the episode is over; nothing is added to its return or its length."""
     _, _, rollout, episodes = early_row()
     ended = np.asarray(rollout.terminated | rollout.truncated)
     reset, mask = np.asarray(rollout.reset), np.asarray(rollout.mask)
-    assert np.array_equal(mask[1:], ~ended[:-1] | reset[1:]), "absent after the end, until the episode is over"
+    assert np.array_equal(mask[1:], ~ended[:-1] | reset[1:]), (
+        "absent after the end, until the episode is over"
+    )
     assert (~mask).any() and mask[0].all()
     assert not np.any(np.asarray(rollout.reward)[~mask])
     assert float(episodes.total_length) <= mask.sum()
@@ -164,7 +215,9 @@ def test_what_agents_that_left_do_teaches_nothing() -> None:
 
     def spoil(x: jax.Array) -> jax.Array:
         shaped = absent.reshape(absent.shape + (1,) * (x.ndim - 2))
-        return jnp.where(jnp.asarray(np.broadcast_to(shaped, x.shape)), (x * 0 + 3).astype(x.dtype), x)
+        return jnp.where(
+            jnp.asarray(np.broadcast_to(shaped, x.shape)), (x * 0 + 3).astype(x.dtype), x
+        )
 
     extras = rollout.extras
     spoilt = rollout._replace(
@@ -177,12 +230,16 @@ def test_what_agents_that_left_do_teaches_nothing() -> None:
     clean, dirty = taught(state, last, rollout), taught(state, last, spoilt)
     assert_equal(clean, dirty)
     before = state.train.observations
-    seen = [normalization.update(before, r.obs, axes=2, mask=r.mask) for r in (rollout, spoilt)]
+    seen = [
+        normalization.update_moments(before, r.obs, axes=2, mask=r.mask) for r in (rollout, spoilt)
+    ]
     assert_equal(*seen)
     assert_close(clean.observations, seen[0])
     everything = spoilt._replace(mask=jnp.ones_like(rollout.mask))
-    assert differs(clean.network, taught(state, last, everything).network), "the mask is what makes the difference"
-    assert differs(seen[0], normalization.update(before, spoilt.obs, axes=2))
+    assert differs(clean.network, taught(state, last, everything).network), (
+        "the mask is what makes the difference"
+    )
+    assert differs(seen[0], normalization.update_moments(before, spoilt.obs, axes=2))
 
 
 @pytest.mark.parametrize("name", ["ppo-types", "ppo-apart"])
@@ -191,11 +248,17 @@ def test_groups_learn_apart(name: str) -> None:
     before = programs(name).init(jax.random.key(0))
     after, metrics = programs(name).step(before)
     row = BY_NAME[name]
-    for group in agents.team(row.environment, row.config.sharing).groups:
+    for group in parameter_sharing.make_agent_groups(row.environment, row.config.sharing).groups:
         assert differs(before.train[group.name].network, after.train[group.name].network)
-        labels = [f"agent {agent}" for agent in group.agents] if group.is_separate else [group.name]
+        labels = (
+            [f"agent {agent}" for agent in group.agents]
+            if group.has_separate_parameters
+            else [group.name]
+        )
         assert all(np.isfinite(metrics.values[f"{label}/entropy"]) for label in labels)
-    apart = [float(value) for name, value in metrics.values.items() if name.endswith("/policy_loss")]
+    apart = [
+        float(value) for name, value in metrics.values.items() if name.endswith("/policy_loss")
+    ]
     assert len(set(apart)) == len(apart) > 1
     assert float(metrics.values["policy_loss"]) == pytest.approx(np.mean(apart), rel=1e-4, abs=1e-6)
 
@@ -209,13 +272,16 @@ def test_a_group_learns_as_if_alone() -> None:
     row = BY_NAME["ppo-types"]
     one, _ = programs("ppo-types").step(state)
     two, _ = programs("ppo-types").step(other)
-    runner = lambda after: plain(after.train["runner"].network)  # noqa: E731
+
+    def runner(after):
+        return plain(after.train["runner"].network)
+
     assert row.environment.agent_types[1] == "runner"
     assert_equal(runner(one), runner(two))
     assert differs(plain(one.train["walker"].network), plain(two.train["walker"].network))
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo-apart", "impala"])
+@pytest.mark.parametrize("name", mark_quick(["ppo", "ppo-apart", "impala"], "ppo"))
 def test_one_step_of_one_environment_is_enough(name: str) -> None:
     """Sizes of one: one environment, one step, one minibatch. The advantage alone moves the policy."""
     row = BY_NAME[name]
@@ -226,6 +292,8 @@ def test_one_step_of_one_environment_is_enough(name: str) -> None:
     after, metrics = jax.jit(algorithm.step)(fresh(state))
     assert all(map(bool, metrics.finite))
     assert np.isfinite(float(metrics.values["loss"]))
-    for group in agents.team(row.environment, config.sharing).groups:
-        before, now = ((s.train[group.name] if group.name else s.train).network for s in (state, after))
+    for group in parameter_sharing.make_agent_groups(row.environment, config.sharing).groups:
+        before, now = (
+            (s.train[group.name] if group.name else s.train).network for s in (state, after)
+        )
         assert differs(before.actor, now.actor) and differs(before.critic, now.critic)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from laws.evaluating import GRID, SHARE
-from laws.table import BY_NAME, NAMES, first
+from laws.table import BY_NAME, LEARNERS, first
 
 AT_ONCE = 6  # rows of a process, which compiles four programs for each
-ROWS = first("ppo-gru", "ppo-agents", "dqn")
+ROWS = first("ppo-gru", "ppo-agents", "dqn", among=LEARNERS)
 
 
 @cache
@@ -30,15 +30,21 @@ def results(arguments: tuple[str, ...], module: str = "laws.devices") -> dict[st
         "PYTHONPATH": path,
     }
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(params=ROWS)
 def result(request: pytest.FixtureRequest) -> Any:
-    chosen = {item.callspec.params["result"] for item in request.session.items if "result" in getattr(item, "fixturenames", ())}
-    names = [name for name in NAMES if name in chosen]
+    chosen = {
+        item.callspec.params["result"]
+        for item in request.session.items
+        if "result" in getattr(item, "fixturenames", ())
+    }
+    names = [name for name in LEARNERS if name in chosen]
     first = names.index(request.param) // AT_ONCE * AT_ONCE
     return results(tuple(names[first : first + AT_ONCE]))[request.param], BY_NAME[request.param]
 
@@ -47,7 +53,9 @@ def result(request: pytest.FixtureRequest) -> Any:
 def test_several_devices_are_one(result: Any, count: int) -> None:
     found, row = result[0][str(count)], result[1]
     assert found["devices"] == count
-    assert found["share"] == row.config.num_envs // count, "each device has its share of the environments"
+    assert found["share"] == row.config.num_envs // count, (
+        "each device has its share of the environments"
+    )
     assert found["difference"] < row.rounding
 
 
@@ -64,7 +72,9 @@ def test_only_sums_are_exchanged(result: Any) -> None:
             assert streams % row.config.num_envs == 0 and share == streams // int(count)
 
 
-@pytest.mark.parametrize("name", ["map_elites", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pga_me", "cma_me"))])
+@pytest.mark.parametrize(
+    "name", ["map_elites", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pga_me", "cma_me"))]
+)
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> None:
     """Each device scores its share of the solutions of a single run, or has its members of a population."""
@@ -76,12 +86,16 @@ def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> 
 
 @pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
 def test_archives_are_split(name: str) -> None:
-    """So are replays. Parents come by one sum for all, scores by a gather for each of their kinds."""
+    """Parents come by one sum for all, scores by a gather for each of their kinds. The replay is whole on every device."""
     found = results((name, "4"), "laws.evaluating")
     kinds = {kind for kind, number in found["collectives"].items() if number}
     assert found["places"] == math.prod(GRID) // 4 and kinds == {"all-reduce", "all-gather"}
     if name == "map_elites":
-        assert found["collectives"]["all-reduce"] == 1 and found["collectives"]["all-gather"] == 2 and not found["streams"]
+        assert (
+            found["collectives"]["all-reduce"] == 1
+            and found["collectives"]["all-gather"] == 2
+            and not found["streams"]
+        )
         assert found["gathered"] == 2 * 4 * SHARE, "fitness, and descriptors of two numbers"
     else:
-        assert found["streams"] == [SHARE]
+        assert found["streams"] == [1]

@@ -11,6 +11,7 @@ import pytest
 from laws.programs import assert_close, differs, fresh, gradient_steps, plain
 from laws.table import BY_NAME
 from rollax.populations import population
+from support.parameters import mark_quick
 
 MINIBATCHES = 2
 
@@ -20,12 +21,20 @@ def program(name: str, num_epochs: int, critic_epochs: int) -> Any:
     """First state and compiled step."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
-    counts = {"num_epochs": num_epochs, "critic_epochs": critic_epochs, "num_minibatches": MINIBATCHES}
+    counts = {
+        "num_epochs": num_epochs,
+        "critic_epochs": critic_epochs,
+        "num_minibatches": MINIBATCHES,
+    }
     config = dataclasses.replace(row.config, **counts, target_kl=float("inf"))
-    return jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0)), jax.jit(algorithm.step)
+    return jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0)), jax.jit(
+        algorithm.step
+    )
 
 
-def updated(name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **settings: float) -> tuple[Any, Any, Any]:
+def updated(
+    name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **settings: float
+) -> tuple[Any, Any, Any]:
     """State before, state after and the last metrics, with other numbers in the config."""
     state, step = program(name, num_epochs, critic_epochs)
     numbers = {field: jnp.float32(value) for field, value in settings.items()}
@@ -37,13 +46,26 @@ def updated(name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **
 
 @pytest.mark.parametrize(
     ("name", "epochs", "critic_epochs", "critic"),
-    [("ppo", 1, 0, 1), ("ppo", 3, 0, 3), ("ppo", 1, 3, 3), ("ppo", 3, 1, 1), ("impala", 3, 0, 3), ("impala", 1, 3, 3)],
+    mark_quick(
+        [
+            ("ppo", 1, 0, 1),
+            ("ppo", 3, 0, 3),
+            ("ppo", 1, 3, 3),
+            ("ppo", 3, 1, 1),
+            ("impala", 3, 0, 3),
+            ("impala", 1, 3, 3),
+        ],
+        ("ppo", 1, 3, 3),
+    ),
 )
 def test_number_of_gradient_steps(name: str, epochs: int, critic_epochs: int, critic: int) -> None:
     """Also for one epoch, and for a critic that has more or fewer than the policy, update after update."""
     before, after, metrics = updated(name, epochs, critic_epochs, updates=2)
     assert gradient_steps(before) == {"actor": 0, "critic": 0}
-    assert gradient_steps(after) == {"actor": 2 * epochs * MINIBATCHES, "critic": 2 * critic * MINIBATCHES}
+    assert gradient_steps(after) == {
+        "actor": 2 * epochs * MINIBATCHES,
+        "critic": 2 * critic * MINIBATCHES,
+    }
     assert float(metrics.values["epochs"]) == epochs
     assert differs(before.train.network.actor, after.train.network.actor)
     assert differs(before.train.network.critic, after.train.network.critic)
@@ -54,14 +76,18 @@ def test_a_shared_network_has_one_optimizer() -> None:
     assert gradient_steps(after) == {"actor": 3 * MINIBATCHES}
 
 
-@pytest.mark.parametrize("name", ["ppo", "impala"])
+@pytest.mark.parametrize("name", mark_quick(["ppo", "impala"], "ppo"))
 def test_the_divergence_stops_the_policy_alone(name: str) -> None:
     """A target next to nothing: the policy stops after the first epoch, and a critic of its own goes on."""
     _, after, metrics = updated(name, 3, 0, target_kl=1e-9, learning_rate=1e-2)
     assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
     assert float(metrics.values["epochs"]) == 1
-    before, still, _ = updated(name, 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2)
-    assert gradient_steps(still)["actor"] == 3 * MINIBATCHES, "a policy that does not move is not stopped"
+    before, still, _ = updated(
+        name, 3, 0, target_kl=1e-9, learning_rate=0.0, critic_learning_rate=1e-2
+    )
+    assert gradient_steps(still)["actor"] == 3 * MINIBATCHES, (
+        "a policy that does not move is not stopped"
+    )
     assert not differs(plain(before.train.network.actor), plain(still.train.network.actor))
     assert differs(plain(before.train.network.critic), plain(still.train.network.critic))
 
@@ -76,12 +102,19 @@ def test_the_divergence_stops_a_shared_network() -> None:
 @pytest.mark.parametrize("name", ["ppo", "ppo-shared"])
 def test_members_stop_each_for_itself(name: str) -> None:
     """The loop goes on until the last is done; the others have what they have alone, metrics of their last epoch included."""
-    alone = [updated(name, 3, 0, target_kl=kl, learning_rate=1e-2)[1:] for kl in (1e-9, float("inf"))]
+    alone = [
+        updated(name, 3, 0, target_kl=kl, learning_rate=1e-2)[1:] for kl in (1e-9, float("inf"))
+    ]
     state, _ = program(name, 3, 0)
     states = fresh(jax.tree.map(lambda x: jnp.stack([x, x]), state))
-    numbers = {"learning_rate": jnp.array([1e-2, 1e-2]), "target_kl": jnp.array([1e-9, float("inf")])}
+    numbers = {
+        "learning_rate": jnp.array([1e-2, 1e-2]),
+        "target_kl": jnp.array([1e-9, float("inf")]),
+    }
     many = population(BY_NAME[name].make(BY_NAME[name].environment))
-    together = fresh(jax.jit(many.step)(states._replace(config=dataclasses.replace(states.config, **numbers))))
+    together = fresh(
+        jax.jit(many.step)(states._replace(config=dataclasses.replace(states.config, **numbers)))
+    )
     for place, one in enumerate(alone):
         assert_close(fresh(one), jax.tree.map(lambda x: x[place], together), 1e-4)  # noqa: B023 - called here
     assert together[1].values["epochs"].tolist() == [1, 3]
@@ -96,15 +129,42 @@ def test_a_stopped_policy_does_not_move() -> None:
     """After its first epoch the policy is that of a run with one epoch, though the critic learns on."""
     _, stopped, _ = updated("ppo", 3, 0, target_kl=1e-9)
     _, once, _ = updated("ppo", 1, 3)
-    for a, b in zip(jax.tree.leaves(stopped.train.network), jax.tree.leaves(once.train.network), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(stopped.train.network), jax.tree.leaves(once.train.network), strict=True
+    ):
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick
 def test_schedules() -> None:
     """Linear in updates: the first at the full rate, the last before the end of training at (almost) the last share."""
-    _, _, first = updated("ppo", 1, 0, updates=1, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
-    _, _, third = updated("ppo", 1, 0, updates=3, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
-    _, _, beyond = updated("ppo", 1, 0, updates=7, total_updates=4, learning_rate_final_fraction=0.2, learning_rate=1e-2)
+    _, _, first = updated(
+        "ppo",
+        1,
+        0,
+        updates=1,
+        total_updates=4,
+        learning_rate_final_fraction=0.2,
+        learning_rate=1e-2,
+    )
+    _, _, third = updated(
+        "ppo",
+        1,
+        0,
+        updates=3,
+        total_updates=4,
+        learning_rate_final_fraction=0.2,
+        learning_rate=1e-2,
+    )
+    _, _, beyond = updated(
+        "ppo",
+        1,
+        0,
+        updates=7,
+        total_updates=4,
+        learning_rate_final_fraction=0.2,
+        learning_rate=1e-2,
+    )
     assert float(first.values["learning_rate"]) == pytest.approx(1e-2)
     assert float(third.values["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
     assert float(beyond.values["learning_rate"]) == pytest.approx(0.2e-2)

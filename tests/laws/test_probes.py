@@ -9,6 +9,7 @@ from laws.table import BY_NAME, ROWS, Row
 from rollax.environments import list_environments
 
 UPDATES = 60
+QUICK = (("ppo", "two-steps"), ("dqn", "action-observation"))  # in the quick set
 # The mean return that a policy of the probe must reach, of one agent where there are two; and the best there is.
 RETURNS = {
     "action-reward": (0.99, 1.0),
@@ -37,18 +38,26 @@ def cells(probes: Any) -> list[Any]:
 
     The one action pays the same whenever it is taken: its returns have no deviation, which rewards or values could be in.
     """
-    marks = {True: (), False: pytest.mark.slow}
+
+    def mark(row: Row, probe: str) -> Any:
+        if (row.name, probe) in QUICK:
+            return pytest.mark.quick
+        return () if probe in row.telling else pytest.mark.slow
+
     return [
-        pytest.param(row, probe, id=f"{row.name}-{probe}", marks=marks[probe in row.telling])
+        pytest.param(row, probe, id=f"{row.name}-{probe}", marks=mark(row, probe))
         for row in ROWS
         for probe in row.probes
         if probe in probes and not (probe == "one-action" and scaled(row.config))
     ]
 
 
+@pytest.mark.quick
 def test_every_probe_is_learnt_by_some_row() -> None:
     probes = {name.removeprefix("probe/") for name in list_environments("probe")}
-    assert probes == {probe for row in ROWS for probe in row.telling} | {"truncation"}, "truncation has a law of its own"
+    assert probes == {probe for row in ROWS for probe in row.telling} | {"truncation"}, (
+        "truncation has a law of its own"
+    )
     assert set(RETURNS) | set(VALUES) | {"truncation"} == probes
 
 

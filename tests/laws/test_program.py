@@ -1,6 +1,7 @@
 """What holds for the compiled step of every algorithm, whatever it learns."""
 
 import dataclasses
+import importlib
 from typing import Any
 
 import jax
@@ -11,25 +12,37 @@ import pytest
 import rollax
 from counting import forget
 from laws.programs import assert_close, assert_equal, fresh, plain, programs
-from laws.table import BY_NAME, first
+from laws.table import ARCHIVES, BY_NAME, first, without_row
 from laws.walk import Counted, Counter
-from rollax import algorithms
-from rollax.algorithms import ALGORITHMS
+from rollax import tree
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.environments.closed_form import Task
 from rollax.populations import population
+from support.parameters import mark_quick
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", mark_quick(ALGORITHMS, "ppo", "map_elites"))
 def test_where_an_algorithm_is_found(name: str) -> None:
     """Its module among the algorithms, so that its pure functions can be called; its constructor and settings at the top."""
-    kinds, module = ALGORITHMS[name], getattr(algorithms, name)
+    kinds, module = ALGORITHMS[name], importlib.import_module(f"rollax.algorithms.{name}")
     if kinds.unit != "evaluations":  # archives and emitters are found by themselves
         assert callable(module.learn if hasattr(module, "learn") else module.update)
     assert getattr(rollax, name) is getattr(module, name) is kinds.make
-    assert getattr(rollax, kinds.config.__name__) is getattr(module, kinds.config.__name__) is kinds.config
+    assert (
+        getattr(rollax, kinds.config.__name__)
+        is getattr(module, kinds.config.__name__)
+        is kinds.config
+    )
     assert {name, kinds.config.__name__} <= set(rollax.__all__)
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow"))
+def test_every_algorithm_has_a_row() -> None:
+    """And one that is registered without a row is found."""
+    assert not without_row(ALGORITHMS)
+    assert without_row([*ALGORITHMS, "new_algorithm"]) == {"new_algorithm"}
+
+
+@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow", "map_elites"))
 def test_jit_is_no_jit(name: str) -> None:
     """The smallest update there is, operation by operation."""
     row = BY_NAME[name]
@@ -45,6 +58,7 @@ def test_jit_is_no_jit(name: str) -> None:
     forget()  # every operation alone is a program of its own
 
 
+@pytest.mark.quick
 def test_one_trace_for_all_settings_and_seeds() -> None:
     """16 seeds x 4 learning rates trace the environment's step once, and so do other numbers afterwards."""
     row = BY_NAME["ppo"]
@@ -54,7 +68,9 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
     for scale in (1.0, 0.5):
         rates = scale * jnp.repeat(jnp.array([1e-2, 3e-3, 1e-3, 3e-4]), 16)
         config = jax.tree.map(lambda x: jnp.full(64, x), row.config)
-        config = dataclasses.replace(config, learning_rate=rates, gamma=jnp.linspace(0.5, 0.99, 64) * scale)
+        config = dataclasses.replace(
+            config, learning_rate=rates, gamma=jnp.linspace(0.5, 0.99, 64) * scale
+        )
         state = init(jax.random.split(jax.random.key(int(2 * scale)), 64), config)
         for _ in range(2):
             state, metrics = step(state)
@@ -64,26 +80,55 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
     assert len(np.unique(weights, axis=0)) == 64, "every member is a run of its own"
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3"))
+@pytest.mark.parametrize(
+    "name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3", *ARCHIVES)
+)
 def test_a_member_is_the_same_run_alone(name: str) -> None:
     """Within rounding, as batched products add in another order; whole numbers are equal. Other members change no bit."""
     row = BY_NAME[name]
     step = programs(name).step
     step_all = jax.jit(population(row.make(row.environment)).step)
 
-    def member(seed: int, rate: float) -> Any:
+    def member(seed: int, value: float) -> Any:
         state = programs(name).init(jax.random.key(seed))
-        return state._replace(config=dataclasses.replace(state.config, learning_rate=jnp.float32(rate)))
+        return state._replace(
+            config=dataclasses.replace(state.config, **{row.varied: jnp.float32(value)})
+        )
 
     def run(*members: Any) -> Any:
         states = jax.tree.map(lambda *x: jnp.stack(x), *members)
-        for _ in range(2):
+        for _ in range(row.comparable):
             states, metrics = step_all(fresh(states))
         return jax.tree.map(lambda x: x[0], fresh((states, metrics)))
 
     alone = member(1, 1e-2)
     together = run(fresh(alone), member(2, 1e-1))
     assert_equal(together, run(fresh(alone), member(3, 0.0)))
-    for _ in range(2):
+    for _ in range(row.comparable):
         alone, metrics = step(alone)
     assert_close((alone, metrics), together, 1e-4)
+
+
+def test_one_trace_of_the_score_for_all_settings_and_seeds() -> None:
+    """An archive's task is scored by one traced function, whatever the members' settings and seeds."""
+    row, calls = BY_NAME["map_elites"], []
+    task = row.environment
+
+    def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        calls.append(x.shape)
+        return task.score(x)
+
+    counted = Task("test/counted", score, task.action_space, task.descriptor_space)
+    many = population(row.make(counted))
+    step, init = jax.jit(many.step), jax.jit(many.init)
+    config = jax.tree.map(lambda x: jnp.full(8, x), tree.to_arrays(row.config))
+    for scale in (1.0, 0.5):
+        state = init(
+            jax.random.split(jax.random.key(int(2 * scale)), 8),
+            dataclasses.replace(config, iso_sigma=scale * jnp.linspace(0.1, 2.0, 8)),
+        )
+        number = len(calls)
+        for _ in range(2):
+            state, metrics = step(state)
+        assert len(calls) - number == (1 if scale == 1.0 else 0)
+    assert len(np.unique(metrics.values["qd_score"])) == 8, "every member is a run of its own"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from laws.programs import assert_close
 from rollax.learning.normalization import discounted_returns
-from rollax.learning.returns import gae, over_streams
+from rollax.learning.returns import gae, vmap_over_streams
 from rollax.learning.vtrace import vtrace
 
 STEPS = 12  # one shape, so that each function is compiled once
@@ -26,7 +26,10 @@ rlax_gae = jax.jit(rlax.truncated_generalized_advantage_estimation)
 def trajectory(seed: int) -> dict[str, np.ndarray]:
     """Rewards, values and ends; the next value is that of the next step where the episode goes on."""
     numbers = np.random.default_rng(seed)
-    normal = lambda: numbers.normal(size=STEPS).astype(np.float32)  # noqa: E731
+
+    def normal():
+        return numbers.normal(size=STEPS).astype(np.float32)
+
     ended = numbers.random(STEPS) < 0.4
     terminated = ended & (numbers.random(STEPS) < 0.5)
     value, other = normal(), normal()
@@ -42,13 +45,16 @@ def trajectory(seed: int) -> dict[str, np.ndarray]:
 
 def advantage(t: dict[str, Any], gamma: float, gae_lambda: float) -> np.ndarray:
     arrays = {name: jnp.asarray(x) for name, x in t.items()}
-    return np.asarray(compiled_gae(**arrays, gamma=jnp.float32(gamma), gae_lambda=jnp.float32(gae_lambda)))
+    return np.asarray(
+        compiled_gae(**arrays, gamma=jnp.float32(gamma), gae_lambda=jnp.float32(gae_lambda))
+    )
 
 
 def part(t: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     return {name: x[start:stop] for name, x in t.items()}
 
 
+@pytest.mark.quick
 @few
 @given(seeds, shares, shares)
 def test_gae_is_rlax(seed: int, gamma: float, gae_lambda: float) -> None:
@@ -93,10 +99,19 @@ def test_a_truncation_cuts_in_two(seed: int, gamma: float, gae_lambda: float, cu
     for kind, other in (("truncated", "terminated"), ("terminated", "truncated")):
         t = trajectory(seed)
         t[kind][cut - 1], t[other][cut - 1] = True, False
-        apart = [compiled_gae(**part(t, *ends), gamma=gamma, gae_lambda=gae_lambda) for ends in ((0, cut), (cut, STEPS))]
+        apart = [
+            compiled_gae(**part(t, *ends), gamma=gamma, gae_lambda=gae_lambda)
+            for ends in ((0, cut), (cut, STEPS))
+        ]
         assert_close(advantage(t, gamma, gae_lambda), np.concatenate(apart))
-        changed = dict(t, next_value=np.where(np.arange(STEPS) == cut - 1, t["next_value"] + 1, t["next_value"]))
-        difference = advantage(changed, gamma, gae_lambda)[cut - 1] - advantage(t, gamma, gae_lambda)[cut - 1]
+        changed = dict(
+            t,
+            next_value=np.where(np.arange(STEPS) == cut - 1, t["next_value"] + 1, t["next_value"]),
+        )
+        difference = (
+            advantage(changed, gamma, gae_lambda)[cut - 1]
+            - advantage(t, gamma, gae_lambda)[cut - 1]
+        )
         assert difference == pytest.approx(gamma if kind == "truncated" else 0, abs=1e-5)
 
 
@@ -109,6 +124,7 @@ def test_rewards_and_values_scale(seed: int, gamma: float, scale: float) -> None
     assert_close(advantage(scaled, gamma, 0.9), advantage(t, gamma, 0.9) * scale, 1e-4)
 
 
+@pytest.mark.quick
 def test_two_steps_by_hand() -> None:
     """r = (1, 2), V = (1/2, 1/2), then the end, gamma = lambda = 1: the sums to the end are 3 and 2, so A = (5/2, 3/2)."""
     t = {
@@ -132,7 +148,9 @@ def test_running_sums(seed: int, gamma: float) -> None:
         running = gamma * running + float(reward)
         expected.append(running)
         running = 0.0 if end else running
-    last, sums = compiled_sums(jnp.asarray(t["reward"]), jnp.asarray(ended), jnp.float32(0.7), gamma)
+    last, sums = compiled_sums(
+        jnp.asarray(t["reward"]), jnp.asarray(ended), jnp.float32(0.7), gamma
+    )
     np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-5)
     assert float(last) == pytest.approx(running, abs=1e-5)
 
@@ -140,7 +158,7 @@ def test_running_sums(seed: int, gamma: float) -> None:
 def test_over_streams_is_each_alone() -> None:
     parts = [trajectory(seed) for seed in range(3)]
     arrays = [jnp.stack([jnp.asarray(p[name]) for p in parts], axis=1) for name in parts[0]]
-    together = over_streams(gae, 2)(*arrays, 0.9, 0.8)
+    together = vmap_over_streams(gae, 2)(*arrays, 0.9, 0.8)
     for i, p in enumerate(parts):
         assert_close(together[:, i], advantage(p, 0.9, 0.8))
 
@@ -155,7 +173,9 @@ def credit(t: dict[str, Any], log_ratio: Any, *numbers: float) -> tuple[np.ndarr
     arrays = {name: jnp.asarray(x) for name, x in t.items()}
     names = ("gamma", "vtrace_lambda", "rho_clip", "c_clip")
     found = compiled_vtrace(
-        **arrays, log_ratio=jnp.asarray(log_ratio, jnp.float32), **dict(zip(names, map(jnp.float32, numbers), strict=True))
+        **arrays,
+        log_ratio=jnp.asarray(log_ratio, jnp.float32),
+        **dict(zip(names, map(jnp.float32, numbers), strict=True)),
     )
     return np.asarray(found[0]), np.asarray(found[1])
 
@@ -164,6 +184,7 @@ def log_ratios(seed: int) -> np.ndarray:
     return np.random.default_rng(seed + 1).normal(size=STEPS).astype(np.float32)
 
 
+@pytest.mark.quick
 @few
 @given(seeds, shares, shares, clips)
 def test_vtrace_is_rlax(seed: int, gamma: float, decay: float, clip: float) -> None:
@@ -175,7 +196,9 @@ def test_vtrace_is_rlax(seed: int, gamma: float, decay: float, clip: float) -> N
     discount = jnp.asarray(gamma * ~t["terminated"], jnp.float32)
     arrays = (jnp.asarray(t[name]) for name in ("value", "next_value", "reward"))
     lambdas = jnp.full(STEPS, decay, jnp.float32)
-    theirs = rlax_vtrace(*arrays, discount, jnp.asarray(ratio), lambdas, jnp.float32(clip), jnp.float32(clip))
+    theirs = rlax_vtrace(
+        *arrays, discount, jnp.asarray(ratio), lambdas, jnp.float32(clip), jnp.float32(clip)
+    )
     target, advantage = credit(t, log_ratio, gamma, decay, clip, 1.0)
     assert_close(target - t["value"], theirs.errors, 1e-4)
     assert_close(np.minimum(clip, ratio) * advantage, theirs.pg_advantage, 1e-4)
@@ -193,10 +216,14 @@ def test_vtrace_on_policy_is_gae(seed: int, gamma: float, gae_lambda: float) -> 
 
 @few
 @given(seeds, clips, clips, shares)
-def test_vtrace_of_an_exact_critic_is_nothing(seed: int, rho_clip: float, c_clip: float, decay: float) -> None:
+def test_vtrace_of_an_exact_critic_is_nothing(
+    seed: int, rho_clip: float, c_clip: float, decay: float
+) -> None:
     """Whatever is clipped: rewards that follow from the values leave no advantage, and targets are the values."""
     t = trajectory(seed)
-    t["reward"] = (t["value"] - 0.9 * np.where(t["terminated"], 0.0, t["next_value"])).astype(np.float32)
+    t["reward"] = (t["value"] - 0.9 * np.where(t["terminated"], 0.0, t["next_value"])).astype(
+        np.float32
+    )
     target, found = credit(t, log_ratios(seed), 0.9, decay, rho_clip, c_clip)
     assert_close(found, np.zeros(STEPS), 1e-5)
     assert_close(target, t["value"], 1e-5)
@@ -218,7 +245,9 @@ def test_vtrace_by_its_sums(seed: int, rho_clip: float, c_clip: float) -> None:
             weight *= 0.9 * c[step]
             if ended[step]:
                 break
-    assert_close(credit(t, log_ratio, 0.9, 0.8, rho_clip, c_clip)[0], expected.astype(np.float32), 1e-4)
+    assert_close(
+        credit(t, log_ratio, 0.9, 0.8, rho_clip, c_clip)[0], expected.astype(np.float32), 1e-4
+    )
 
 
 def test_truncation_cuts_vtrace_in_two() -> None:
@@ -226,6 +255,9 @@ def test_truncation_cuts_vtrace_in_two() -> None:
     t["terminated"][5], t["truncated"][5] = False, True
     whole = credit(t, log_ratio, 0.9, 0.8, 1.0, 1.0)
     compiled_vtrace.clear_cache()
-    first, second = (credit(part(t, *cut), log_ratio[slice(*cut)], 0.9, 0.8, 1.0, 1.0) for cut in ((0, 6), (6, STEPS)))
+    first, second = (
+        credit(part(t, *cut), log_ratio[slice(*cut)], 0.9, 0.8, 1.0, 1.0)
+        for cut in ((0, 6), (6, STEPS))
+    )
     for i in range(2):
         assert_close(whole[i], np.concatenate([first[i], second[i]]))

@@ -3,24 +3,43 @@
 import dataclasses
 import importlib.resources
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 
 import rollax.environments
 from laws.programs import differs, fresh, network_of, plain
-from laws.table import BY_NAME
-from rollax import DQNConfig, ImpalaConfig, PPOConfig, PPORNDConfig, PQNConfig, SACConfig, TD3Config, tree
-from rollax.config import traced_fields
-from rollax.host import api, presets, program
-from rollax.host.settings import RunOptions, make_spec
+from laws.table import BY_NAME, LEARNERS, names
+from rollax import (
+    DQNConfig,
+    ImpalaConfig,
+    PPOConfig,
+    PPORNDConfig,
+    PQNConfig,
+    SACConfig,
+    TD3Config,
+    tree,
+)
+from rollax.config import traced_field_names
 from rollax.learning import minibatches
 from rollax.populations import population
+from rollax.training import presets
+from rollax.training.compile import program
+from rollax.training.compile.segments import segment
+from rollax.training.spec import RunOptions, make_spec
+from support.parameters import mark_quick
 
 # Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
-SHORT = {"learning_rate_final_fraction": 0.5, "total_updates": 4.0, "warmup": 20.0, "learning_starts": 48.0}
+SHORT = {
+    "learning_rate_final_fraction": 0.5,
+    "total_updates": 4.0,
+    "warmup": 20.0,
+    "learning_starts": 48.0,
+}
 PPO = {
     "clip_values": True,
     "value_clip": 0.05,
@@ -56,7 +75,14 @@ LIVE = {
     ),
     DQNConfig: (
         "dqn-rainbow",
-        SHORT | {"epsilon": 0.9, "epsilon_final_fraction": 0.1, "huber_delta": 0.1, "max_grad_norm": 1e-3, "adam_epsilon": 0.1},
+        SHORT
+        | {
+            "epsilon": 0.9,
+            "epsilon_final_fraction": 0.1,
+            "huber_delta": 0.1,
+            "max_grad_norm": 1e-3,
+            "adam_epsilon": 0.1,
+        },
         {"target_update_period": 2.0},
     ),
     PQNConfig: (
@@ -72,14 +98,25 @@ LIVE = {
     ),
     TD3Config: (
         "td3",
-        SHORT | {"noise_correlation": 0.5, "target_noise_clip": 0.1, "max_grad_norm": 1e-3, "critic_learning_rate": 2e-2},
+        SHORT
+        | {
+            "noise_correlation": 0.5,
+            "target_noise_clip": 0.1,
+            "max_grad_norm": 1e-3,
+            "critic_learning_rate": 2e-2,
+        },
         {},
     ),
     SACConfig: (
         "sac",
         SHORT
         | {"critic_learning_rate": 2e-2, "temperature_learning_rate": 2e-2}
-        | {"noise_correlation": 0.5, "max_grad_norm": 0.5, "adam_epsilon": 0.1, "initial_temperature": 0.1},
+        | {
+            "noise_correlation": 0.5,
+            "max_grad_norm": 0.5,
+            "adam_epsilon": 0.1,
+            "initial_temperature": 0.1,
+        },
         {"policy_delay": 2.0},
     ),
 }
@@ -97,20 +134,32 @@ def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
     """Its settings are known, within their ranges, go together and divide; so are its arguments of the environment."""
     spec = make_spec(algorithm, environment, {}, None, None, RunOptions(), {})
     config = spec.config
-    assert not spec.arguments or set(spec.arguments) <= set(rollax.environments.arguments(environment))
+    assert not spec.arguments or set(spec.arguments) <= set(
+        rollax.environments.default_arguments(environment)
+    )
     if hasattr(config, "num_minibatches"):
-        minibatches.layout(config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches)
+        minibatches.make_layout(
+            config.num_steps, config.num_envs, config.sequence_length, config.num_minibatches
+        )
 
 
+@pytest.mark.quick
 def test_arguments_of_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold unless others are given, in evaluations as well, and not for an object that is passed."""
     tuned = {"control/point-maze": {"env": {"time_limit": 7, "step_size": 0.1}}}
-    monkeypatch.setattr(presets, "_presets", lambda algorithm: tuned)
-    run = lambda **arguments: make_spec("td3", "control/point-maze", arguments, None, None, RunOptions(), {})  # noqa: E731
+    monkeypatch.setattr(presets, "_load_builtin_presets", lambda algorithm: tuned)
+
+    def run(**arguments):
+        return make_spec("td3", "control/point-maze", arguments, None, None, RunOptions(), {})
+
     assert run().arguments == {"time_limit": 7, "step_size": 0.1}
     assert run(step_size=0.2).arguments == {"time_limit": 7, "step_size": 0.2}
-    assert api._with_objects(run(), object(), None).arguments == {}
-    assert program.assemble(run())[1].time_limit == program.evaluation_environment(run(), None).time_limit == 7
+    assert program.with_custom_objects(run(), object(), None).arguments == {}
+    assert (
+        program.build_algorithm_and_environment(run())[1].time_limit
+        == program.evaluation_environment(run(), None).time_limit
+        == 7
+    )
 
 
 def test_a_memory_for_the_riddle() -> None:
@@ -120,27 +169,77 @@ def test_a_memory_for_the_riddle() -> None:
     assert spec.options.total_steps == 1_500_000
 
 
+@pytest.mark.quick
 def test_every_kind_is_here() -> None:
-    assert set(LIVE) == {type(row.config) for row in BY_NAME.values()}
+    assert set(LIVE) == {type(BY_NAME[name].config) for name in LEARNERS}
 
 
-@pytest.mark.parametrize("kind", LIVE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", mark_quick(LIVE, PQNConfig), ids=lambda kind: kind.__name__)
 def test_every_number_changes_the_result(kind: type) -> None:
     """One member for each setting that is data: after three updates its parameters differ from the unchanged member's."""
     name, settings, changes = LIVE[kind]
-    config = tree.as_leaves(dataclasses.replace(BY_NAME[name].config, **settings))
-    fields = traced_fields(kind)
+    config = tree.to_arrays(dataclasses.replace(BY_NAME[name].config, **settings))
+    fields = traced_field_names(kind)
     members = [config] + [
-        dataclasses.replace(config, **{field: jnp.asarray(changes.get(field, getattr(config, field) / 2))}) for field in fields
+        dataclasses.replace(
+            config, **{field: jnp.asarray(changes.get(field, getattr(config, field) / 2))}
+        )
+        for field in fields
     ]
-    assert all(differs(member, config) for member in members[1:]), "every member differs in one setting"
+    assert all(differs(member, config) for member in members[1:]), (
+        "every member differs in one setting"
+    )
     algorithm = BY_NAME[name].make(BY_NAME[name].environment)
     init = jax.jit(algorithm.init)
-    states = jax.tree.map(lambda *x: jnp.stack(x), *[init(jax.random.key(0), member) for member in members])
+    states = jax.tree.map(
+        lambda *x: jnp.stack(x), *[init(jax.random.key(0), member) for member in members]
+    )
     step = jax.jit(population(algorithm).step)
     for _ in range(3):
         states, _ = step(fresh(states))
     network = plain(network_of(states))
     own = [jax.tree.map(lambda x, i=i: x[i], network) for i in range(len(members))]
-    dead = [field for field, result in zip(fields, own[1:], strict=True) if not differs(result, own[0])]
+    dead = [
+        field for field, result in zip(fields, own[1:], strict=True) if not differs(result, own[0])
+    ]
+    assert not dead
+
+
+# The settings with which others of an archive matter, and what some are changed to.
+POLYNOMIAL = {"variation": "polynomial", "crossover": "simulated_binary", "mutation_fraction": 0.5}
+NEEDED: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL),
+    # So that solutions fall where thresholds have moved.
+    "archive_learning_rate": {"num_iterations": 10},
+}
+CHANGED = {"threshold_start": 95.0, "archive_learning_rate": 1.0}
+ONLY_SCORES = ("qd_offset", "total_updates")
+
+
+@pytest.mark.parametrize("name", names("archive"))
+def test_every_number_changes_the_archive(name: str) -> None:
+    """Each number that is data changes what is found or learnt, or only the score where it is the score's."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+    init, run = jax.jit(algorithm.init), jax.jit(segment(algorithm, 4))
+
+    def outcome(settings: dict[str, Any]) -> tuple[list[Any], Any]:
+        config = dataclasses.replace(row.config, **settings)
+        state, metrics = run(init(jax.random.key(0), config), jnp.int32(4))
+        archive, archive_state = algorithm.archived.archive(state)
+        found = archive.elites(archive_state).solutions.fitness
+        return [found, *jax.tree.leaves(state.emitter)], metrics.values
+
+    plain_run, dead = outcome({}), []
+    for field in traced_field_names(type(row.config)):
+        needed = NEEDED.get(field, {})
+        changed = CHANGED.get(field, getattr(row.config, field) * 0.5 + 0.2)
+        before, values = outcome(needed) if needed else plain_run
+        if field not in ONLY_SCORES:
+            after, _ = outcome(needed | {field: changed})
+            dead += [field] * all(map(jnp.array_equal, before, after))
+        elif field == "qd_offset":
+            other = outcome({field: changed})[1]
+            expected = values["qd_score"] + changed * values["coverage"] * 25
+            np.testing.assert_allclose(other["qd_score"], expected, rtol=1e-5)
     assert not dead

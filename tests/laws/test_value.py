@@ -14,8 +14,13 @@ UPDATES = 150
 # A value that is its own target comes near 10 step by step. At this rate it does so in time, but for normalized residual blocks
 # (they overshoot, and need hundreds of updates to come back) and for a critic with a smaller rate of its own (not there yet).
 RATES = {"learning_rate": 5e-2}
-OTHER_RATES = {"ppo-blocks": {"learning_rate": 1e-2}, "ppo-separate-epochs": RATES | {"critic_learning_rate": 5e-2}}
-ROWS = first("ppo-gru", "dqn", "pqn", among=[name for name in NAMES if "two-steps" in BY_NAME[name].probes])
+OTHER_RATES = {
+    "ppo-blocks": {"learning_rate": 1e-2},
+    "ppo-separate-epochs": RATES | {"critic_learning_rate": 5e-2},
+}
+ROWS = first(
+    "ppo-gru", "dqn", "pqn", among=[name for name in NAMES if "two-steps" in BY_NAME[name].probes]
+)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -26,6 +31,8 @@ def test_truncation(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_termination(name: str) -> None:
-    state = trained(name, "truncation", UPDATES, (("terminate", True),), **OTHER_RATES.get(name, RATES))
+    state = trained(
+        name, "truncation", UPDATES, (("terminate", True),), **OTHER_RATES.get(name, RATES)
+    )
     expected = [(1 - 0.9 ** (8 - t)) / 0.1 for t in range(8)]
     assert values(BY_NAME[name], state, list(jnp.eye(8))) == pytest.approx(expected, rel=0.03)

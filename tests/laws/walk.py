@@ -27,7 +27,7 @@ class Walk(eqx.Module):
     agents: int | None = eqx.field(static=True, default=None)
     early: bool = eqx.field(static=True, default=False)
 
-    name = "test/walk"
+    name, time_limit = "test/walk", None
     observation_space = Box(-10.0, 10.0, (3,))
 
     @property
@@ -49,14 +49,22 @@ class Walk(eqx.Module):
 
     def step(self, key: jax.Array, state: WalkState, action: jax.Array) -> Transition:
         push = action if self.continuous else jax.nn.one_hot(action, 3)
-        place = 0.8 * state.place + 0.3 * push + 0.1 * jax.random.normal(key, state.place.shape) - self.drift
+        place = (
+            0.8 * state.place
+            + 0.3 * push
+            + 0.1 * jax.random.normal(key, state.place.shape)
+            - self.drift
+        )
         reward = place[..., 0] - jnp.sum(place**2, axis=-1)
         end = jnp.broadcast_to(state.left == 1, self._shape())
         cut = end & (place[..., 1] > 0)
         if self.early:
             gone = state.left <= jnp.arange(self.agents or 1)
             reward = jnp.where(gone, 0.0, reward)
-            cut, end = cut & ~gone & (jnp.arange(self.agents or 1) == 0), end | (state.left - 1 <= jnp.arange(self.agents or 1))
+            cut, end = (
+                cut & ~gone & (jnp.arange(self.agents or 1) == 0),
+                end | (state.left - 1 <= jnp.arange(self.agents or 1)),
+            )
         return Transition(WalkState(place, state.left - 1), place, reward, end & ~cut, cut, {})
 
     def _shape(self) -> tuple[int, ...]:
@@ -90,6 +98,10 @@ class Counted(eqx.Module):
     @property
     def num_agents(self) -> int | None:
         return self.env.num_agents
+
+    @property
+    def time_limit(self) -> int | None:
+        return self.env.time_limit
 
     @property
     def agent_types(self) -> tuple[str, ...]:

@@ -13,7 +13,10 @@ from rollax.learning import train_state
 
 def gradient(scale: float) -> Any:
     keys = jax.random.split(jax.random.key(0))
-    return {"weight": scale * jax.random.normal(keys[0], (5, 3)), "bias": scale * jax.random.normal(keys[1], (3,))}
+    return {
+        "weight": scale * jax.random.normal(keys[0], (5, 3)),
+        "bias": scale * jax.random.normal(keys[1], (3,)),
+    }
 
 
 def changes(optimizer: optax.GradientTransformation, gradient: Any) -> Any:
@@ -24,8 +27,11 @@ def changes(optimizer: optax.GradientTransformation, gradient: Any) -> Any:
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 0.1, 1.0, 1e10, float("nan")])
 def test_clipping_is_that_of_optax(max_norm: float, scale: float) -> None:
     """Bit for bit, for every norm above 0 and none."""
-    mine = changes(train_state.adam(1e-3, 1e-5, max_norm), gradient(scale))
-    theirs = changes(optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(1e-3, eps=1e-5)), gradient(scale))
+    mine = changes(train_state.clipped_adam(1e-3, 1e-5, max_norm), gradient(scale))
+    theirs = changes(
+        optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(1e-3, eps=1e-5)),
+        gradient(scale),
+    )
     for name, values in theirs.items():
         np.testing.assert_array_equal(mine[name], values)
 
@@ -33,5 +39,7 @@ def test_clipping_is_that_of_optax(max_norm: float, scale: float) -> None:
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e10])
 def test_a_norm_of_zero_is_no_gradient(scale: float) -> None:
     """Also for a gradient that is 0 itself, which optax divides by its norm."""
-    for values in changes(train_state.adam(1e-3, 1e-5, jnp.zeros(())), gradient(scale)).values():
+    for values in changes(
+        train_state.clipped_adam(1e-3, 1e-5, jnp.zeros(())), gradient(scale)
+    ).values():
         np.testing.assert_allclose(values, 0.0, atol=1e-15)

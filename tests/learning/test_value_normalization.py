@@ -10,14 +10,15 @@ import pytest
 
 from laws.table import BY_NAME
 from rollax import environments
-from rollax.acting import agents
-from rollax.acting.streams import by_stream, unroll
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import flatten_streams, unroll
 from rollax.algorithms import ppo
-from rollax.environments.view_base import View
+from rollax.algorithms.on_policy import RolloutEnd
+from rollax.environments.wrapper import Wrapper
 from rollax.errors import UsageError
 from rollax.learning import normalization, train_state
 from rollax.learning.train_state import TrainState
-from rollax.networks import NetworkConfig, Stepwise, actor_critic
+from rollax.networks import NetworkConfig, StepwiseNetwork, actor_critic
 from rollax.spaces import Box, Dict, Discrete, Grid
 
 
@@ -46,7 +47,7 @@ def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
     environment = Nowhere(part)
     config = NetworkConfig(hidden=(8,), core_size=6, embedding=3, **shape)
     network = actor_critic(environment, config, jax.random.key(0))  # pyright: ignore[reportArgumentType]
-    train = TrainState(network, {}, None, None, normalization.initial(0.0))
+    train = TrainState(network, {}, None, None, normalization.init_moments(0.0))
     obs = {
         "own": jax.random.normal(jax.random.key(1), (4,)),
         "global_state": jax.random.normal(jax.random.key(2), (5,)),
@@ -55,28 +56,39 @@ def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
     obs = {key: obs[key] for key in ("own", part)}
 
     def outputs(train: TrainState) -> Any:
-        return train_state.normalized(train.network, None, train.values)(network.initial_carry(), obs)[1]
+        return train_state.add_normalization(train.network, None, train.values)(
+            network.initial_carry(), obs
+        )[1]
 
-    update, before = jax.jit(lambda train, target: train_state.observe_targets(train, target, None)), outputs(train)
+    update, before = (
+        jax.jit(lambda train, target: train_state.update_value_statistics(train, target, None)),
+        outputs(train),
+    )
     for mean, std in ((500.0, 1000.0), (-3.0, 0.1), (2e4, 1e-3)):
         train = update(train, mean + std * jax.random.normal(jax.random.key(4), (16, 4)))
         after = outputs(train)
         # To rounding in units of the mean, from which the value is a difference.
-        np.testing.assert_allclose(after.value, before.value, rtol=1e-5, atol=1e-6 * abs(float(train.values.mean)))
+        np.testing.assert_allclose(
+            after.value, before.value, rtol=1e-5, atol=1e-6 * abs(float(train.values.mean))
+        )
         np.testing.assert_array_equal(after.policy.logits, before.policy.logits)
     assert not np.allclose(jax.tree.leaves(network)[-1], jax.tree.leaves(train.network)[-1])
     assert float(train.values.size) == 3 * 64
 
 
 def test_targets_are_standard_in_units_of_the_critic() -> None:
-    values = normalization.update(normalization.initial(0.0), jnp.asarray([[100.0, 300.0]]), axes=2)
-    mean, std = train_state.value_scale(values)
+    values = normalization.update_moments(
+        normalization.init_moments(0.0), jnp.asarray([[100.0, 300.0]]), axes=2
+    )
+    mean, std = train_state.value_mean_and_std(values)
     np.testing.assert_allclose([mean, std], [200.0, 100.0], rtol=1e-6)
-    equal = normalization.update(normalization.initial(0.0), jnp.full((2, 3), 7.0), axes=2)
-    np.testing.assert_allclose(train_state.value_scale(equal), (7.0, 1e-4), rtol=1e-6)
+    equal = normalization.update_moments(
+        normalization.init_moments(0.0), jnp.full((2, 3), 7.0), axes=2
+    )
+    np.testing.assert_allclose(train_state.value_mean_and_std(equal), (7.0, 1e-4), rtol=1e-6)
 
 
-class Scaled(View):
+class Scaled(Wrapper):
     """Rewards times 1,000."""
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Any:
@@ -89,7 +101,11 @@ def test_rewards_of_any_size_are_learnt_alike(name: str) -> None:
     """Two steps whose values are 900 and 1,000: at the same rates as with 0.9 and 1, in the same number of updates."""
     row = BY_NAME[name]
     algorithm = row.make(Scaled(environments.make("probe/two-steps")))
-    falling = {"learning_rate_final_fraction": 0.0, "entropy_final_fraction": 0.0, "total_updates": 60.0}
+    falling = {
+        "learning_rate_final_fraction": 0.0,
+        "entropy_final_fraction": 0.0,
+        "total_updates": 60.0,
+    }
     config = dataclasses.replace(row.config, learning_rate=3e-2, **falling)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step = jax.jit(algorithm.step)
@@ -104,22 +120,41 @@ def test_what_else_the_policy_seeks_weighs_alike_with_rewards_of_any_size() -> N
     """`bonus` is given advantages in units of the critic, as novelty has a unit of its own."""
     row, given = BY_NAME["ppo-values"], []
     for environment in (plain := environments.make("probe/two-steps"), Scaled(plain)):
-        state = jax.jit(lambda key, e=environment: row.make(e).init(key, row.config))(jax.random.key(0))
-        act = agents.policy(agents.team(environment, "all"), train_state.sample, state.train)
-        actor, rollout, _ = unroll(environment, act, state.actor, jax.random.key(1), row.config.num_steps)
-        last = by_stream(environment, actor.carry), state.discounted_return
+        state = jax.jit(lambda key, e=environment: row.make(e).init(key, row.config))(
+            jax.random.key(0)
+        )
+        act = parameter_sharing.make_policy(
+            parameter_sharing.make_agent_groups(environment, "all"),
+            train_state.sample_action_with_extras,
+            state.train,
+        )
+        actor, rollout, _ = unroll(
+            environment, act, state.actor, jax.random.key(1), row.config.num_steps
+        )
+        end = RolloutEnd(
+            carry=flatten_streams(environment, actor.carry),
+            obs=None,
+            agent_done=None,
+            discounted_return=state.discounted_return,
+        )
 
         def bonus(advantage: jax.Array) -> jax.Array:
             given.append(advantage)
             return advantage
 
-        ppo.learn(row.config, jnp.zeros(()), state.train, rollout, last, jax.random.key(2), bonus)
+        ppo.learn(row.config, jnp.zeros(()), state.train, rollout, end, jax.random.key(2), bonus)
     small, large = (float(jnp.mean(jnp.abs(advantage))) for advantage in given)
-    assert 0.5 < large / small < 2  # the critic's first values, before any learning, are the same for both
+    assert (
+        0.5 < large / small < 2
+    )  # the critic's first values, before any learning, are the same for both
 
 
 def test_a_critic_without_a_last_layer_is_refused() -> None:
     row = BY_NAME["ppo-values"]
-    plain = Stepwise(jnp.zeros(3))  # nothing in it is a `ValueHead`
-    with pytest.raises(UsageError, match="config.normalize_values rescales"):
-        train_state.new_actor_critic(plain, train_state.actor_and_critic(row.config, 0.0), jnp.zeros(3), row.config)
+    plain = StepwiseNetwork(jnp.zeros(3))  # nothing in it is a `ValueHead`
+    with pytest.raises(
+        UsageError, match="config.normalize_values must be False for a network without"
+    ):
+        train_state.init_actor_critic(
+            plain, train_state.make_optimizers(row.config, 0.0), jnp.zeros(3), row.config
+        )

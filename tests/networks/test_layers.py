@@ -11,7 +11,7 @@ import pytest
 
 from carries import batch_carry
 from rollax.environments import Transition
-from rollax.networks import NetworkConfig, actor_critic, cores, layers
+from rollax.networks import NetworkConfig, actor_critic, layers, recurrent
 from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
 
 LENGTH, BATCH, INPUTS, SIZE = 7, 3, 4, 5
@@ -22,7 +22,9 @@ def inputs() -> np.ndarray:
 
 
 def close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), left, right)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), left, right
+    )
 
 
 def made(make: Callable[[jax.Array], Any]) -> Any:
@@ -31,7 +33,10 @@ def made(make: Callable[[jax.Array], Any]) -> Any:
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
     scales = [max(leaf.shape[-1:], default=1) ** -0.5 for leaf in leaves]
     return structure.unflatten(
-        [scale * normal(leaf.shape, i) for i, (leaf, scale) in enumerate(zip(leaves, scales, strict=True))]
+        [
+            scale * normal(leaf.shape, i)
+            for i, (leaf, scale) in enumerate(zip(leaves, scales, strict=True))
+        ]
     )
 
 
@@ -45,15 +50,24 @@ def sample(space: Space, leading: tuple[int, ...] = ()) -> Any:
         return {name: sample(part, leading) for name, part in space.items}
     if isinstance(space, Box) and space.dtype == "float32":
         return normal((*leading, *space.shape))
-    sizes = {Grid: lambda: space.sizes, Discrete: lambda: space.n, Box: lambda: int(np.max(space.high)) + 1}[type(space)]()
+    sizes = {
+        Grid: lambda: space.sizes,
+        Discrete: lambda: space.n,
+        Box: lambda: int(np.max(space.high)) + 1,
+    }[type(space)]()
     shape = (*leading, *space.shape)
-    return np.random.default_rng(len(shape)).integers(0, np.broadcast_to(sizes, shape)).astype(space.dtype)
+    return (
+        np.random.default_rng(len(shape))
+        .integers(0, np.broadcast_to(sizes, shape))
+        .astype(space.dtype)
+    )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_a_core_is_the_cell_of_equinox(name: str) -> None:
     """Step by step, from a memory that is not the beginning's, with every weight and bias at work."""
-    core = made(lambda key: cores.CORES[name](INPUTS, SIZE, key=key))
+    core = made(lambda key: recurrent.CORE_CLASSES[name](INPUTS, SIZE, key=key))
 
     @jax.jit
     def run(core: Any, x: jax.Array) -> Any:
@@ -70,12 +84,16 @@ def test_a_core_is_the_cell_of_equinox(name: str) -> None:
 
 def test_a_minimal_gated_unit_is_its_recurrence() -> None:
     """h' = (1 - z) h + z n with z and n of the input alone, in NumPy; a reset puts h back to zero before the step."""
-    core = made(lambda key: cores.MinGRU(INPUTS, SIZE, key=key))
+    core = made(lambda key: recurrent.MinGRU(INPUTS, SIZE, key=key))
     reset = np.zeros((LENGTH, BATCH), bool)
     reset[0, 1] = reset[3, 0] = reset[6, 2] = True
     hidden = np.full((BATCH, SIZE), 0.7)
-    last, outputs = jax.jit(lambda core, *a: core.unroll(*a))(core, jnp.asarray(hidden, jnp.float32), inputs(), reset)
-    gate, new = (jax.tree.map(np.asarray, (layer.weight, layer.bias)) for layer in (core.gate, core.new))
+    last, outputs = jax.jit(lambda core, *a: core.unroll(*a))(
+        core, jnp.asarray(hidden, jnp.float32), inputs(), reset
+    )
+    gate, new = (
+        jax.tree.map(np.asarray, (layer.weight, layer.bias)) for layer in (core.gate, core.new)
+    )
     for t, x in enumerate(np.asarray(inputs(), float)):
         hidden = np.where(reset[t][:, None], 0.0, hidden)
         z = 1 / (1 + np.exp(-(x @ gate[0].T + gate[1])))
@@ -88,27 +106,45 @@ def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
     """Every equation of a program, with the names of those that it lies in."""
     for equation in jaxpr.eqns:
         yield inside, equation
-        for part in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+        for part in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")
+        ):
             if hasattr(part, "jaxpr"):
                 yield from equations(part.jaxpr, (*inside, equation.primitive.name))
 
 
 def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any]]:
     """The equations of a core's `unroll`, which is neither computed nor compiled."""
-    core = jax.eval_shape(lambda key: cores.CORES[name](INPUTS, SIZE, key=key), jax.random.key(0))
-    x, reset = (jax.ShapeDtypeStruct((length, BATCH, *more), kind) for more, kind in (((INPUTS,), jnp.float32), ((), bool)))
-    return list(equations(jax.make_jaxpr(lambda core, *a: core.unroll(batch_carry(core, BATCH), *a))(core, x, reset).jaxpr))
+    core = jax.eval_shape(
+        lambda key: recurrent.CORE_CLASSES[name](INPUTS, SIZE, key=key), jax.random.key(0)
+    )
+    x, reset = (
+        jax.ShapeDtypeStruct((length, BATCH, *more), kind)
+        for more, kind in (((INPUTS,), jnp.float32), ((), bool))
+    )
+    return list(
+        equations(
+            jax.make_jaxpr(lambda core, *a: core.unroll(batch_carry(core, BATCH), *a))(
+                core, x, reset
+            ).jaxpr
+        )
+    )
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_inputs_are_projected_at_once(name: str) -> None:
     """One product with the inputs of all steps before the loop; in it, one with the memory, by the recurrent weights."""
-    products = [(inside, eqn) for inside, eqn in unrolled(name) if eqn.primitive.name == "dot_general"]
+    products = [
+        (inside, eqn) for inside, eqn in unrolled(name) if eqn.primitive.name == "dot_general"
+    ]
     assert sum(eqn.primitive.name == "scan" for _, eqn in unrolled(name)) == 1
     (projection,) = [eqn for inside, eqn in products if "scan" not in inside]
     (recurrence,) = [eqn for inside, eqn in products if "scan" in inside]
     gates = {"gru": 3, "lstm": 4}[name]
-    shapes = lambda eqn: sorted(tuple(var.aval.shape) for var in eqn.invars)  # noqa: E731
+
+    def shapes(eqn):
+        return sorted(tuple(var.aval.shape) for var in eqn.invars)
+
     assert shapes(projection) == sorted([(LENGTH * BATCH, INPUTS), (gates * SIZE, INPUTS)])
     assert shapes(recurrence) == sorted([(BATCH, SIZE), (gates * SIZE, SIZE)])
 
@@ -123,11 +159,11 @@ def test_a_minimal_gated_unit_has_no_loop() -> None:
     assert len(set(np.diff(counts))) == 1
 
 
-@pytest.mark.parametrize("kind", cores.CORES)
+@pytest.mark.parametrize("kind", recurrent.CORE_CLASSES)
 @pytest.mark.parametrize("output", ["last", "sum"])
-def test_a_stack_is_its_layers_in_turn(kind: str, output: cores.Output) -> None:
+def test_a_stack_is_its_layers_in_turn(kind: str, output: recurrent.CoreOutput) -> None:
     """Every layer takes what the one below gives; the output is the last one's, or the sum of all."""
-    stack = made(lambda key: cores.memory(kind, INPUTS, SIZE, 3, output, key))
+    stack = made(lambda key: recurrent.make_recurrent_core(kind, INPUTS, SIZE, 3, output, key))
     reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
 
     @jax.jit
@@ -140,24 +176,33 @@ def test_a_stack_is_its_layers_in_turn(kind: str, output: cores.Output) -> None:
         return tuple(last), outputs[0] + outputs[1] + outputs[2] if output == "sum" else outputs[-1]
 
     close(
-        jax.jit(lambda stack, x: stack.unroll(batch_carry(stack, BATCH), x, reset))(stack, inputs()), by_hand(stack, inputs())
+        jax.jit(lambda stack, x: stack.unroll(batch_carry(stack, BATCH), x, reset))(
+            stack, inputs()
+        ),
+        by_hand(stack, inputs()),
     )
 
 
 def test_layers_begin_with_weights_of_their_own() -> None:
-    stack = cores.memory("mingru", SIZE, SIZE, 2, "last", jax.random.key(0))
+    stack = recurrent.make_recurrent_core("mingru", SIZE, SIZE, 2, "last", jax.random.key(0))
     first, second = (core.gate.weight for core in stack.cores)
     assert not np.allclose(first, second)
 
 
 @pytest.mark.parametrize("output", ["last", "sum"])
-def test_one_layer_is_no_stack(output: cores.Output) -> None:
-    assert isinstance(made(lambda key: cores.memory("gru", INPUTS, SIZE, 1, output, key)), cores.GRU)
+def test_one_layer_is_no_stack(output: recurrent.CoreOutput) -> None:
+    assert isinstance(
+        made(lambda key: recurrent.make_recurrent_core("gru", INPUTS, SIZE, 1, output, key)),
+        recurrent.GRU,
+    )
 
 
+@pytest.mark.quick
 def test_residual_blocks_by_hand() -> None:
     """x + memory(norm(x)), then x + dense(norm(x)), one block after the other, from a projection to the memory's size."""
-    memory = made(lambda key: cores.memory("mingru", INPUTS, SIZE, 2, "residual", key))
+    memory = made(
+        lambda key: recurrent.make_recurrent_core("mingru", INPUTS, SIZE, 2, "residual", key)
+    )
     reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
     _, found = memory.unroll(batch_carry(memory, BATCH), inputs(), reset)
 
@@ -171,7 +216,9 @@ def test_residual_blocks_by_hand() -> None:
 
     x = dense(memory.layer, inputs())
     for block in memory.core.cores:
-        _, remembered = block.core.unroll(batch_carry(block.core, BATCH), jnp.asarray(norm(block.norms[0], x)), reset)
+        _, remembered = block.core.unroll(
+            batch_carry(block.core, BATCH), jnp.asarray(norm(block.norms[0], x)), reset
+        )
         x = x + np.asarray(remembered)
         x = x + dense(block.down, np.asarray(jax.nn.gelu(dense(block.up, norm(block.norms[1], x)))))
     close(found, x)
@@ -179,9 +226,18 @@ def test_residual_blocks_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("height", "width", "channels", "kernel", "stride"),
-    [(5, 5, 2, 2, 1), (7, 4, 3, 3, 1), (9, 8, 1, 3, 2), (11, 10, 4, 4, 3), (3, 3, 2, 3, 1), (6, 5, 2, 1, 2)],
+    [
+        (5, 5, 2, 2, 1),
+        (7, 4, 3, 3, 1),
+        (9, 8, 1, 3, 2),
+        (11, 10, 4, 4, 3),
+        (3, 3, 2, 3, 1),
+        (6, 5, 2, 1, 2),
+    ],
 )
-def test_patches_are_a_convolution(height: int, width: int, channels: int, kernel: int, stride: int) -> None:
+def test_patches_are_a_convolution(
+    height: int, width: int, channels: int, kernel: int, stride: int
+) -> None:
     """`jax.lax.conv_general_dilated` without padding, and its gradients, by weights and by image."""
     layer = made(lambda key: layers.Convolution(channels, 6, kernel, stride, key=key))
     image = normal((height, width, channels))
@@ -189,12 +245,18 @@ def test_patches_are_a_convolution(height: int, width: int, channels: int, kerne
     def reference(layer: Any, image: jax.Array) -> jax.Array:
         weight = layer.weight.reshape(6, kernel, kernel, channels)
         found = jax.lax.conv_general_dilated(
-            image[None], weight, (stride, stride), "VALID", dimension_numbers=("NHWC", "OHWI", "NHWC")
+            image[None],
+            weight,
+            (stride, stride),
+            "VALID",
+            dimension_numbers=("NHWC", "OHWI", "NHWC"),
         )[0]
         return found + jnp.broadcast_to(layer.bias, found.shape)
 
     def with_gradient(function: Any) -> Any:
-        loss = lambda layer, image: (jnp.sum(function(layer, image) ** 2), function(layer, image))  # noqa: E731
+        def loss(layer, image):
+            return (jnp.sum(function(layer, image) ** 2), function(layer, image))
+
         return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(layer, image)
 
     gradient, output = with_gradient(lambda layer, image: layer(image))
@@ -220,7 +282,9 @@ def test_an_embedding_is_an_index() -> None:
     """Of each number into the table of its place in the cell, side by side, to the bit."""
     embedding = made(lambda key: layers.Embedding(GRID, 7, key=key))
     cells = sample(GRID)
-    expected = np.concatenate([np.asarray(table)[cells[..., i]] for i, table in enumerate(embedding.tables)], axis=-1)
+    expected = np.concatenate(
+        [np.asarray(table)[cells[..., i]] for i, table in enumerate(embedding.tables)], axis=-1
+    )
     np.testing.assert_array_equal(embedding(cells), expected)
     assert [table.shape for table in embedding.tables] == [(6, 7), (5, 7), (2, 7)]
 
@@ -232,8 +296,12 @@ def test_symbols_have_no_magnitude(filters: Any, is_convolved: bool) -> None:
     assert bool(encoder.convolutions) == is_convolved
     orders = [np.random.default_rng(n).permutation(size) for n, size in enumerate(GRID.sizes)]
     cells = sample(GRID)
-    renamed = np.stack([np.argsort(order)[cells[..., i]] for i, order in enumerate(orders)], -1).astype(np.uint8)
-    tables = tuple(table[order] for table, order in zip(encoder.embeddings[""].tables, orders, strict=True))
+    renamed = np.stack(
+        [np.argsort(order)[cells[..., i]] for i, order in enumerate(orders)], -1
+    ).astype(np.uint8)
+    tables = tuple(
+        table[order] for table, order in zip(encoder.embeddings[""].tables, orders, strict=True)
+    )
     moved = eqx.tree_at(lambda m: m.embeddings[""].tables, encoder, tables)
     see = jax.jit(lambda encoder, cells: encoder(cells))
     np.testing.assert_array_equal(see(moved, renamed), see(encoder, cells))
@@ -250,7 +318,9 @@ def test_no_cell_is_overlooked(cells: tuple[int, int], filters: tuple[()] | None
     for place in np.ndindex(cells):
         changed.append(changed[0].copy())
         changed[-1][place] = 3
-    features = np.asarray(jax.jit(lambda encoder, x: jax.vmap(encoder)(x))(encoder, np.stack(changed)))
+    features = np.asarray(
+        jax.jit(lambda encoder, x: jax.vmap(encoder)(x))(encoder, np.stack(changed))
+    )
     assert (np.abs(features[1:] - features[:1]).max(axis=1) > 1e-6).all()
 
 
@@ -260,12 +330,25 @@ def test_which_parts_are_embedded_and_convolved() -> None:
     Without filters only the images of pixels do, and those that no filter fits are flat.
     """
     grids: dict[str, Space] = {"view": Grid((5, 5), (13, 12)), "goal": Grid((1, 1), (4, 4))}
-    images = {"image": Box(0, 255, (9, 9, 3), "uint8"), "small": Box(0, 255, (2, 2, 3), "uint8"), "board": Box(0, 1, (6, 6, 4))}
+    images = {
+        "image": Box(0, 255, (9, 9, 3), "uint8"),
+        "small": Box(0, 255, (2, 2, 3), "uint8"),
+        "board": Box(0, 1, (6, 6, 4)),
+    }
     space = Dict({**grids, **images, "action_mask": Box(0, 1, (3,), "bool")})
-    encoder, flat = (made(lambda key, f=f: layers.Encoder(space, (8,), "tanh", f, 3, key=key)) for f in (None, ()))
-    assert (set(encoder.embeddings), set(encoder.convolutions)) == ({"view", "goal"}, {"view", "image", "board"})
+    encoder, flat = (
+        made(lambda key, f=f: layers.Encoder(space, (8,), "tanh", f, 3, key=key))
+        for f in (None, ())
+    )
+    assert (set(encoder.embeddings), set(encoder.convolutions)) == (
+        {"view", "goal"},
+        {"view", "image", "board"},
+    )
     assert (set(flat.embeddings), set(flat.convolutions)) == ({"view", "goal"}, {"image"})
-    assert flat.dense.layers[0].weight.shape[0] == 5 * 5 * 2 * 3 + 2 * 3 + 7 * 7 * 16 + 2 * 2 * 3 + 6 * 6 * 4
+    assert (
+        flat.dense.layers[0].weight.shape[0]
+        == 5 * 5 * 2 * 3 + 2 * 3 + 7 * 7 * 16 + 2 * 2 * 3 + 6 * 6 * 4
+    )
     seen = sample(space)
     see = jax.jit(lambda encoder, mask: encoder({**seen, "action_mask": mask}))
     np.testing.assert_array_equal(see(encoder, jnp.zeros(3, bool)), see(encoder, jnp.ones(3, bool)))
@@ -273,15 +356,27 @@ def test_which_parts_are_embedded_and_convolved() -> None:
 
 def attentive(heads: int, space: Space = GRID) -> Any:
     """Attention before a head that shows what it is given."""
-    shown = lambda size, key: lambda features, obs: features  # noqa: E731
-    return layers.Attentive(space, INPUTS, heads, 3, shown, key=jax.random.key(0))
+
+    def shown(size, key):
+        return lambda features, obs: features
+
+    return layers.AttentionHead(space, INPUTS, heads, 3, shown, key=jax.random.key(0))
 
 
 def test_attention_finds_the_cell_that_the_features_ask_for() -> None:
     """Its symbols' embeddings and its place, beside the features, where the query leaves no doubt."""
-    attention, cells, features, asked = attentive(1), sample(GRID), normal((INPUTS,)), 1e3 * normal((9,))
+    attention, cells, features, asked = (
+        attentive(1),
+        sample(GRID),
+        normal((INPUTS,)),
+        1e3 * normal((9,)),
+    )
     embedded = np.asarray(attention.embeddings[""](cells)).reshape(4 * 5, -1)
-    sharp = eqx.tree_at(lambda m: (m.queries[""].weight, m.queries[""].bias), attention, (np.zeros((9, INPUTS)), asked))
+    sharp = eqx.tree_at(
+        lambda m: (m.queries[""].weight, m.queries[""].bias),
+        attention,
+        (np.zeros((9, INPUTS)), asked),
+    )
     chosen = np.argmax(embedded @ asked)
     expected = np.concatenate([features, embedded[chosen], attention.places[""][chosen]])
     np.testing.assert_allclose(sharp(features, cells), expected, rtol=1e-5)
@@ -298,12 +393,18 @@ def test_heads_of_attention_by_hand() -> None:
         query = np.asarray(attention.queries[name](features)).reshape(2, -1)
         for head in query:
             score = np.exp(cells @ head / np.sqrt(cells.shape[-1]))
-            expected.append(score / score.sum() @ np.concatenate([cells, attention.places[name]], axis=1))
-    np.testing.assert_allclose(attention(features, obs), np.concatenate(expected), rtol=1e-4, atol=1e-5)
+            expected.append(
+                score / score.sum() @ np.concatenate([cells, attention.places[name]], axis=1)
+            )
+    np.testing.assert_allclose(
+        attention(features, obs), np.concatenate(expected), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_without_cells_there_is_nothing_to_find() -> None:
-    np.testing.assert_array_equal(attentive(2, Box(-1.0, 1.0, (2,)))(inputs(), normal((2,))), inputs())
+    np.testing.assert_array_equal(
+        attentive(2, Box(-1.0, 1.0, (2,)))(inputs(), normal((2,))), inputs()
+    )
 
 
 class Nowhere:
@@ -313,7 +414,11 @@ class Nowhere:
 
     def __init__(self, action_space: Any) -> None:
         self.action_space = action_space
-        parts: dict[str, Space] = {"view": Grid((4, 4), (6, 5)), "place": Box(-9.0, 9.0, (3,)), "turn": Discrete(4)}
+        parts: dict[str, Space] = {
+            "view": Grid((4, 4), (6, 5)),
+            "place": Box(-9.0, 9.0, (3,)),
+            "turn": Discrete(4),
+        }
         self.observation_space = Dict(parts)
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
@@ -326,14 +431,27 @@ class Nowhere:
 ACTIONS = {"choices": MultiDiscrete((2, 3)), "box": Box(-1.0, 1.0, (2,))}
 # Half precision has eight bits of fraction; measured are less than 0.01.
 LOOSE = 0.02
-CASES = [("lstm", "choices", {"shared": True, "attention": 2}), ("mingru", "box", {"core_output": "sum"})]
+CASES = [
+    ("lstm", "choices", {"shared": True, "attention": 2}),
+    ("mingru", "box", {"core_output": "sum"}),
+]
 
 
 def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any, Any]:
     """A network in whole and in half precision, with the same parameters."""
-    shape: Any = {"hidden": (16,), "core": core, "core_size": 8, "core_layers": 2, "head_hidden": (8,), **changes}
+    shape: Any = {
+        "hidden": (16,),
+        "core": core,
+        "core_size": 8,
+        "core_layers": 2,
+        "head_hidden": (8,),
+        **changes,
+    }
     configs = [NetworkConfig(**shape, precision=precision) for precision in ("float32", "bfloat16")]
-    whole, half = (made(lambda key, c=config: actor_critic(Nowhere(ACTIONS[action]), c, key)) for config in configs)
+    whole, half = (
+        made(lambda key, c=config: actor_critic(Nowhere(ACTIONS[action]), c, key))
+        for config in configs
+    )
     return whole, half
 
 
@@ -353,7 +471,9 @@ def shown(net: Any, obs: Any, reset: jax.Array) -> Any:
         output = sequence[1]
         entropy = jax.vmap(jax.vmap(lambda policy: policy.entropy()))(output.policy)
         parameter = jax.tree.leaves(output.policy)[0]
-        return jnp.mean(output.value**2) + jnp.mean(jnp.sin(parameter)) - jnp.mean(entropy), sequence
+        return jnp.mean(output.value**2) + jnp.mean(jnp.sin(parameter)) - jnp.mean(
+            entropy
+        ), sequence
 
     gradient, sequence = jax.grad(loss, has_aux=True)(net)
     step = jax.vmap(net)(batch_carry(net, BATCH), jax.tree.map(lambda x: x[0], obs))
@@ -365,13 +485,20 @@ def test_half_precision_is_near_the_whole(core: str, action: str, changes: dict[
     """In steps and sequences: what comes out is float32 and near, but not equal; so are gradients; parameters are the same."""
     networks = half_and_whole(core, action, changes)
     outputs, gradients = zip(*(shown(net, *seen()) for net in networks), strict=True)
-    assert {leaf.dtype for leaf in jax.tree.leaves((networks, outputs, gradients))} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves((networks, outputs, gradients))} == {
+        jnp.dtype("float32")
+    }
     whole, half = map(jax.tree.leaves, outputs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=LOOSE, atol=LOOSE), whole, half)
     assert any(np.any(a != b) for a, b in zip(whole, half, strict=True)), "it is the same precision"
-    whole, half = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)]) for gradient in gradients)
+    whole, half = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
+        for gradient in gradients
+    )
     assert np.isfinite(half).all()
-    assert whole @ half > 0.99 * np.linalg.norm(whole) * np.linalg.norm(half), "they point elsewhere"
+    assert whole @ half > 0.99 * np.linalg.norm(whole) * np.linalg.norm(half), (
+        "they point elsewhere"
+    )
 
 
 @pytest.mark.parametrize(
@@ -384,17 +511,23 @@ def test_half_precision_is_near_the_whole(core: str, action: str, changes: dict[
 )
 def test_filters_that_do_not_fit_are_refused(space: Any, filters: Any) -> None:
     """Rather than leave the network blind."""
-    with pytest.raises(ValueError, match="does not fit the observation"):
+    with pytest.raises(
+        ValueError, match="must fit the input, but a kernel .* the size of the observation"
+    ):
         layers.Encoder(space, (4,), "relu", filters, key=jax.random.key(0))
 
 
 def test_the_usual_filters_leave_small_observations_whole() -> None:
-    assert layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))(jnp.zeros((2, 2, 3))).shape == (12,)
+    assert layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))(
+        jnp.zeros((2, 2, 3))
+    ).shape == (12,)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
 def test_inputs_keep_their_order(dtype: str) -> None:
     """Row by row, on which saved weights rely; bytes as shares of 255, truths as 0 and 1."""
     value = np.asarray([[1, 0, 0], [1, 1, 0]], dtype)
-    flat = layers._flat(Box(0.0, 1.0, (2, 3), dtype), jnp.asarray(value))  # pyright: ignore[reportPrivateUsage]
-    np.testing.assert_allclose(flat, value.reshape(-1).astype(float) / (255 if dtype == "uint8" else 1), rtol=1e-6)
+    flat = layers._flatten_value(Box(0.0, 1.0, (2, 3), dtype), jnp.asarray(value))  # pyright: ignore[reportPrivateUsage]
+    np.testing.assert_allclose(
+        flat, value.reshape(-1).astype(float) / (255 if dtype == "uint8" else 1), rtol=1e-6
+    )

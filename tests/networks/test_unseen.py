@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax import PPORNDConfig
-from rollax.algorithms import ALGORITHMS
+from rollax.algorithms.registry import ALGORITHMS
 from rollax.learning import novelty
 from rollax.networks import layers
 from rollax.spaces import Box, Dict, Discrete
@@ -17,7 +17,9 @@ from rollax.spaces import Box, Dict, Discrete
 OWN, WHOLE = Box(-1.0, 1.0, (4,)), Box(-1.0, 1.0, (5,))
 SPACE = Dict({"own": OWN, "global_state": WHOLE})
 OBS = {"own": jnp.linspace(-1, 1, 4), "global_state": jnp.linspace(1, -1, 5)}
-ACTIONS = {name: Box(-1.0, 1.0, (2,)) if name in ("sac", "td3") else Discrete(3) for name in ALGORITHMS}
+ACTIONS = {
+    name: Box(-1.0, 1.0, (2,)) if name in ("sac", "td3") else Discrete(3) for name in ALGORITHMS
+}
 
 
 class Nowhere:
@@ -31,7 +33,9 @@ def moved(function: Callable[[Any], Any]) -> dict[str, bool]:
     """Whether the outputs of a function of the observation change with each of its parts."""
 
     def total(obs: Any) -> jax.Array:
-        numbers = [x for x in jax.tree.leaves(function(obs)) if jnp.issubdtype(x.dtype, jnp.floating)]
+        numbers = [
+            x for x in jax.tree.leaves(function(obs)) if jnp.issubdtype(x.dtype, jnp.floating)
+        ]
         return sum((jnp.sum(jnp.sin(x)) for x in numbers), jnp.zeros(()))
 
     return {name: bool(np.any(slope)) for name, slope in jax.grad(total)(OBS).items()}
@@ -42,7 +46,10 @@ def test_no_policy_sees_it(name: str) -> None:
     entry = ALGORITHMS[name]
     network = entry.make_network(Nowhere(ACTIONS[name]), entry.network_config(), jax.random.key(0))  # pyright: ignore[reportArgumentType]
     if name in ("dqn", "sac", "td3"):
-        assert moved(network if name == "dqn" else network.actor) == {"own": True, "global_state": False}
+        assert moved(network if name == "dqn" else network.actor) == {
+            "own": True,
+            "global_state": False,
+        }
         return
 
     def output(obs: Any) -> Any:
@@ -56,11 +63,17 @@ def test_no_policy_sees_it(name: str) -> None:
 
 
 def test_novelty_is_of_what_the_policy_sees() -> None:
-    made = novelty.new(SPACE, PPORNDConfig(), jax.random.key(0))
-    assert moved(lambda obs: novelty.surprise(made, obs)) == {"own": True, "global_state": False}
-    assert moved(lambda obs: novelty.value(made, obs)) == {"own": True, "global_state": False}
+    made = novelty.init_novelty(SPACE, PPORNDConfig(), jax.random.key(0))
+    assert moved(lambda obs: novelty.prediction_error(made, obs)) == {
+        "own": True,
+        "global_state": False,
+    }
+    assert moved(lambda obs: novelty.intrinsic_value(made, obs)) == {
+        "own": True,
+        "global_state": False,
+    }
 
 
 def test_parts_of_critics() -> None:
-    assert layers.of_critics(SPACE) == ("global_state",)
-    assert layers.of_critics(Dict({"own": OWN})) == () == layers.of_critics(WHOLE)
+    assert layers.critic_only_parts(SPACE) == ("global_state",)
+    assert layers.critic_only_parts(Dict({"own": OWN})) == () == layers.critic_only_parts(WHOLE)

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from rollax import Algorithm, NetworkConfig, PPOConfig, actor_critic, make, population, ppo
-from rollax.populations.evolution import Method, Range, draw, evolve, evolving, explore, parents, ranks, selected
+from rollax.populations.evolution import (
+    EvolutionConfig,
+    Range,
+    evolve,
+    evolving,
+    explore_setting,
+    num_selected,
+    rank_members,
+    sample_setting,
+    select_parents,
+)
 
 MEMBERS = 8
 RANGES = {"learning_rate": Range(1e-4, 1e-1, "log"), "entropy_coefficient": Range(0.0, 0.1)}
@@ -26,13 +36,17 @@ def programs() -> tuple[Any, Any, Any]:
 
 def again(state: Any) -> Any:
     """The same state, which the check against reuse of keys takes for another."""
-    return jax.tree.map(lambda x: jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state)
+    return jax.tree.map(
+        lambda x: jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state
+    )
 
 
 @functools.cache
 def many() -> Algorithm:
     environment = make("probe/action-reward")
-    return population(ppo(environment, lambda key: actor_critic(environment, NetworkConfig(hidden=(4,)), key)))
+    return population(
+        ppo(environment, lambda key: actor_critic(environment, NetworkConfig(hidden=(4,)), key))
+    )
 
 
 @functools.cache
@@ -50,12 +64,16 @@ def scored(state: Any, fitness: Any, is_well: Any = None) -> Any:
     """The state with these mean returns in training."""
     fitness, well = jnp.asarray(fitness, jnp.float32), jnp.ones(MEMBERS, bool)
     return state._replace(
-        total_return=3 * fitness, episodes=3 * jnp.ones(MEMBERS), is_well=well if is_well is None else jnp.asarray(is_well)
+        total_return=3 * fitness,
+        episodes=3 * jnp.ones(MEMBERS),
+        is_finite=well if is_well is None else jnp.asarray(is_well),
     )
 
 
 def raw(leaf: jax.Array) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+    return np.asarray(
+        jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    )
 
 
 def member(state: Any, index: int) -> list[bytes]:
@@ -74,19 +92,28 @@ def test_survivors_do_not_change_in_any_bit() -> None:
         assert member(after, index) == member(before, index)
 
 
+@pytest.mark.quick
 def test_parents_are_among_the_best_and_children_are_their_copies() -> None:
     """All but settings, keys, and starts that were drawn ahead with the keys before."""
     before, _, generation = programs()
     after, happened = generation(scored(before, RISING))
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(before.members)]
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(before.members)
+    ]
     for child in (0, 1):
         parent = int(happened.parent[child])
         assert parent in (6, 7)
-        same = [new == old for new, old in zip(member(after, child), member(before, parent), strict=True)]
+        same = [
+            new == old
+            for new, old in zip(member(after, child), member(before, parent), strict=True)
+        ]
         differing = {path for path, is_same in zip(paths, same, strict=True) if not is_same}
-        own = {".key", ".actor.starts.key", ".actor.starts.spare_episode"}
+        own = {".key", ".actor.reset_pool.key", ".actor.reset_pool.pooled_episode"}
         assert differing == own | {f".config.{name}" for name in RANGES}
-    np.testing.assert_array_equal(after.fitness, RISING.astype(np.float32)[np.asarray(happened.parent)])
+    np.testing.assert_array_equal(
+        after.fitness, RISING.astype(np.float32)[np.asarray(happened.parent)]
+    )
     assert not np.any(after.episodes) and not np.any(after.total_return)
 
 
@@ -95,17 +122,19 @@ def test_children_of_one_parent_differ() -> None:
     state, step, generation = programs()
     only_one = np.where(np.arange(MEMBERS) == 5, 1.0, np.nan)
     after, happened = generation(scored(state, only_one, is_well=np.isfinite(only_one)))
-    assert set(happened.parent.tolist()) == {5}, "all others are broken, so all become copies of the one that is not"
+    assert set(happened.parent.tolist()) == {5}, (
+        "all others are broken, so all become copies of the one that is not"
+    )
     for name in RANGES:
         assert len(set(happened.settings[name].tolist())) == MEMBERS
         np.testing.assert_array_equal(getattr(after.members.config, name), happened.settings[name])
-    for keys in (after.key, after.members.key, after.members.actor.starts.key):
+    for keys in (after.key, after.members.key, after.members.actor.reset_pool.key):
         data = raw(keys)
         assert len(np.unique(data.reshape(-1, data.shape[-1]), axis=0)) == keys.size
     stepped, _ = step(after)
     weights = max(jax.tree.leaves(stepped.members.train.network), key=lambda leaf: leaf.size)
     assert len({raw(weights)[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
-    starts = raw(stepped.members.actor.starts.key)
+    starts = raw(stepped.members.actor.reset_pool.key)
     assert len({starts[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
 
 
@@ -113,10 +142,16 @@ def test_children_of_one_parent_differ_where_settings_do_not_move() -> None:
     """Other keys alone make another run."""
     state, step, _ = programs()
     only_one = np.where(np.arange(MEMBERS) == 5, 1.0, np.nan)
-    still = jax.jit(lambda state: evolve(many(), state, RANGES, Method(resample=0.0, factor=1.0, step=0.0)))
+    still = jax.jit(
+        lambda state: evolve(
+            many(), state, RANGES, EvolutionConfig(resample=0.0, factor=1.0, step=0.0)
+        )
+    )
     after, happened = still(scored(state, only_one, is_well=np.isfinite(only_one)))
     for name in RANGES:
-        np.testing.assert_allclose(happened.settings[name], getattr(state.members.config, name)[5], rtol=1e-5)
+        np.testing.assert_allclose(
+            happened.settings[name], getattr(state.members.config, name)[5], rtol=1e-5
+        )
     for _ in range(12):  # in one of them the few actions of two may happen to be the same
         after, _ = step(after)
     weights = max(jax.tree.leaves(after.members.train.network), key=lambda leaf: leaf.size)
@@ -132,8 +167,10 @@ def test_a_member_that_is_not_finite_is_replaced() -> None:
     assert np.isnan(happened.fitness).tolist() == (~well).tolist()
     assert [index for index in range(MEMBERS) if happened.parent[index] != index] == [0, 1, 2]
     assert set(happened.parent[:3].tolist()) <= {6, 7}
-    assert np.all(after.is_well)
-    _, happened = generation(scored(again(state), np.where(np.arange(MEMBERS) == 7, np.nan, RISING)))
+    assert np.all(after.is_finite)
+    _, happened = generation(
+        scored(again(state), np.where(np.arange(MEMBERS) == 7, np.nan, RISING))
+    )
     assert happened.parent[7] in (5, 6)
 
 
@@ -142,7 +179,7 @@ def test_updates_find_out_what_is_not_finite() -> None:
     train = state.members.train
     broken = train._replace(network=jax.tree.map(lambda x: x.at[3].set(jnp.nan), train.network))
     after, _ = step(state._replace(members=state.members._replace(train=broken)))
-    assert after.is_well.tolist() == [index != 3 for index in range(MEMBERS)]
+    assert after.is_finite.tolist() == [index != 3 for index in range(MEMBERS)]
     after, happened = generation(after)
     assert happened.parent[3] != 3
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after.members.train.network))
@@ -154,18 +191,27 @@ def test_equal_members_stay() -> None:
     for fitness in (np.full(MEMBERS, -500.0), np.full(MEMBERS, np.nan)):
         after, happened = generation(scored(again(state), fitness))
         assert happened.parent.tolist() == list(range(MEMBERS))
-        assert [member(after, index) for index in range(MEMBERS)] == [member(state, index) for index in range(MEMBERS)]
+        assert [member(after, index) for index in range(MEMBERS)] == [
+            member(state, index) for index in range(MEMBERS)
+        ]
 
 
 def test_fitness_is_of_the_episodes_since_the_last_generation() -> None:
-    """The last one that is known stays where no episode has ended since."""
+    """The last one that is known stays where no episode has ended since: such a member is left out, and continues to count."""
     state, step, generation = programs()
     state, first = generation(scored(state, RISING))
     state, metrics = step(state)
-    state = state._replace(episodes=state.episodes.at[4].set(0.0), total_return=state.total_return.at[4].set(0.0))
     expected = metrics.episodes.total_return / metrics.episodes.number
-    _, second = generation(state)
-    np.testing.assert_allclose(second.fitness, jnp.asarray(expected).at[4].set(first.fitness[4]), rtol=1e-6)
+    state = state._replace(
+        episodes=state.episodes.at[4].set(0.0), total_return=state.total_return.at[4].set(-50.0)
+    )
+    after, second = generation(state)
+    np.testing.assert_allclose(
+        second.fitness, jnp.asarray(expected).at[4].set(first.fitness[4]), rtol=1e-6
+    )
+    assert second.parent[4] == 4 and 4 not in np.delete(np.asarray(second.parent), 4)
+    assert after.total_return.tolist() == [-50.0 if index == 4 else 0.0 for index in range(MEMBERS)]
+    assert not np.any(after.episodes)
 
 
 def test_the_same_state_evolves_the_same_and_the_next_generation_otherwise() -> None:
@@ -173,8 +219,12 @@ def test_the_same_state_evolves_the_same_and_the_next_generation_otherwise() -> 
     state = scored(state, RISING)
     (after, first), (_, repeated) = generation(state), generation(again(state))
     _, second = generation(scored(after, RISING))
-    assert [raw(x).tobytes() for x in jax.tree.leaves(first)] == [raw(x).tobytes() for x in jax.tree.leaves(repeated)]
-    assert not np.isclose(first.settings["learning_rate"][:2], second.settings["learning_rate"][:2]).any()
+    assert [raw(x).tobytes() for x in jax.tree.leaves(first)] == [
+        raw(x).tobytes() for x in jax.tree.leaves(repeated)
+    ]
+    assert not np.isclose(
+        first.settings["learning_rate"][:2], second.settings["learning_rate"][:2]
+    ).any()
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "entropy_coefficient"])
@@ -183,11 +233,19 @@ def test_what_evolves_is_what_updates_use(name: str) -> None:
     state, step, _ = programs()
     half = np.arange(MEMBERS) % 2 == 0
     config = {name: jnp.where(half, 0.0, getattr(state.members.config, name))}
-    members = state.members._replace(config=state.members.config.__class__(**{**vars(state.members.config), **config}))
+    members = state.members._replace(
+        config=state.members.config.__class__(**{**vars(state.members.config), **config})
+    )
     after, metrics = step(state._replace(members=members))
     np.testing.assert_array_equal(metrics.values[f"evolve/{name}"], config[name])
-    before, moved = jax.tree.leaves(members.train.network), jax.tree.leaves(after.members.train.network)
-    changes = sum(np.abs(raw(new) - raw(old)).reshape(MEMBERS, -1).sum(axis=1) for new, old in zip(moved, before, strict=True))
+    before, moved = (
+        jax.tree.leaves(members.train.network),
+        jax.tree.leaves(after.members.train.network),
+    )
+    changes = sum(
+        np.abs(raw(new) - raw(old)).reshape(MEMBERS, -1).sum(axis=1)
+        for new, old in zip(moved, before, strict=True)
+    )
     if name == "learning_rate":
         assert (changes == 0).tolist() == half.tolist()
     else:
@@ -196,26 +254,39 @@ def test_what_evolves_is_what_updates_use(name: str) -> None:
         np.testing.assert_allclose(bonus, config[name] * found["entropy"], atol=1e-5)
 
 
-FITNESS = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, float("nan"), 1e30]), min_size=2, max_size=12)
+FITNESS = st.lists(
+    st.sampled_from([-1.0, 0.0, 0.5, 2.0, float("nan"), 1e30]), min_size=2, max_size=12
+)
 
 
+@pytest.mark.quick
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(fitness=FITNESS, fraction=st.floats(0.0, 0.5), seed=st.integers(0, 99))
 def test_ranks_and_parents(fitness: list[float], fraction: float, seed: int) -> None:
-    """Ranks are an order from the best, by index among equals, NaN last; parents are better than those replaced, and stay."""
+    """Ranks are an order from the best, by index among equals, NaN last; parents are better than those replaced, and stay.
+
+    Members that are well and of unknown fitness are left out of the comparison.
+    """
     size, values = len(fitness), np.array(fitness, np.float32)
-    place = np.asarray(ranks(jnp.asarray(values)))
+    place = np.asarray(rank_members(jnp.asarray(values)))
     worth = np.where(np.isnan(values), -np.inf, values)
-    assert np.argsort(place).tolist() == sorted(range(size), key=lambda index: (-worth[index], index))
+    assert np.argsort(place).tolist() == sorted(
+        range(size), key=lambda index: (-worth[index], index)
+    )
     well = np.random.default_rng(seed).random(size) > 0.2
     values = np.where(well, values, np.nan).astype(np.float32)
-    worth, place = np.where(np.isnan(values), -np.inf, values), np.asarray(ranks(jnp.asarray(values)))
+    worth, place = (
+        np.where(np.isnan(values), -np.inf, values),
+        np.asarray(rank_members(jnp.asarray(values))),
+    )
     keys = jax.random.split(jax.random.key(seed), size)
-    parent = np.asarray(parents(keys, jnp.asarray(values), jnp.asarray(well), fraction))
-    number = selected(size, fraction)
+    parent = np.asarray(select_parents(keys, jnp.asarray(values), jnp.asarray(well), fraction))
+    number = num_selected(size, fraction)
     assert 1 <= number <= size / 2
+    num_compared = size - np.sum(np.isnan(values) & well)
     for index in np.flatnonzero(parent != np.arange(size)):
-        assert place[index] >= size - number or not well[index]
+        assert np.isfinite(values[index]) or not well[index], "unknown is not bad"
+        assert place[index] >= num_compared - min(number, num_compared // 2) or not well[index]
         assert place[parent[index]] < number and np.isfinite(values[parent[index]])
         assert worth[parent[index]] > worth[index]
         assert parent[parent[index]] == parent[index]
@@ -223,21 +294,29 @@ def test_ranks_and_parents(fitness: list[float], fraction: float, seed: int) -> 
         assert all(parent[index] != index for index in np.flatnonzero(~well))
 
 
-SPANS = [Range(1e-5, 1e-1, "log"), Range(0.9, 0.999), Range(-1.0, 0.0), Range(1e-4, 2e-4, "log"), Range(0.0, 1e-6)]
+SPANS = [
+    Range(1e-5, 1e-1, "log"),
+    Range(0.9, 0.999),
+    Range(-1.0, 0.0),
+    Range(1e-4, 2e-4, "log"),
+    Range(0.0, 1e-6),
+]
 
 
 @pytest.mark.parametrize("span", SPANS)
-@pytest.mark.parametrize("method", [Method(), Method(resample=0.0, factor=100.0, step=1.0)])
-def test_numbers_stay_in_their_range(span: Range, method: Method) -> None:
+@pytest.mark.parametrize(
+    "method", [EvolutionConfig(), EvolutionConfig(resample=0.0, factor=100.0, step=1.0)]
+)
+def test_numbers_stay_in_their_range(span: Range, method: EvolutionConfig) -> None:
     """Also when they are perturbed a hundred times in a row, beginning at either end."""
     draw_key, walk_key = jax.random.split(jax.random.key(1))
     low, high = np.float32(span.low), np.float32(span.high)
-    drawn = jax.vmap(lambda key: draw(key, span))(jax.random.split(draw_key, 100))
+    drawn = jax.vmap(lambda key: sample_setting(key, span))(jax.random.split(draw_key, 100))
     assert np.all((drawn >= low) & (drawn <= high)) and len(set(drawn.tolist())) > 90
 
     def walk(start: jax.Array, key: jax.Array) -> jax.Array:
         def move(value: jax.Array, time: jax.Array) -> tuple[jax.Array, jax.Array]:
-            value = explore(jax.random.fold_in(key, time), value, span, method)
+            value = explore_setting(jax.random.fold_in(key, time), value, span, method)
             return value, value
 
         return jax.lax.scan(move, start, jnp.arange(100))[1]
@@ -249,11 +328,15 @@ def test_numbers_stay_in_their_range(span: Range, method: Method) -> None:
 
 def test_perturbed_and_drawn_anew() -> None:
     """A perturbation is within the factor, about as often up as down; a share is drawn from the whole range."""
-    span, factor = Range(1e-6, 1.0, "log"), np.log(Method().factor)
+    span, factor = Range(1e-6, 1.0, "log"), np.log(EvolutionConfig().factor)
 
     def moved(resample: float) -> np.ndarray:
         keys = jax.random.split(jax.random.key(2), 2000)
-        values = jax.vmap(lambda key: explore(key, jnp.float32(1e-3), span, Method(resample=resample)))(keys)
+        values = jax.vmap(
+            lambda key: explore_setting(
+                key, jnp.float32(1e-3), span, EvolutionConfig(resample=resample)
+            )
+        )(keys)
         return np.log(np.asarray(values) / 1e-3) / factor
 
     assert np.all(np.abs(moved(0.0)) < 1.001) and 0.4 < (moved(0.0) > 0).mean() < 0.6

@@ -9,14 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.algorithms.off_policy import AgentFns, OffPolicyState, off_policy
+from rollax.algorithms.off_policy import OffPolicyState, off_policy
+from rollax.algorithms.replay_updates import AgentFns
 from rollax.environments import Transition
-from rollax.replay.config import ReplayConfig
-from rollax.replay.ring import uniform
+from rollax.replay.replay_config import ReplayConfig
+from rollax.replay.ring import make_uniform_replay
 from rollax.spaces import Box, Discrete
 
 FIRST = 10  # what a memory begins with
-CONFIG = ReplayConfig(num_envs=4, num_steps=12, capacity=1200, batch_size=16, replay_ratio=0.25, warmup=20.0, total_updates=4.0)
+CONFIG = ReplayConfig(
+    num_envs=4,
+    num_steps=12,
+    capacity=1200,
+    batch_size=16,
+    replay_ratio=0.25,
+    warmup=20.0,
+    total_updates=4.0,
+)
 
 
 class Clock(eqx.Module):
@@ -33,11 +42,15 @@ class Clock(eqx.Module):
         return self.agents
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        return (jax.random.randint(key, (), 1, 6), jnp.zeros((), jnp.int32)), jnp.zeros((*self._shape(), 1))
+        return (jax.random.randint(key, (), 1, 6), jnp.zeros((), jnp.int32)), jnp.zeros(
+            (*self._shape(), 1)
+        )
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
         left, time = state[0] - 1, state[1] + 1
-        over = jnp.broadcast_to(left, self._shape()) <= (0 if self.agents is None else jnp.arange(self.agents))
+        over = jnp.broadcast_to(left, self._shape()) <= (
+            0 if self.agents is None else jnp.arange(self.agents)
+        )
         cut = over & jax.random.bernoulli(key)
         obs = jnp.full((*self._shape(), 1), time, jnp.float32)
         return Transition((left, time), obs, jnp.ones(self._shape()), over & ~cut, cut, {})
@@ -59,7 +72,10 @@ def learn(agent: Agent, config: Any, batch: Any, key: jax.Array) -> tuple[Agent,
 
 COUNTING = AgentFns(
     init=lambda key, config: Agent(jnp.zeros(())),
-    explore=lambda agent, config, obs, carry, noise, key, progress: (jax.random.randint(key, (), 0, 2), carry + 1),
+    explore=lambda agent, config, obs, carry, noise, key, progress: (
+        jax.random.randint(key, (), 0, 2),
+        carry + 1,
+    ),
     act=lambda agent, config, obs, carry, key, greedy: (jnp.zeros((), jnp.int32), carry + 1),
     update=learn,
     initial_carry=lambda agent: jnp.full((), FIRST, jnp.int32),
@@ -69,7 +85,7 @@ COUNTING = AgentFns(
 @cache
 def played(agents: int | None, num_steps: int) -> tuple[OffPolicyState, list[Any]]:
     """Three updates, of which the first begins with random actions: the state after them, and their metrics."""
-    algorithm = off_policy(Clock(agents), COUNTING, lambda config: uniform(num_steps))
+    algorithm = off_policy(Clock(agents), COUNTING, lambda config: make_uniform_replay(num_steps))
     state, metrics = algorithm.init(jax.random.key(0), CONFIG), []
     step = jax.jit(algorithm.step)
     for _ in range(3):
@@ -100,8 +116,13 @@ def test_memory_and_starts_are_in_replay(agents: int | None) -> None:
 
 @pytest.mark.parametrize("agents", [None, 3])
 @pytest.mark.parametrize("num_steps", [1, 3])
-def test_samples_begin_with_the_memory_of_their_observation(agents: int | None, num_steps: int) -> None:
+def test_samples_begin_with_the_memory_of_their_observation(
+    agents: int | None, num_steps: int
+) -> None:
     """Of every sample, also where returns are over several steps."""
     _, metrics = played(agents, num_steps)
     assert [float(told.values["loss"]) for told in metrics] == [0.0] * len(metrics)
-    assert all(told.values["resets"] > 1 for told in metrics) and metrics[-1].values["gradient_steps"] == CONFIG.num_steps
+    assert (
+        all(told.values["resets"] > 1 for told in metrics)
+        and metrics[-1].values["gradient_steps"] == CONFIG.num_steps
+    )

@@ -1,5 +1,6 @@
 """Replay: what was added is what is drawn, and nothing else; in a ring, with its types, by stream, and by priority."""
 
+import collections
 import dataclasses
 import re
 from functools import cache
@@ -15,16 +16,20 @@ import scipy.stats
 from hypothesis import given, settings
 
 from rollax.errors import UsageError
-from rollax.host import memory, program
-from rollax.host.settings import RunOptions, make_spec
 from rollax.replay import prioritized, ring
-from rollax.replay.ring import Step
+from rollax.replay.ring import ReplayStep
+from rollax.training.compile import device_memory, program, run_check
+from rollax.training.spec import RunOptions, make_spec
 
 few = settings(max_examples=10, deadline=None)
 
 
 def example() -> dict[str, Any]:
-    return {"picture": jnp.zeros((2, 2), jnp.uint8), "half": jnp.zeros((), jnp.bfloat16), "number": jnp.zeros((), jnp.int32)}
+    return {
+        "picture": jnp.zeros((2, 2), jnp.uint8),
+        "half": jnp.zeros((), jnp.bfloat16),
+        "number": jnp.zeros((), jnp.int32),
+    }
 
 
 def row(streams: int, time: int) -> dict[str, Any]:
@@ -37,15 +42,18 @@ def row(streams: int, time: int) -> dict[str, Any]:
 @cache
 def compiled(name: str) -> Any:
     return {
-        "add": jax.jit(ring.add),
-        "sample": jax.jit(ring.sample, static_argnums=(2, 3)),
-        "sequences": jax.jit(ring.sequences, static_argnums=2),
+        "add": jax.jit(ring.add_row_per_stream),
+        "sample": jax.jit(ring.sample_indices, static_argnums=(2, 3)),
+        "sequences": jax.jit(ring.gather_sequences, static_argnums=2),
     }[name]
 
 
-def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[list[int]]]:
+def filled(streams: int, places: int, keeps: Any) -> tuple[ring.ReplayState, list[list[int]]]:
     """A ring to which a row was added at every time, by the streams that keep it; and each stream's numbers, oldest first."""
-    replay, kept = ring.init(example(), streams, streams * places), [[] for _ in range(streams)]
+    replay, kept = (
+        ring.init_replay(example(), streams, streams * places),
+        [[] for _ in range(streams)],
+    )
     for time, keep in enumerate(keeps):
         replay = compiled("add")(replay, row(streams, time), jnp.asarray(keep))
         for stream in range(streams):
@@ -53,8 +61,14 @@ def filled(streams: int, places: int, keeps: Any) -> tuple[ring.Replay, list[lis
     return replay, [numbers[-places:] for numbers in kept]
 
 
+@pytest.mark.quick
 @few
-@given(streams=st.sampled_from([1, 3]), places=st.sampled_from([1, 5]), seed=st.integers(0, 9999), time=st.integers(1, 15))
+@given(
+    streams=st.sampled_from([1, 3]),
+    places=st.sampled_from([1, 5]),
+    seed=st.integers(0, 9999),
+    time=st.integers(1, 15),
+)
 def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: int) -> None:
     """All of the last rows come, in their types, and none that was never added, was overwritten, or was not to be kept."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.7
@@ -64,20 +78,29 @@ def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: 
     if not everything:
         return
     index = compiled("sample")(replay, jax.random.key(seed), 400, 1)
-    drawn = ring.rows(replay, index)
+    drawn = ring.gather_rows(replay, index)
     assert sorted(set(np.asarray(drawn["number"]).tolist())) == everything
-    assert {name: x.dtype for name, x in drawn.items()} == {name: x.dtype for name, x in example().items()}
+    assert {name: x.dtype for name, x in drawn.items()} == {
+        name: x.dtype for name, x in example().items()
+    }
     assert np.array_equal(drawn["picture"][:, 1, 1], np.asarray(drawn["number"]) % 256)
     assert np.array_equal(drawn["half"], drawn["number"].astype(jnp.bfloat16))
 
 
 @few
-@given(streams=st.sampled_from([1, 3]), length=st.sampled_from([1, 3]), seed=st.integers(0, 9999), time=st.integers(1, 15))
+@given(
+    streams=st.sampled_from([1, 3]),
+    length=st.sampled_from([1, 3]),
+    seed=st.integers(0, 9999),
+    time=st.integers(1, 15),
+)
 def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time: int) -> None:
     """Each sequence that is whole comes, from the oldest to the newest, and none across the place where the ring is written."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.8
     replay, kept = filled(streams, 6, keeps)
-    whole = {tuple(numbers[i : i + length]) for numbers in kept for i in range(len(numbers) - length + 1)}
+    whole = {
+        tuple(numbers[i : i + length]) for numbers in kept for i in range(len(numbers) - length + 1)
+    }
     assert bool(ring.can_sample(replay, 1, length)) == bool(whole)
     assert bool(ring.can_sample(replay, len(whole), length))
     assert not bool(ring.can_sample(replay, len(whole) + 1, length))
@@ -90,70 +113,113 @@ def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time:
 def test_streams_of_other_lengths_are_drawn_evenly() -> None:
     """Each row is as likely, not each stream."""
     replay, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
-    drawn = ring.rows(replay, compiled("sample")(replay, jax.random.key(0), 10_000, 1))["number"]
+    drawn = ring.gather_rows(replay, compiled("sample")(replay, jax.random.key(0), 10_000, 1))[
+        "number"
+    ]
     _, counts = np.unique(np.asarray(drawn), return_counts=True)
     assert len(counts) == 10
     assert scipy.stats.chisquare(counts).pvalue > 0.01
 
 
 def test_nothing_to_sample() -> None:
-    replay = ring.init(example(), 1, 4)
-    with pytest.raises(UsageError, match="nothing to sample"):
-        ring.sample(replay, jax.random.key(0), 2)
-    replay = ring.add(replay, row(1, 0), jnp.ones(1, bool))
-    with pytest.raises(UsageError, match="no stream holds 2 rows"):
-        ring.sample(replay, jax.random.key(0), 2, 2)
+    replay = ring.init_replay(example(), 1, 4)
+    with pytest.raises(UsageError, match="must contain .* rows of one stream to sample"):
+        ring.sample_indices(replay, jax.random.key(0), 2)
+    replay = ring.add_row_per_stream(replay, row(1, 0), jnp.ones(1, bool))
+    with pytest.raises(UsageError, match="must contain 2 rows of one stream to sample"):
+        ring.sample_indices(replay, jax.random.key(0), 2, 2)
 
 
 def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ring.size_in_bytes(example(), 3, 30) == 30 * (4 + 2 + 4)
-    rows = ring.init(example(), 3, 30)
+    rows = ring.init_replay(example(), 3, 30)
     assert sum(x.nbytes for x in jax.tree.leaves(rows.data)) == 300
-    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 200)
-    with pytest.raises(UsageError, match=r"capacity \(30\) needs .* try 16"):
-        memory.check_memory(ring.size_in_bytes(example(), 3, 30), 30, "capacity (30)")
-    ring.init(example(), 3, 16)
-    with pytest.raises(UsageError, match=r"capacity \(2\) must be at least the number of streams \(3\)"):
-        ring.init(example(), 3, 2)
+    monkeypatch.setattr(device_memory, "available_memory_bytes", lambda: 200)
+    with pytest.raises(UsageError, match=r"capacity \(30\) needs .* Use 16"):
+        device_memory.check_memory(ring.size_in_bytes(example(), 3, 30), 30, "capacity (30)")
+    ring.init_replay(example(), 3, 16)
+    with pytest.raises(
+        UsageError, match=r"capacity \(2\) must be at least the number of streams \(3\)"
+    ):
+        ring.init_replay(example(), 3, 2)
 
 
-@pytest.mark.parametrize("buffer", [ring.uniform(5), prioritized.prioritized(5)], ids=["uniform", "prioritized"])
+@pytest.mark.parametrize(
+    "buffer",
+    [ring.make_uniform_replay(5), prioritized.make_prioritized_replay(5)],
+    ids=["uniform", "prioritized"],
+)
 def test_what_could_never_be_drawn_is_refused(buffer: ring.ReplayBuffer) -> None:
     """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
     enough = 64 * (5 + 4) if buffer.sample.__module__ == ring.__name__ else 64 * 5
     config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
-    with pytest.raises(UsageError, match=rf"capacity \({enough - 1}\) holds too little .* try {enough} or more"):
+    with pytest.raises(
+        UsageError, match=rf"capacity \({enough - 1}\) must be at least {enough} to sample"
+    ):
         buffer.init(step(1, 0, 0, False, False), 64, config)
-    buffer.init(step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9))
+    buffer.init(
+        step(1, 0, 0, False, False), 64, SimpleNamespace(capacity=enough, batch_size=300, gamma=0.9)
+    )
 
 
 def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The members of a population together, and twice where they evolve; a policy is loaded where its run would not fit."""
     config = {"capacity": 1000, "num_envs": 1}
     options = RunOptions(total_steps=10_000)
-    spec = lambda **given: make_spec("sac", "probe/continuous", {}, config, None, dataclasses.replace(options, **given), {})  # noqa: E731
-    one = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.abstract(spec(), program.assemble(spec())[0])))
-    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 3 * one)
-    program.check(spec(seeds=3))
-    with pytest.raises(UsageError, match=r"the state of 4 members \(capacity 1000\) needs .*: try 600"):
-        program.check(spec(seeds=4))
+
+    def spec(**given):
+        return make_spec(
+            "sac", "probe/continuous", {}, config, None, dataclasses.replace(options, **given), {}
+        )
+
+    one = sum(
+        x.size * x.dtype.itemsize
+        for x in jax.tree.leaves(
+            program.abstract_member_state(
+                spec(), program.build_algorithm_and_environment(spec())[0]
+            )
+        )
+    )
+    monkeypatch.setattr(device_memory, "available_memory_bytes", lambda: 3 * one)
+    run_check.check_run(spec(seeds=3))
+    with pytest.raises(
+        UsageError, match=r"the state of 4 members \(capacity 1000\) needs .* Use 600"
+    ):
+        run_check.check_run(spec(seeds=4))
     evolving = make_spec(
-        "sac", "probe/continuous", {}, config, None, dataclasses.replace(options, seeds=3), {}, evolve={"gamma": (0.5, 0.9)}
+        "sac",
+        "probe/continuous",
+        {},
+        config,
+        None,
+        dataclasses.replace(options, seeds=3),
+        {},
+        evolve={"gamma": (0.5, 0.9)},
     )
     with pytest.raises(UsageError, match="the state of 3 members"):
-        program.check(evolving)
-    monkeypatch.setattr(memory, "memory_in_bytes", lambda: 1)
-    program.abstract(spec(), program.assemble(spec())[0])
+        run_check.check_run(evolving)
+    monkeypatch.setattr(device_memory, "available_memory_bytes", lambda: 1)
+    program.abstract_member_state(spec(), program.build_algorithm_and_environment(spec())[0])
 
 
-def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> Step:
-    wide = lambda x, dtype: jnp.broadcast_to(jnp.asarray(x, dtype), streams)  # noqa: E731
+def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -> ReplayStep:
+    def wide(x, dtype):
+        return jnp.broadcast_to(jnp.asarray(x, dtype), streams)
+
     ends = wide(terminated, bool), wide(truncated, bool)
     acted = wide(obs, jnp.float32), wide(0, jnp.int32), wide(reward, jnp.float32)
-    return Step(*acted, *ends, wide(obs + 0.5, jnp.float32), wide(obs % 3 == 0, bool), wide(obs + 0.25, jnp.float32))
+    return ReplayStep(
+        *acted,
+        *ends,
+        wide(obs + 0.5, jnp.float32),
+        wide(obs % 3 == 0, bool),
+        wide(obs + 0.25, jnp.float32),
+    )
 
 
-def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float) -> tuple[float, float, float]:
+def expected_return(
+    steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float
+) -> tuple[float, float, float]:
     """Reward, discount and next observation of the n-step return from `start`, by its definition. `step` begins an episode
     at every third row, ended or not."""
     total, power, i = 0.0, 1.0, start
@@ -170,12 +236,19 @@ def expected_return(steps: list[tuple[float, bool, bool]], start: int, n: int, g
 def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
     """By definition: to n steps, an end, or the newest row, whichever comes first; also where the ring has wrapped."""
     numbers, places = np.random.default_rng(seed), 6
-    replay = ring.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places)
-    steps = [(float(numbers.normal()), bool(numbers.random() < 0.2), bool(numbers.random() < 0.2)) for _ in range(3 + extra)]
+    replay = ring.init_replay(
+        jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places
+    )
+    steps = [
+        (float(numbers.normal()), bool(numbers.random() < 0.2), bool(numbers.random() < 0.2))
+        for _ in range(3 + extra)
+    ]
     for time, (reward, terminated, truncated) in enumerate(steps):
-        replay = compiled("add")(replay, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool))
+        replay = compiled("add")(
+            replay, step(1, float(time), reward, terminated, truncated), jnp.ones(1, bool)
+        )
     index = jnp.arange(int(replay.size[0]), dtype=jnp.int32)
-    batch = ring.returns(replay, index, n, 0.9)
+    batch = ring.make_nstep_batch(replay, index, n, 0.9)
     for i, obs in enumerate(np.asarray(batch.obs).astype(int)):
         reward, discount, next_obs = expected_return(steps, obs, n, 0.9)
         assert float(batch.reward[i]) == pytest.approx(reward, abs=1e-5)
@@ -184,24 +257,27 @@ def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
         assert float(batch.carry[i]) == obs + 0.25 and bool(batch.reset[i]) == (obs % 3 == 0)
 
 
+@pytest.mark.quick
 @few
 @given(size=st.sampled_from([1, 16, 17, 600]), seed=st.integers(0, 9999))
 def test_sums_are_those_of_the_weights(size: int, seed: int) -> None:
     """Also after weights were changed many times; what is not to be kept changes nothing."""
     numbers = np.random.default_rng(seed)
-    tree, weights = prioritized.init(size), np.zeros(size, np.float32)
-    put = jax.jit(prioritized.put)
+    tree, weights = prioritized.init_sum_tree(size), np.zeros(size, np.float32)
+    put = jax.jit(prioritized.set_weights)
     for _ in range(3):
         index = numbers.choice(size, min(size, 20), replace=False)
         index = np.resize(index, 20)  # each comes with one weight, however often
         new, keep = numbers.random(size).astype(np.float32) * 10, numbers.random(size) < 0.7
         tree = put(tree, jnp.asarray(index), jnp.asarray(new[index]), jnp.asarray(keep[index]))
         weights[index] = np.where(keep[index], new[index], weights[index])
-    assert np.array_equal(prioritized.get(tree, jnp.arange(size)), weights)
-    assert float(prioritized.total(tree)) == pytest.approx(weights.sum(), rel=1e-5, abs=1e-6)
+    assert np.array_equal(prioritized.get_weights(tree, jnp.arange(size)), weights)
+    assert float(prioritized.total_weight(tree)) == pytest.approx(weights.sum(), rel=1e-5, abs=1e-6)
     if weights.sum() > 0:
-        points = np.concatenate([[0.0, 1.0], numbers.random(98)]).astype(np.float32) * np.float32(prioritized.total(tree))
-        found, weight = (np.asarray(x) for x in prioritized.find(tree, jnp.asarray(points)))
+        points = np.concatenate([[0.0, 1.0], numbers.random(98)]).astype(np.float32) * np.float32(
+            prioritized.total_weight(tree)
+        )
+        found, weight = (np.asarray(x) for x in prioritized.find_indices(tree, jnp.asarray(points)))
         assert np.all(weights[found] > 0) and np.array_equal(weight, weights[found])
         running = np.cumsum(weights.astype(np.float64))
         slack = 1e-4 * running[-1]
@@ -221,14 +297,17 @@ class Settings:
 
 def test_priorities_are_the_distribution() -> None:
     """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
-    config, buffer = Settings(), prioritized.prioritized()
+    config, buffer = Settings(), prioritized.make_prioritized_replay()
     state = buffer.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
         state = buffer.add(state, step(1, float(time), 0.0, False, False), jnp.ones(1, bool))
     error = jnp.arange(40.0) ** 2 / 100
     state = buffer.update_priorities(state, config, jnp.arange(40), error, jnp.ones((), bool))
     same = buffer.update_priorities(state, config, jnp.arange(40), error * 0, jnp.zeros((), bool))
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same), strict=True)
+    )
     state = buffer.add(state, step(1, 40.0, 0.0, False, False), jnp.ones(1, bool))
     priority = np.append((np.asarray(error) + 0.01) ** 0.7, (error[-1] + 0.01) ** 0.7)
     draw = jax.jit(jax.vmap(lambda key: buffer.sample(state, config, key, jnp.float32(0.5))))
@@ -238,7 +317,8 @@ def test_priorities_are_the_distribution() -> None:
     # Points are one in each part of the whole, so counts vary less than independent draws would: p is near 1, not uniform.
     assert (
         scipy.stats.chisquare(
-            counts[expected > 5], expected[expected > 5] * counts[expected > 5].sum() / expected[expected > 5].sum()
+            counts[expected > 5],
+            expected[expected > 5] * counts[expected > 5].sum() / expected[expected > 5].sum(),
         ).pvalue
         > 0.05
     )
@@ -250,37 +330,57 @@ def test_priorities_are_the_distribution() -> None:
 @pytest.mark.parametrize("capacity", [20, 45])
 def test_another_exponent(capacity: int) -> None:
     """The tree becomes what it would be had the exponent always been that one, also after 0, of which all weights are 1."""
-    memory = prioritized.prioritized()
+    memory = prioritized.make_prioritized_replay()
 
-    def play(exponent: jax.Array) -> prioritized.Prioritized:
+    def play(exponent: jax.Array) -> prioritized.PrioritizedReplayState:
         """18 steps of one stream and 9 of another: more than the smaller rings hold, and fewer than the larger ones."""
-        config = SimpleNamespace(**(dataclasses.asdict(Settings(capacity, 8)) | {"priority_exponent": exponent}))
+        config = SimpleNamespace(
+            **(dataclasses.asdict(Settings(capacity, 8)) | {"priority_exponent": exponent})
+        )
 
         def advance(state: Any, time: jax.Array) -> tuple[Any, None]:
-            state = memory.add(state, step(2, time.astype(float), 0.0, False, False), jnp.stack([time >= 0, time % 2 == 0]))
+            state = memory.add(
+                state,
+                step(2, time.astype(float), 0.0, False, False),
+                jnp.stack([time >= 0, time % 2 == 0]),
+            )
             index = jnp.stack([time % (capacity // 2), jnp.array(capacity // 2)])
-            return memory.update_priorities(state, config, index, jnp.stack([3.0 / (1 + time), jnp.array(0.0)]), time > 2), None
+            return memory.update_priorities(
+                state, config, index, jnp.stack([3.0 / (1 + time), jnp.array(0.0)]), time > 2
+            ), None
 
         example = jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False))
         return jax.lax.scan(advance, memory.init(example, 2, config), jnp.arange(18))[0]
 
     exponents = jnp.array([0.0, 0.3, 1.0])
     states = jax.jit(jax.vmap(play))(exponents)
-    every = jax.jit(jax.vmap(lambda state: jax.vmap(prioritized.reweighted, (None, 0))(state, exponents)))(states)
+    every = jax.jit(
+        jax.vmap(
+            lambda state: jax.vmap(prioritized.reweight_priorities, (None, 0))(state, exponents)
+        )
+    )(states)
     for found, expected in zip(jax.tree.leaves(every), jax.tree.leaves(states), strict=True):
         np.testing.assert_allclose(found, jnp.broadcast_to(expected[None], found.shape), rtol=1e-5)
-    totals = jax.vmap(prioritized.total)(states.tree)
+    totals = jax.vmap(prioritized.total_weight)(states.tree)
     assert len(np.unique(np.asarray(totals))) == 3
 
 
 @pytest.mark.parametrize(
-    "buffer", [ring.uniform(), ring.uniform(3), prioritized.prioritized()], ids=["uniform", "3 steps", "priority"]
+    "buffer",
+    [
+        ring.make_uniform_replay(),
+        ring.make_uniform_replay(3),
+        prioritized.make_prioritized_replay(),
+    ],
+    ids=["uniform", "3 steps", "priority"],
 )
 def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
     """In a compiled loop whose state is donated no step copies the rows or their priorities."""
     places, config = 32_000, Settings(capacity=32_000)
     nothing, no = jnp.zeros(()), jnp.zeros((), bool)
-    example = ring.Step(jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3), no, jnp.zeros(4))
+    example = ring.ReplayStep(
+        jnp.zeros(3), jnp.zeros(2), nothing, no, no, jnp.zeros(3), no, jnp.zeros(4)
+    )
     row = jax.tree.map(lambda x: x[None], example)
 
     def step(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
@@ -292,7 +392,41 @@ def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
     run = jax.jit(lambda state, keys: jax.lax.scan(step, state, keys), donate_argnums=0)
     keys = jax.random.split(jax.random.key(0), 5)
     program = run.lower(buffer.init(example, 1, config), keys).compile().as_text()
-    sizes = (places, -(-places // prioritized.CHILDREN))
+    sizes = (places, -(-places // prioritized.CHILDREN_PER_NODE))
     large = re.compile(rf"= \w+\[(?:1,)?(?:{'|'.join(map(str, sizes))})[,\]]\S* copy\(")
-    assert re.search(rf"\[(?:1,)?{places}[,\]]", program), "the test no longer knows the program's words"
+    assert re.search(rf"\[(?:1,)?{places}[,\]]", program), (
+        "the test no longer knows the program's words"
+    )
     assert [line.strip() for line in program.splitlines() if large.search(line)] == []
+
+
+@few
+@given(
+    capacity=st.sampled_from([1, 5, 16]),
+    size=st.sampled_from([1, 4, 12]),
+    seed=st.integers(0, 9999),
+)
+def test_rows_of_many_policies_are_one_queue(capacity: int, size: int, seed: int) -> None:
+    """Against a deque: rows that are not kept take no place, and the oldest of all leave first, for every member alone."""
+    numbers = np.random.default_rng(seed)
+    keeps = numbers.random((2, 4, size)) < numbers.random(
+        (2, 1, 1)
+    )  # two members, who keep different shares
+    replay = jax.vmap(lambda _: ring.init_replay(example(), 1, capacity))(jnp.arange(2))
+    queues = [collections.deque(maxlen=capacity) for _ in range(2)]
+    for time in range(4):
+        rows = jax.tree.map(lambda x: jnp.stack([x, x]), row(size, time))
+        replay = ADD_ROWS_OF_MEMBERS(replay, rows, jnp.asarray(keeps[:, time]))
+        for queue, keep in zip(queues, keeps[:, time], strict=True):
+            queue.extend(np.asarray(rows["number"][0])[keep].tolist())
+    for member, queue in enumerate(queues):
+        mine = jax.tree.map(lambda x, member=member: x[member], replay)
+        assert int(mine.size[0]) == len(queue)
+        places = (int(mine.cursor[0]) - len(queue) + np.arange(len(queue))) % capacity
+        assert np.asarray(mine.data["number"])[0, places].tolist() == list(queue)
+        assert np.array_equal(
+            mine.data["picture"][0, places, 1, 1], np.asarray(list(queue), np.int64) % 256
+        )
+
+
+ADD_ROWS_OF_MEMBERS = jax.jit(jax.vmap(ring.add_rows))

@@ -1,8 +1,9 @@
-"""Descriptors of behavior: what an episode was like, apart from its return, in a few numbers.
+"""Behavior descriptors of episodes.
 
-A `DescribedEnvironment` describes each of its states, `[D]`. An `Extraction` makes one descriptor of those of an episode, while
-the episode is played, so that nothing but what it needs is kept. States are described after every step and before any reset:
-an episode of T steps has T of them, and the last is where it ended.
+A `DescriptorEnvironment` describes each of its states by a vector `[D]`. An `Extraction` reduces
+the vectors of an episode to one descriptor while the episode runs, so that only the data it needs
+is stored. States are described after every step and before any reset: an episode of T steps has T
+descriptors, and the last one describes its final state.
 """
 
 from collections.abc import Callable
@@ -12,40 +13,61 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.environments.core import EXTRACTIONS, Environment, descriptor_space
+from rollax.environments.capabilities import capabilities, has_descriptors
+from rollax.environments.environment import DESCRIPTOR_EXTRACTIONS, Environment
 from rollax.errors import UnknownNameError, UsageError
+from rollax.types import PyTree, State
 
 
 class Extraction(NamedTuple):
-    """How the descriptors of an episode's states become that of the episode. Functions of one episode."""
+    """Reduction of the state descriptors of one episode to the descriptor of the episode.
 
-    start: Callable[[jax.Array, int], Any]  # (zeros [D], the most steps T) -> memory
-    # (memory, descriptor [D], step from 0, whether the episode still goes on at this step) -> memory
+    Attributes:
+        start: Function `(zeros, max_steps)` that returns the initial memory. `zeros` has the shape
+            `[D]` of a state descriptor.
+        add: Function `(memory, descriptor, step, alive)` that returns the memory after a step.
+            `descriptor` is `[D]`, `step` is the index of the step, and `alive` is whether the
+            episode was running before the step.
+        finish: Function `(memory, length)` that returns the descriptor `[K]` of an episode with
+            `length` steps.
+    """
+
+    start: Callable[[jax.Array, int], Any]
     add: Callable[[Any, jax.Array, jax.Array, jax.Array], Any]
-    finish: Callable[[Any, jax.Array], jax.Array]  # (memory, steps of the episode) -> [K]
+    finish: Callable[[Any, jax.Array], jax.Array]
 
 
-# The last state of the episode: where it led to.
-FINAL = Extraction(
+# Descriptor of the last state of the episode.
+FINAL_EXTRACTION = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: jnp.where(alive, descriptor, memory),
     finish=lambda memory, length: memory,
 )
 
-# The mean over the states of the episode: of booleans it is the share of time.
-MEAN = Extraction(
+# Mean over the states of the episode. For booleans it is the share of steps.
+MEAN_EXTRACTION = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: memory + jnp.where(alive, descriptor, 0.0),
     finish=lambda memory, length: memory / jnp.maximum(length, 1),
 )
 
-_NAMED = dict(zip(EXTRACTIONS, (FINAL, MEAN), strict=True))
+_EXTRACTIONS_BY_NAME = dict(
+    zip(DESCRIPTOR_EXTRACTIONS, (FINAL_EXTRACTION, MEAN_EXTRACTION), strict=True)
+)
 
 
-def whole(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Extraction:
-    """A function of all descriptors of an episode and its mask, `([T, D], bool [T]) -> [K]`, as an extraction.
+def make_extraction(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Extraction:
+    """Build an extraction from a function of all state descriptors of an episode.
 
-    T is the most steps an episode may have; descriptors where the mask is False are 0. All T are kept until the end.
+    All state descriptors are stored until the end of the episode. T is the maximum number of steps.
+
+    Args:
+        function: Function `(descriptors, mask)` that returns the descriptor `[K]` of the episode.
+            `descriptors` is `[T, D]` and 0 after the end of the episode. `mask`, bool `[T]`, is
+            true for the steps of the episode.
+
+    Returns:
+        The extraction.
     """
 
     def finish(memory: jax.Array, length: jax.Array) -> jax.Array:
@@ -54,60 +76,85 @@ def whole(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Extraction:
 
     return Extraction(
         start=lambda zeros, max_steps: jnp.broadcast_to(zeros, (max_steps, *zeros.shape)),
-        # What comes after the end is left out by the mask, so that a step writes one row and copies none.
+        # The mask removes rows after the end, so that a step writes one row without a copy.
         add=lambda memory, descriptor, step, alive: memory.at[step].set(descriptor),
         finish=finish,
     )
 
 
-Choice = str | Extraction | Callable[[jax.Array, jax.Array], jax.Array] | None
+ExtractionFn = Callable[[jax.Array, jax.Array], jax.Array]
+ExtractionChoice = str | Extraction | ExtractionFn | None
 
 
-class Describing(NamedTuple):
-    """An extraction for N episodes of an environment side by side."""
+class BatchedExtraction(NamedTuple):
+    """Extraction for N parallel episodes of an environment.
 
-    start: Callable[[int], Any]  # N -> memory
-    add: Callable[[Any, Any, jax.Array, jax.Array], Any]  # (memory, states [N], step, alive [N]) -> memory
-    finish: Callable[[Any, jax.Array], Any]  # (memory, lengths [N]) -> [N, K]
-
-
-_NOTHING = Describing(lambda number: None, lambda memory, states, step, alive: None, lambda memory, length: None)
-
-
-def describing(environment: Environment, choice: Choice, max_steps: int) -> Describing:
-    """The descriptors of whole episodes; None where the environment has none and none are asked for.
-
-    `choice`: "final", "mean", a function of all descriptors and the mask (`whole`), an `Extraction`, or None for the
-    environment's own.
-
-    Raises: UsageError when the environment describes no behavior; UnknownNameError for an unknown extraction.
+    Attributes:
+        start: Function from the number of episodes N to the initial memory.
+        add: Function `(memory, states, step, alive)` that returns the memory after a step.
+            `states` are the environment states `[N, ...]`, `step` is the index of the step, and
+            `alive`, bool `[N]`, marks the running episodes.
+        finish: Function `(memory, length)` that returns the descriptors `[N, K]` of episodes with
+            lengths `[N]`.
     """
-    space, described = descriptor_space(environment), environment
-    if space is None:
+
+    start: Callable[[int], Any]
+    add: Callable[[Any, Any, jax.Array, jax.Array], Any]
+    finish: Callable[[Any, jax.Array], Any]
+
+
+_NO_EXTRACTION = BatchedExtraction(
+    lambda number: None, lambda memory, states, step, alive: None, lambda memory, length: None
+)
+
+
+def make_batched_extraction(
+    environment: Environment, choice: ExtractionChoice, max_steps: int
+) -> BatchedExtraction:
+    """Build the extraction of descriptors for parallel episodes.
+
+    Args:
+        environment: Environment of the episodes.
+        choice: "final", "mean", a function of all descriptors and their mask as in
+            `make_extraction`, an `Extraction`, or None for the default of the environment.
+        max_steps: Maximum number of steps of an episode.
+
+    Returns:
+        The extraction. It returns None as descriptors if the environment does not describe behavior
+        and `choice` is None.
+
+    Raises:
+        UsageError: If `choice` is not None and the environment does not describe behavior.
+        UnknownNameError: If the name of the extraction is unknown.
+    """
+    if not has_descriptors(environment):
         if choice is None:
-            return _NOTHING
+            return _NO_EXTRACTION
         raise UsageError(
-            f"{environment.name} does not describe behavior, so there is no descriptor to extract: leave it off, or give the "
-            "environment descriptor(state), descriptor_space and descriptor_extraction (docs/environments.md, Descriptors)"
+            f"{environment.name} must describe behavior to extract a descriptor. Remove the "
+            "descriptor argument, or add descriptor(state), descriptor_space and "
+            "descriptor_extraction to the environment (docs/environments.md, Descriptors)."
         )
-    extraction = _extraction(described.descriptor_extraction if choice is None else choice)  # pyright: ignore
-    describe = lambda state: described.descriptor(state)  # noqa: E731  # pyright: ignore
-    zeros = jnp.zeros(space.shape, jnp.float32)
+    default = capabilities(environment).descriptor_extraction
+    extraction = _resolve_extraction(default if choice is None else choice)
+    zeros = jnp.zeros(environment.descriptor_space.shape, jnp.float32)
 
     def start(number: int) -> Any:
-        one = tree.as_leaves(extraction.start(zeros, max_steps))
+        one = tree.to_arrays(extraction.start(zeros, max_steps))
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *x.shape)), one)
 
-    def add(memory: Any, states: Any, step: jax.Array, alive: jax.Array) -> Any:
-        # `step` is the same for all, so that one that writes at it writes in place.
-        return jax.vmap(extraction.add, (0, 0, None, 0))(memory, jax.vmap(describe)(states), step, alive)
+    def add(memory: PyTree, states: State, step: jax.Array, alive: jax.Array) -> Any:
+        # `step` is shared by all episodes, so that writing at this index works in place.
+        return jax.vmap(extraction.add, (0, 0, None, 0))(
+            memory, jax.vmap(environment.descriptor)(states), step, alive
+        )
 
-    return Describing(start, add, jax.vmap(extraction.finish))
+    return BatchedExtraction(start, add, jax.vmap(extraction.finish))
 
 
-def _extraction(choice: Any) -> Extraction:
+def _resolve_extraction(choice: Extraction | str | ExtractionFn) -> Extraction:
     if not isinstance(choice, str):
-        return choice if isinstance(choice, Extraction) else whole(choice)
-    if choice not in _NAMED:
-        raise UnknownNameError("extraction of descriptors", choice, _NAMED)
-    return _NAMED[choice]
+        return choice if isinstance(choice, Extraction) else make_extraction(choice)
+    if choice not in _EXTRACTIONS_BY_NAME:
+        raise UnknownNameError("descriptor extraction", choice, _EXTRACTIONS_BY_NAME)
+    return _EXTRACTIONS_BY_NAME[choice]

@@ -1,62 +1,129 @@
-"""Exploration: the schedule of epsilon, noise that is correlated in time, random actions, and the units of actions."""
+"""Exploration: epsilon schedule, correlated noise, random actions, and normalization of actions."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rollax.networks.critics import masked_action
-from rollax.networks.q_networks import mask_actions
-from rollax.spaces import ActionSpace, Box
+from rollax.networks.q_networks import mask_illegal_values
+from rollax.spaces import ActionSpace, Box, check_discrete
+from rollax.types import Carry, Observation, Scalar
 
 
-def epsilon_schedule(config: Any, progress: jax.Array) -> jax.Array:
-    """The chance of a random action, which falls in a straight line over the first `exploration_fraction` of training."""
+@runtime_checkable
+class EpsilonConfig(Protocol):
+    """Settings of the probability of a random action."""
+
+    @property
+    def epsilon(self) -> Scalar: ...
+    @property
+    def epsilon_final_fraction(self) -> Scalar: ...
+    @property
+    def exploration_fraction(self) -> Scalar: ...
+
+
+def epsilon_schedule(config: EpsilonConfig, progress: jax.Array) -> jax.Array:
+    """Return the probability of a random action.
+
+    It decreases linearly over the first `exploration_fraction` of training.
+
+    Args:
+        config: Settings with `epsilon`, `epsilon_final_fraction` and `exploration_fraction`.
+        progress: Progress of training between 0 and 1, float `[]`.
+
+    Returns:
+        The probability, float `[]`.
+    """
     over = jnp.clip(progress / jnp.maximum(config.exploration_fraction, 1e-6), 0.0, 1.0)
     return config.epsilon * (1 + over * (config.epsilon_final_fraction - 1))
 
 
-class Exploring(NamedTuple):
-    """What exploring carries from step to step of one stream."""
+class ExplorationState(NamedTuple):
+    """State of exploration in one stream.
 
-    noise: Any  # float [...]: standard normal, one number for each of a continuous action; None for discrete actions
-    steps: jax.Array  # int32 []: steps taken, at most 2^30
-    memory: Any  # of the policy
+    Attributes:
+        noise: Standard normal noise for each dimension of a continuous action, float `[...]`, or
+            None for discrete actions.
+        steps: Number of steps taken, int32 `[]`. It stops counting at 2^30.
+        memory: Memory of the policy.
+    """
+
+    noise: Any
+    steps: jax.Array
+    memory: Any
 
 
-def begin_exploring(space: ActionSpace, key: jax.Array, shape: tuple[int, ...], memory: Any) -> Exploring:
-    """Before any step, of streams of that shape. `memory`: what their policy begins with."""
+def init_exploration(
+    space: ActionSpace, key: jax.Array, shape: tuple[int, ...], memory: Carry
+) -> ExplorationState:
+    """Return the initial exploration state.
+
+    Args:
+        space: Action space.
+        key: Random key.
+        shape: Leading axes of the state, one entry per stream.
+        memory: Initial memory of the policy.
+    """
     noise = jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box) else None
-    return Exploring(noise, jnp.zeros(shape, jnp.int32), memory)
+    return ExplorationState(noise, jnp.zeros(shape, jnp.int32), memory)
 
 
-def next_noise(noise: Any, key: jax.Array, correlation: jax.Array | float) -> Any:
-    """z' = rho z + sqrt(1 - rho^2) N(0, 1), an Ornstein-Uhlenbeck process; white noise with rho = 0.
+def sample_noise(noise: jax.Array | None, key: jax.Array, correlation: Scalar) -> jax.Array | None:
+    """Sample the next value of an Ornstein-Uhlenbeck process, z' = rho z + sqrt(1 - rho^2) N(0, 1).
 
-    Where a task needs a push in one direction for a while, white noise hardly ever finds its reward.
+    Correlated noise explores tasks that need several actions in the same direction. White noise
+    (rho = 0) rarely finds a reward in such tasks.
+
+    Args:
+        noise: Noise z of the previous step, or None for discrete actions.
+        key: Random key.
+        correlation: Correlation rho of consecutive steps.
+
+    Returns:
+        The noise z' with the shape of `noise`, or None for discrete actions.
     """
     if noise is None:
         return None
     return correlation * noise + jnp.sqrt(1 - correlation**2) * jax.random.normal(key, noise.shape)
 
 
-def random_action(space: Any, obs: Any, noise: Any, key: jax.Array) -> jax.Array:
-    """A uniform normalized action: of a discrete space one that is not masked, of a box by standard normal `noise`."""
-    if isinstance(space, Box):
+def random_action(
+    space: ActionSpace, obs: Observation, noise: jax.Array | None, key: jax.Array
+) -> jax.Array:
+    """Return a uniform random action.
+
+    Discrete actions are legal. Actions in a box are normalized to [-1, 1].
+
+    Args:
+        space: Action space.
+        obs: Observation, which may contain an action mask.
+        noise: Standard normal noise that determines the action in a box, or None for discrete
+            actions.
+        key: Random key for discrete actions.
+
+    Returns:
+        The action.
+    """
+    if noise is not None:
         return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
-    return jax.random.categorical(key, mask_actions(jnp.zeros(space.n), obs)).astype(space.dtype)
+    logits = mask_illegal_values(jnp.zeros(check_discrete(space).n), obs)
+    return jax.random.categorical(key, logits).astype(space.dtype)
 
 
-def example_action(space: Any) -> jax.Array:
-    """A normalized action, of the shape and type that replay holds."""
+def example_action(space: ActionSpace) -> jax.Array:
+    """Return a normalized action with the shape and dtype that the replay buffer stores."""
     return jnp.zeros(space.shape, jnp.float32 if isinstance(space, Box) else space.dtype)
 
 
-def denormalize_action(space: Any, action: jax.Array) -> jax.Array:
-    """A normalized action in the units of the environment: -1 ... 1 becomes low ... high of a box; discrete ones stay."""
+def denormalize_action(space: ActionSpace, action: jax.Array) -> jax.Array:
+    """Scale an action from [-1, 1] to the bounds of a box. Discrete actions are unchanged."""
     if not isinstance(space, Box):
         return action
     low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
-    center, half = jnp.asarray((high + low) / 2, action.dtype), jnp.asarray((high - low) / 2, action.dtype)
+    center, half = (
+        jnp.asarray((high + low) / 2, action.dtype),
+        jnp.asarray((high - low) / 2, action.dtype),
+    )
     return (center + half * action).astype(space.dtype)

@@ -1,28 +1,45 @@
-"""Steps that simulators on the host have taken, as an algorithm learns from them.
+"""Recorded steps of simulators on the host.
 
-`rollax.acting.streams.unroll` reads a recording where it scans the steps of a compiled environment, so that an algorithm learns
-from both by the same lines.
+`rollax.acting.streams.unroll` steps a compiled environment, or reads a recording of a simulator.
+Algorithms therefore learn from both with the same code.
 """
 
 from typing import Any, NamedTuple
 
 
 class RecordedSteps(NamedTuple):
-    """T steps of E simulators, `[T, E, ...]`: what `rollax.acting.streams.Experience` has of them."""
+    """Steps `[T, E, ...]` of E simulators, with the fields of `rollax.acting.streams.Experience`.
+
+    Attributes:
+        obs: Observations before the step.
+        reset: Whether `obs` begins an episode, bool.
+        carry: Memory of the policy before the step and before any reset.
+        action: Actions.
+        extras: Other outputs of the policy.
+        reward: Rewards, float32.
+        terminated: Whether the step terminated the episode, bool.
+        truncated: Whether the step truncated the episode, bool.
+        next_obs: Observations after the step and before any reset.
+    """
 
     obs: Any
-    reset: Any  # bool: obs begins an episode
-    carry: Any  # the policy's memory before the step, before any reset
+    reset: Any
+    carry: Any
     action: Any
-    extras: Any  # what the policy gave besides
-    reward: Any  # float32
-    terminated: Any  # bool
-    truncated: Any  # bool
-    next_obs: Any  # the true observation after the step, never that of a new episode
+    extras: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_obs: Any
 
 
 class Recording(NamedTuple):
-    """A rollout that was played on the host."""
+    """Rollout that was recorded on the host.
+
+    Attributes:
+        steps: Steps of the rollout.
+        last: Observations, reset flags and memory of the policy after the last step, `[E, ...]`.
+    """
 
     steps: RecordedSteps
-    last: tuple[Any, Any, Any]  # obs, reset and carry [E, ...]: what acting goes on from
+    last: tuple[Any, Any, Any]

@@ -1,4 +1,4 @@
-"""Scorers: fitness and descriptors of a batch of solutions, by a closed form or by whole episodes."""
+"""Scoring of solutions: fitness and descriptors from a closed form or from complete episodes."""
 
 import functools
 from collections.abc import Callable
@@ -9,68 +9,109 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.acting.evaluate import episode_keys, episodes
+from rollax.acting.evaluation import make_episode_runner, split_episode_keys
 from rollax.acting.exploration import denormalize_action
-from rollax.acting.info import info_shapes
+from rollax.acting.info_metrics import info_shapes
 from rollax.acting.streams import Experience
-from rollax.environments.core import Environment, agent_types, descriptor_space
+from rollax.environments.capabilities import capabilities, has_closed_form, has_descriptors
+from rollax.environments.environment import ClosedFormEnvironment, Environment
 from rollax.errors import UnknownNameError, UsageError
-from rollax.networks.solutions import Constant, has_closed_form
-from rollax.replay.ring import Step
+from rollax.networks.solutions import ConstantSolution
+from rollax.replay.ring import ReplayStep
 from rollax.spaces import Box
+from rollax.types import Observation, Solution
 
 
 class Score(NamedTuple):
-    """What a scorer says of solutions, `[B, ...]`."""
+    """Fitness, descriptor and optional extras of a batch of B solutions.
 
-    fitness: jax.Array  # float32 [B]
-    descriptor: jax.Array  # float32 [B, K]
-    extras: Any = ()  # of each solution, which the archive keeps
-    experience: Any = ()  # (Step [T, B], bool [T, B]: which rows there are): what the policies experienced; () if not recorded
-
-
-Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> what they are like
-
-
-class Watched(NamedTuple):
-    """What a scorer says besides fitness and descriptor: one of these, or nothing."""
-
-    records: bool = False  # all that the policies experienced
-    objectives: tuple[str, ...] = ()  # as extras [B, M]: the sums over the episode of these numbers of the environment's `info`
-    num_frames: int = 0  # as extras [B, num_frames * D]: that many observations at equal distances, up to the last
-
-
-NOTHING = Watched()
-
-
-def scorer(
-    environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING, agent_type: str = ""
-) -> Scorer:
-    """The scorer of an environment: its closed form if it has one, else the mean over `num_episodes` of each solution.
-
-    `agent_type`: as for `played`. Raises UsageError when the environment describes no behavior, has not what is to be watched,
-    or has agents of several types and it is not said which of them score; UnknownNameError for a type that it has not.
+    Attributes:
+        fitness: Fitness, float32 `[B]`.
+        descriptor: Descriptors, float32 `[B, K]`.
+        extras: Additional values that the archive stores with each solution, `[B, ...]`.
+        experience: Tuple of a `ReplayStep` with the steps of the policies, `[T, B, ...]`, and a
+            mask of the valid steps, bool `[T, B]`. `()` if the steps are not recorded.
     """
-    if descriptor_space(environment) is None:
+
+    fitness: jax.Array
+    descriptor: jax.Array
+    extras: Any = ()
+    experience: Any = ()
+
+
+Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> scores
+
+
+class ScoringOptions(NamedTuple):
+    """Additional output of a scorer. At most one of the options is set.
+
+    Attributes:
+        records: Whether to record the experience of the policies.
+        objectives: Names of M entries of the environment's `info`. Their sums over the episode
+            become the extras `[B, M]`.
+        num_frames: Number of evenly spaced observations of each episode, including the last one.
+            They become the extras `[B, num_frames * D]`. 0 disables it.
+    """
+
+    records: bool = False
+    objectives: tuple[str, ...] = ()
+    num_frames: int = 0
+
+
+DEFAULT_OPTIONS = ScoringOptions()
+
+
+def make_scorer(
+    environment: Environment,
+    num_episodes: int,
+    max_steps: int,
+    watched: ScoringOptions = DEFAULT_OPTIONS,
+    agent_type: str = "",
+) -> Scorer:
+    """Build the scorer of an environment from its closed form, or from complete episodes.
+
+    Args:
+        environment: Environment that describes behavior.
+        num_episodes: Number of episodes per solution.
+        max_steps: Maximum number of steps of an episode.
+        watched: Additional output.
+        agent_type: Type of the agents whose return is the fitness, as in `make_episode_scorer`.
+
+    Returns:
+        The scorer. Scores from episodes are means over the episodes of a solution.
+
+    Raises:
+        UsageError: If the environment does not describe behavior or does not have the additional
+            output, or if it has several agent types and `agent_type` is empty.
+        UnknownNameError: If the environment does not have the agent type.
+    """
+    if not has_descriptors(environment):
         raise UsageError(
-            f"{environment.name} does not describe behavior, which an archive is arranged by: give it descriptor(state), "
-            "descriptor_space and descriptor_extraction (docs/environments.md, Descriptors), or use another, such as "
-            "control/point-maze or task/arm"
+            f"{environment.name} must describe behavior, because archives are organized by "
+            "descriptors. Add descriptor(state), descriptor_space and descriptor_extraction to the "
+            "environment (docs/environments.md, Descriptors), or use another one such as "
+            "control/point-maze or task/arm."
         )
-    check_watched(environment, watched)
+    check_options(environment, watched)
     if has_closed_form(environment):
-        return closed_form(environment, watched.objectives)
-    return played(environment, num_episodes, max_steps, watched, agent_type)
+        return make_closed_form_scorer(environment, watched.objectives)
+    return make_episode_scorer(environment, num_episodes, max_steps, watched, agent_type)
 
 
-def check_watched(environment: Environment, watched: Watched) -> None:
-    """Raises UsageError when the environment has not what is to be watched."""
+def check_options(environment: Environment, watched: ScoringOptions) -> None:
+    """Check that the environment provides the additional output.
+
+    Raises:
+        UsageError: If objectives are requested and its `info` has no scalars, or if frames are
+            requested and its observations are not in a `Box`.
+        UnknownNameError: If an objective is not a scalar of its `info`.
+    """
     if watched.objectives:
         known = [name for name, number in info_shapes(environment).items() if number.shape == ()]
         if not known:
             raise UsageError(
-                f"{environment.name} has no numbers in its info that could be objectives: use another environment, such as "
-                "task/rastrigin-multi or one of brax"
+                f"{environment.name} must have numbers in its info to use as objectives. Use "
+                "another environment, such as task/rastrigin-multi or one of brax."
             )
         for name in watched.objectives:
             if name not in known:
@@ -78,20 +119,33 @@ def check_watched(environment: Environment, watched: Watched) -> None:
     space = environment.observation_space
     if watched.num_frames and (has_closed_form(environment) or not isinstance(space, Box)):
         raise UsageError(
-            f"{environment.name} has no observations of numbers to learn descriptors from (it has {space}): use another, such "
-            "as control/point-maze"
+            f"{environment.name} must have observations in a Box to learn descriptors from, got "
+            f"{space}. Use another environment, such as control/point-maze."
         )
 
 
-def closed_form(environment: Any, objectives: tuple[str, ...] = ()) -> Scorer:
-    """The scorer of a `ScoredEnvironment`, whose solutions are `Constant`. `objectives`: as for `Watched`."""
+def make_closed_form_scorer(
+    environment: ClosedFormEnvironment, objectives: tuple[str, ...] = ()
+) -> Scorer:
+    """Build the scorer of a `ClosedFormEnvironment`, whose solutions are `ConstantSolution`s.
 
-    def score(solutions: Constant, key: jax.Array) -> Score:
+    Args:
+        environment: Environment with a closed form.
+        objectives: Names of entries of `info` to return as extras, as in `ScoringOptions`.
+
+    Returns:
+        The scorer.
+    """
+
+    def score(solutions: ConstantSolution, key: jax.Array) -> Score:
         values = jax.vmap(environment.score)(solutions.action)
         if not objectives:
             return Score(*values)
         keys = jax.random.split(key)
-        step = lambda action: environment.step(keys[0], environment.reset(keys[1])[0], action).info  # noqa: E731
+
+        def step(action):
+            return environment.step(keys[0], environment.reset(keys[1])[0], action).info
+
         info = jax.vmap(step)(solutions.action)
         extras = jnp.stack([info[name].astype(jnp.float32) for name in objectives], axis=-1)
         return Score(values[0], values[1], extras)
@@ -99,33 +153,65 @@ def closed_form(environment: Any, objectives: tuple[str, ...] = ()) -> Scorer:
     return score
 
 
-def played(
-    environment: Environment, num_episodes: int, max_steps: int, watched: Watched = NOTHING, agent_type: str = ""
+def make_episode_scorer(
+    environment: Environment,
+    num_episodes: int,
+    max_steps: int,
+    watched: ScoringOptions = DEFAULT_OPTIONS,
+    agent_type: str = "",
 ) -> Scorer:
-    """The scorer that plays every solution for whole episodes, all of them side by side.
+    """Build a scorer that plays complete episodes of all solutions in parallel.
 
-    With agents a solution is the policy that all of them share. Its fitness is the mean return of those of `agent_type`, of all
-    where that is empty, and what is recorded is what these agents experienced.
+    In multi-agent environments, a solution is the policy that all agents share.
+
+    Args:
+        environment: Environment that describes behavior.
+        num_episodes: Number of episodes per solution.
+        max_steps: Maximum number of steps of an episode.
+        watched: Additional output.
+        agent_type: Type of the agents whose mean return is the fitness and whose experience is
+            recorded. "" selects all agents, if they have the same type.
+
+    Returns:
+        The scorer.
+
+    Raises:
+        UsageError: If the environment has several agent types and `agent_type` is empty, or if it
+            has no agent types and `agent_type` is not empty.
+        UnknownNameError: If the environment does not have the agent type.
     """
-    record = experienced if watched.records else seen if watched.num_frames else None
-    play_all = episodes(environment, max_steps, record=record, info=dict.fromkeys(watched.objectives, "sum"))
-    scoring = scoring_agents(environment, agent_type)
+    record = (
+        make_replay_step
+        if watched.records
+        else flatten_next_observations
+        if watched.num_frames
+        else None
+    )
+    play_all = make_episode_runner(
+        environment, max_steps, record=record, info=dict.fromkeys(watched.objectives, "sum")
+    )
+    scoring = find_scoring_agents(environment, agent_type)
 
-    def policy(solution: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Any]:
-        return solution, *acted(environment, solution, obs)
+    def policy(
+        solution: Solution, obs: Observation, reset: jax.Array, key: jax.Array
+    ) -> tuple[Any, Any, Any]:
+        return solution, *compute_actions(environment, solution, obs)
 
-    def score(solutions: Any, key: jax.Array) -> Score:
+    def score(solutions: Solution, key: jax.Array) -> Score:
         number = jax.tree.leaves(solutions)[0].shape[0]
         each = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), solutions)
-        # Each device plays its share until the last of its own episodes ends, without waiting for others at every step.
-        play = tree.over_devices(functools.partial(play_all, policy), (0, (0, 0)), (0, 1))
-        result, rows = play(each, episode_keys(key, number * num_episodes))
-        mean = lambda x: x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1)  # noqa: E731
+        # Each device runs its own loop, so that devices do not synchronize at every step.
+        play = tree.shard_map_over_devices(functools.partial(play_all, policy), (0, (0, 0)), (0, 1))
+        result, rows = play(each, split_episode_keys(key, number * num_episodes))
+
+        def mean(x):
+            return x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1)
+
         extras: Any = ()
         if watched.objectives:
             extras = mean(jnp.stack([result.info[name] for name in watched.objectives], axis=-1))
         elif watched.num_frames:
-            extras = mean(frames(rows, result.length, watched.num_frames))
+            extras = mean(select_frames(rows, result.length, watched.num_frames))
         returns = result.returns if scoring is None else result.returns[:, scoring].mean(axis=-1)
         means = mean(returns), mean(result.descriptor), extras
         if not watched.records:
@@ -136,78 +222,147 @@ def played(
             steps, acting = jax.tree.map(lambda x: x[:, :, scoring], (steps, acting))
             on = on[:, :, None]
         is_step = acting & on
-        # [T, B E A] as [E A T, B]: the episodes of a solution one after the other, and in them its agents.
-        apart = jax.tree.map(lambda x: x.reshape(max_steps, number, -1, *x.shape[is_step.ndim :]), (steps, is_step))
-        joined = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart)
+        # Reshape [T, B E A] to [E A T, B]: all episodes and agents of a solution in sequence.
+        apart = jax.tree.map(
+            lambda x: x.reshape(max_steps, number, -1, *x.shape[is_step.ndim :]), (steps, is_step)
+        )
+        joined = jax.tree.map(
+            lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart
+        )
         return Score(*means, joined)
 
     return score
 
 
-def scoring_agents(environment: Environment, agent_type: str) -> np.ndarray | None:
-    """Which agents' returns are the fitness, int [M]; None without an axis of agents."""
-    types = agent_types(environment)
+def find_scoring_agents(environment: Environment, agent_type: str) -> np.ndarray | None:
+    """Return the indices of the agents whose returns are the fitness, int `[M]`.
+
+    Returns:
+        The indices, or None if the environment has no agent types.
+
+    Raises:
+        UsageError: If the environment has several agent types and `agent_type` is empty, or if it
+            has no agent types and `agent_type` is not empty.
+        UnknownNameError: If the environment does not have the agent type.
+    """
+    types = capabilities(environment).agent_types
     known = list(dict.fromkeys(types))
     if agent_type and agent_type not in known:
         if not known:
-            raise UsageError(f"{environment.name} has no agents: leave out config.agent_type ({agent_type!r})")
+            raise UsageError(
+                f"config.agent_type ({agent_type!r}) must be empty, because {environment.name} has "
+                "no agents. Remove it."
+            )
         raise UnknownNameError(f"type of agents in {environment.name}", agent_type, known)
     if not agent_type and len(known) > 1:
         raise UsageError(
-            f"{environment.name} has agents of several types, and an archive needs one fitness: say whose return that is by "
-            f"config.agent_type, one of {', '.join(known)} (--config.agent-type {known[0]})"
+            "config.agent_type must name the agents whose return is the fitness, because "
+            f"{environment.name} has several agent types. Set it to one of {', '.join(known)} "
+            f"(--config.agent-type {known[0]})."
         )
-    return np.flatnonzero([not agent_type or name == agent_type for name in types]) if types else None
+    return (
+        np.flatnonzero([not agent_type or name == agent_type for name in types]) if types else None
+    )
 
 
-def acted(environment: Environment, solution: Any, obs: Any) -> tuple[Any, Any]:
-    """The action of a policy, of all agents where there is an axis of them: in the environment's units, and as it gives it."""
+def compute_actions(
+    environment: Environment, solution: Solution, obs: Observation
+) -> tuple[Any, Any]:
+    """Compute the action of a policy.
 
-    def one(obs: Any) -> tuple[Any, Any]:
+    In multi-agent environments, the observation and the actions have a leading agent axis.
+
+    Returns:
+        The action in the environment's units, and the action in the units of the policy.
+    """
+
+    def one(obs: Observation) -> tuple[Any, Any]:
         action = solution(obs)
         return denormalize_action(environment.action_space, action), action
 
     return one(obs) if environment.num_agents is None else jax.vmap(one)(obs)
 
 
-def seen(experience: Experience) -> jax.Array:
-    """Observations of numbers as rows `[N, D]`."""
-    return experience.obs.reshape(experience.obs.shape[0], -1).astype(jnp.float32)
+def flatten_next_observations(experience: Experience) -> jax.Array:
+    """Return the observations after a step as rows of floats, `[N, D]`."""
+    return experience.next_obs.reshape(experience.next_obs.shape[0], -1).astype(jnp.float32)
 
 
-def frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
-    """Of rows `[T, N, D]`, `num_frames` of each episode at equal distances, up to the last, `[N, num_frames * D]`."""
-    share = jnp.arange(1, num_frames + 1) / num_frames
-    time = jnp.round(share[:, None] * jnp.maximum(length - 1, 0)[None]).astype(jnp.int32)
-    picked = jnp.take_along_axis(rows, time[:, :, None], axis=0)
-    return jnp.moveaxis(picked, 0, 1).reshape(length.shape[0], -1)
+def select_frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
+    """Return `num_frames` evenly spaced observations of each episode, including the last one.
 
+    Frame i of F, counted from 1, is the observation after step `i * T / F` of an episode of T
+    steps, rounded half up and at least 1. Episodes shorter than F steps therefore repeat
+    observations: T = 2 and F = 5 gives steps 1, 1, 1, 2, 2.
 
-def experienced(experience: Experience) -> tuple[Step, jax.Array]:
-    """What learners keep of a step, and who was acting; policies in archives have no memory."""
-    ends = experience.terminated, experience.truncated
-    step = Step(experience.obs, experience.extras, experience.reward, *ends, experience.next_obs, experience.reset, ())
-    return step, jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
+    Args:
+        rows: Observations after each step, `[max_steps, N, D]`. Rows after the end of an episode
+            are ignored.
+        length: Number of steps of each episode, int32 `[N]`.
+        num_frames: Number of observations to select.
 
-
-def choose(environment: Environment, solution: Any, obs: Any) -> Any:
-    """The action of a solution in the environment's units."""
-    return solution(obs) if isinstance(solution, Constant) else acted(environment, solution, obs)[0]
-
-
-def gradients(environment: Any) -> Callable[[Constant], Constant]:
-    """From a solution of a `ScoredEnvironment` to the gradients of its fitness and of each descriptor, `[1 + K, ...]`.
-
-    Raises UsageError for an environment without a closed form.
+    Returns:
+        The selected observations of each episode, concatenated: `[N, num_frames * D]`.
     """
-    if not has_closed_form(environment) or getattr(environment, "is_outside", False):
+    index = jnp.arange(1, num_frames + 1)[:, None]
+    step = jnp.maximum((2 * index * length[None] + num_frames) // (2 * num_frames), 1)
+    selected = jnp.take_along_axis(rows, step[:, :, None] - 1, axis=0)
+    return jnp.moveaxis(selected, 0, 1).reshape(length.shape[0], -1)
+
+
+def make_replay_step(experience: Experience) -> tuple[ReplayStep, jax.Array]:
+    """Convert an experience to a replay step.
+
+    Returns:
+        The replay step, and a mask of the active agents, bool. The carry of the step is empty,
+        because policies in archives do not have memory.
+    """
+    step = ReplayStep(
+        obs=experience.obs,
+        action=experience.extras,
+        reward=experience.reward,
+        terminated=experience.terminated,
+        truncated=experience.truncated,
+        next_obs=experience.next_obs,
+        reset=experience.reset,
+        carry=(),
+    )
+    if experience.mask is None:
+        return step, jnp.ones_like(experience.terminated)
+    return step, experience.mask
+
+
+def solution_action(environment: Environment, solution: Solution, obs: Observation) -> Any:
+    """Return the action of a solution in the environment's units."""
+    return (
+        solution(obs)
+        if isinstance(solution, ConstantSolution)
+        else compute_actions(environment, solution, obs)[0]
+    )
+
+
+def make_gradient_fn(environment: Environment) -> Callable[[ConstantSolution], ConstantSolution]:
+    """Build a function that computes the gradients of the fitness and K descriptors of a solution.
+
+    Args:
+        environment: A `ClosedFormEnvironment`.
+
+    Returns:
+        Function from a solution to its gradients, with leaves `[1 + K, ...]`.
+
+    Raises:
+        UsageError: If the environment has no differentiable closed form.
+    """
+    if not has_closed_form(environment) or capabilities(environment).has_external_scores:
         raise UsageError(
-            f"{environment.name} has no closed form to take gradients of: use cma_me, cma_mae, map_elites or pga_me, or a task "
-            "such as task/sphere"
+            f"{environment.name} must have a closed form to compute gradients. Use cma_me, "
+            "cma_mae, map_elites or pga_me, or a task such as task/sphere."
         )
 
-    def of_solution(solution: Constant) -> Constant:
-        both = lambda solution: jnp.concatenate([jnp.atleast_1d(x) for x in environment.score(solution.action)])  # noqa: E731
+    def of_solution(solution: ConstantSolution) -> ConstantSolution:
+        def both(solution):
+            return jnp.concatenate([jnp.atleast_1d(x) for x in environment.score(solution.action)])
+
         return jax.jacrev(both)(solution)
 
     return of_solution

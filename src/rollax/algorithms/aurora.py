@@ -1,55 +1,89 @@
-"""AURORA: quality-diversity whose descriptors are not given but learnt, from what policies see.
+"""AURORA: quality-diversity with descriptors learned from observations.
 
-Cully 2019, arXiv:1905.11874; Grillotti and Cully 2022, arXiv:2106.05648. Of every episode some observations are kept, and an
-autoencoder learns to tell them apart; elites are those whose codes are far enough from each other (`archives/unstructured.py`).
-The environment's own descriptors play no part in it: metrics lay the elites on a grid of them to say what was found, as the
-papers do. Deviations: dense layers on a few observations in place of convolutions or a recurrent network; codes are scaled to
-deviation 1 each time they are learnt, so that the distance keeps its meaning; the distance is corrected once an update.
+Cully 2019, arXiv:1905.11874. Grillotti and Cully 2022, arXiv:2106.05648. Some observations of each
+episode are recorded, and an autoencoder learns to encode them. Elites are solutions whose codes are
+sufficiently far from each other (`archives/unstructured.py`). The descriptors of the environment do
+not affect the search. Metrics place the elites on a grid of these descriptors, as in the papers.
+
+Deviations from the papers: The autoencoder has dense layers on a few observations instead of
+convolutions or a recurrent network. Codes are rescaled to standard deviation 1 whenever the encoder
+is trained, so that distances remain comparable. The minimum distance is adjusted once per update.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from rollax.acting.scoring import Watched
+from rollax.acting.scoring import ScoringOptions
 from rollax.algorithm import Algorithm
-from rollax.algorithms.map_elites import MAPElitesConfig, varied
+from rollax.algorithms.map_elites import MAPElitesConfig, make_variation_emitter
 from rollax.algorithms.quality_diversity import quality_diversity
-from rollax.archives.core import Archive
-from rollax.archives.unstructured import Learning, unstructured
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
+from rollax.archives.archive import Archive
+from rollax.archives.unstructured import AutoencoderSettings, unstructured_archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class AURORAConfig(MAPElitesConfig):
-    """Settings of AURORA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of AURORA.
 
-    num_elites: int = static(1024)
-    """Elites that are aimed at; there may be up to twice as many. (static)"""
-    num_frames: int = static(10)
-    """Observations of an episode that are learnt from, at equal distances, up to the last. (static)"""
-    code_size: int = static(2)
-    """Numbers of a learnt descriptor. (static)"""
-    encoder_hidden: tuple[int, ...] = static((64,))
-    """Sizes of the encoder's dense layers; the decoder has the same. (static)"""
-    encoder_updates: int = static(500)
-    """Gradient steps each time the autoencoder learns: at updates 1, 2, 4, 8, ... (static)"""
-    samples: int = static(128)
-    """Samples of a gradient step. (static)"""
-    learning_rate: float = number(1e-3, low=0)
-    """Adam's step size for the autoencoder."""
-    distance_rate: float = number(0.1, 0, 1)
-    """How fast the minimum distance between elites follows their number."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    num_elites: int = static_field(1024)
+    """(static) Target number of elites. The archive may hold up to twice as many."""
+    num_frames: int = static_field(10)
+    """(static) Number of evenly spaced observations per episode that the autoencoder is trained
+    on, including the last one. Episodes with fewer steps repeat observations.
+    """
+    code_size: int = static_field(2)
+    """(static) Dimension of the learned descriptor."""
+    encoder_hidden: tuple[int, ...] = static_field((64,))
+    """(static) Sizes of the encoder's dense layers. The decoder uses the same sizes."""
+    encoder_updates: int = static_field(500)
+    """(static) Gradient steps per training of the autoencoder, which happens at updates 1, 2, 4,
+    8, ...
+    """
+    samples: int = static_field(128)
+    """(static) Samples per gradient step."""
+    learning_rate: float = traced_field(1e-3, low=0)
+    """Learning rate of the autoencoder (Adam)."""
+    distance_rate: float = traced_field(0.1, 0, 1)
+    """Step size with which the minimum distance between elites adapts to their number."""
 
 
-def aurora(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """AURORA of the policies that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
-    return quality_diversity(environment, solution, apart, varied, lambda config: Watched(num_frames=config.num_frames))
+def aurora(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build AURORA.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial policy.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+    return quality_diversity(
+        environment,
+        solution,
+        make_unstructured_archive,
+        make_variation_emitter,
+        lambda config: ScoringOptions(num_frames=config.num_frames),
+    )
 
 
-def apart(config: AURORAConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-    """The archive that the settings ask for."""
-    learning = Learning(config.code_size, config.encoder_hidden, config.encoder_updates, config.samples, config.learning_rate)
-    return unstructured(config.num_elites, low, high, config.distance_rate, learning, config.grid)
+def make_unstructured_archive(
+    config: AURORAConfig, low: tuple[float, ...], high: tuple[float, ...]
+) -> Archive:
+    """Build the unstructured archive of AURORA from its settings and the descriptor bounds."""
+    learning = AutoencoderSettings(
+        config.code_size,
+        config.encoder_hidden,
+        config.encoder_updates,
+        config.samples,
+        config.learning_rate,
+    )
+    return unstructured_archive(
+        config.num_elites, low, high, config.distance_rate, learning, config.grid
+    )

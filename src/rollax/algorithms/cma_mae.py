@@ -1,46 +1,81 @@
-"""CMA-MAE: CMA-ME with an acceptance threshold for every cell that rises slowly, so that searches leave a region gradually.
+"""CMA-MAE: CMA-ME with an acceptance threshold per cell that rises slowly.
 
-Fontaine and Nikolaidis 2023, arXiv:2205.10752, algorithm 1. A cell accepts what is above its threshold, which moves towards the
-fitness accepted by `archive_learning_rate`: with 0 the searches climb fitness, with 1 it is CMA-ME. Deviation: one archive
-holds both the thresholds and the best solutions, so a search that begins again begins at one of the best.
+Fontaine and Nikolaidis 2023, arXiv:2205.10752, algorithm 1. A cell accepts solutions above its
+threshold, which moves toward their fitness by `archive_learning_rate`. With 0, searches maximize
+fitness. With 1, the threshold is the mean fitness that the cell accepted in the last batch.
+Thresholds affect only the searches. The archive keeps the best solution of every cell, like the
+result archive of pyribs. Deviation from the paper: One archive contains both thresholds and best
+solutions, so a search may restart from an elite that did not exceed the threshold of its cell.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.cma_me import CMAMEConfig, searches
-from rollax.algorithms.quality_diversity import cells, quality_diversity
-from rollax.archives.cells import Threshold
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.ranking import Ranking, Restart, Selection
-from rollax.environments.core import Environment
+from rollax.algorithms.cma_me import CMAMEConfig, make_cma_es_emitter
+from rollax.algorithms.descriptor_cells import CellsConfig, make_cells_archive
+from rollax.algorithms.quality_diversity import quality_diversity
+from rollax.archives.archive import Archive
+from rollax.archives.cells import AcceptanceThreshold
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.ranking import Ranking, RestartRule, Selection
+from rollax.environments.environment import Environment
+from rollax.types import Scalar, Solution
 
 
-@settings
+@runtime_checkable
+class ThresholdConfig(CellsConfig, Protocol):
+    """Settings of an archive whose cells have acceptance thresholds."""
+
+    @property
+    def threshold_start(self) -> Scalar: ...
+    @property
+    def archive_learning_rate(self) -> Scalar: ...
+
+
+@settings_dataclass
 class CMAMAEConfig(CMAMEConfig):
-    """Settings of CMA-MAE. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of CMA-MAE.
 
-    archive_learning_rate: float = number(0.01, 0, 1)
-    """How far the threshold of a cell moves towards the fitness that it accepts."""
-    threshold_start: float = number(0.0)
-    """Threshold of every cell before it has accepted a solution: lower fitness never enters."""
-    ranking: Ranking = static("improvement")
-    """What is best, as for `cma_me`. (static)"""
-    selection: Selection = static("mu")
-    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
-    restart: Restart = static("basic")
-    """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    archive_learning_rate: float = traced_field(0.01, 0, 1)
+    """Step size with which the threshold of a cell moves toward the fitness of accepted
+    solutions, in [0, 1]."""
+    threshold_start: float = traced_field(0.0)
+    """Initial threshold of every cell. Solutions with a lower fitness do not count as
+    improvements, but they may become elites. Set it below the lowest fitness.
+    """
+    ranking: Ranking = static_field("improvement")
+    """(static) Ranking of solutions, as for `cma_me`."""
+    selection: Selection = static_field("mu")
+    """(static) Parents of the next generation: the solutions that improved the archive
+    ("filter") or the better half ("mu")."""
+    restart: RestartRule = static_field("basic")
+    """(static) When a search restarts: after a generation without improvement ("no_improvement")
+    or only on convergence ("basic")."""
 
 
-def cma_mae(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """CMA-MAE of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
-    return quality_diversity(environment, solution, cells_with_thresholds, searches)
+def cma_mae(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build CMA-MAE.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+    return quality_diversity(environment, solution, make_threshold_archive, make_cma_es_emitter)
 
 
-def cells_with_thresholds(config: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-    """The archive of CMA-MAE and CMA-MAEGA."""
-    return cells(config, low, high, Threshold(config.threshold_start, config.archive_learning_rate))
+def make_threshold_archive(
+    config: ThresholdConfig, low: tuple[float, ...], high: tuple[float, ...]
+) -> Archive:
+    """Build the archive of CMA-MAE and CMA-MAEGA from the settings and the descriptor bounds."""
+    return make_cells_archive(
+        config, low, high, AcceptanceThreshold(config.threshold_start, config.archive_learning_rate)
+    )

@@ -1,37 +1,57 @@
 """CMA-MAEGA: the searches of CMA-MEGA with the acceptance thresholds of CMA-MAE.
 
-Fontaine and Nikolaidis 2023, arXiv:2205.10752. Deviations: those of `cma_mega` and `cma_mae`.
+Fontaine and Nikolaidis 2023, arXiv:2205.10752. The deviations from the paper are described in
+`cma_mega` and `cma_mae`.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.cma_mae import cells_with_thresholds
-from rollax.algorithms.cma_mega import CMAMEGAConfig, branching
-from rollax.config import number, settings, static
-from rollax.emitters.ranking import Ranking, Restart, Selection
-from rollax.environments.core import Environment
+from rollax.algorithms.cma_mae import make_threshold_archive
+from rollax.algorithms.cma_mega import CMAMEGAConfig, make_cma_mega
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.ranking import Ranking, RestartRule, Selection
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class CMAMAEGAConfig(CMAMEGAConfig):
-    """Settings of CMA-MAEGA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of CMA-MAEGA.
 
-    archive_learning_rate: float = number(0.01, 0, 1)
-    """How far the threshold of a cell moves towards the fitness that it accepts."""
-    threshold_start: float = number(0.0)
-    """Threshold of every cell before it has accepted a solution: lower fitness never enters."""
-    ranking: Ranking = static("improvement")
-    """What is best, as for `cma_me`. (static)"""
-    selection: Selection = static("filter")
-    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
-    restart: Restart = static("basic")
-    """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    archive_learning_rate: float = traced_field(0.01, 0, 1)
+    """Step size with which the threshold of a cell moves toward the fitness of accepted
+    solutions, in [0, 1]."""
+    threshold_start: float = traced_field(0.0)
+    """Initial threshold of every cell. Solutions with a lower fitness do not count as
+    improvements, but they may become elites. Set it below the lowest fitness.
+    """
+    ranking: Ranking = static_field("improvement")
+    """(static) Ranking of solutions, as for `cma_me`."""
+    selection: Selection = static_field("filter")
+    """(static) Parents of the next generation: the solutions that improved the archive
+    ("filter") or the better half ("mu")."""
+    restart: RestartRule = static_field("basic")
+    """(static) When a search restarts: after a generation without improvement ("no_improvement")
+    or only on convergence ("basic")."""
 
 
-def cma_maega(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """CMA-MAEGA of the solutions that `solution(key)` begins with. Raises as `cma_mega`."""
-    return branching(environment, solution, cells_with_thresholds)
+def cma_maega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build CMA-MAEGA.
+
+    Args:
+        environment: Environment with a closed form (`task/...`).
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+
+    Raises:
+        UsageError: If the environment has no closed form.
+    """
+    return make_cma_mega(environment, solution, make_threshold_archive)

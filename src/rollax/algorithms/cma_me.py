@@ -1,53 +1,76 @@
-"""CMA-ME: evolution strategies that climb how much a solution improves the archive.
+"""CMA-ME: evolution strategies that maximize the improvement of the archive.
 
-Fontaine et al. 2020, arXiv:1912.02400, algorithm 1. Several CMA-ES search side by side; each ranks its own solutions by what
-the archive made of them, and begins again at an elite when it gets no further. Deviations: all searches decompose their
-covariances together, once an update, where pyribs counts for each since it began; what a search is told is measured against the
+Fontaine et al. 2020, arXiv:1912.02400, algorithm 1. Several CMA-ES searches run in parallel. Each
+search ranks its solutions by their effect on the archive, and restarts from an elite when it
+stagnates. Deviations: All searches decompose their covariances once per update. pyribs schedules
+decompositions for each search separately, counted from its start. Improvements are relative to the
 archive before the whole batch.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
+from rollax.acting.scoring import Scorer
 from rollax.algorithm import Algorithm
-from rollax.algorithms.quality_diversity import QDConfig, cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter
-from rollax.emitters.evolution import evolution
-from rollax.emitters.ranking import Ranking, Restart, Rules, Selection
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter
+from rollax.emitters.improvement import cma_es_emitter
+from rollax.emitters.ranking import Ranking, RestartRule, SearchRules, Selection
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class CMAMEConfig(QDConfig):
-    """Settings of CMA-ME. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of CMA-ME.
 
-    batch_size: int = static(540)
-    """Solutions of an iteration, over all searches. (static)"""
-    num_iterations: int = static(3)
-    """Iterations of an update: covariances are decomposed once in it. (static)"""
-    num_emitters: int = static(15)
-    """Searches side by side. (static)"""
-    sigma: float = number(0.5, low=1e-9)
-    """Standard deviation that a search begins with."""
-    ranking: Ranking = static("two_stage_improvement")
-    """What is best: the improvement of the archive, how far in a random direction of descriptors, or fitness; "two_stage" puts
-    new elites before better ones and these before the rest. (static)"""
-    selection: Selection = static("filter")
-    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
-    restart: Restart = static("no_improvement")
-    """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    batch_size: int = static_field(540)
+    """(static) Solutions per iteration, over all searches."""
+    num_iterations: int = static_field(3)
+    """(static) Iterations per update. Covariances are decomposed once per update."""
+    num_emitters: int = static_field(15)
+    """(static) Number of parallel searches."""
+    sigma: float = traced_field(0.5, low=1e-9)
+    """Initial standard deviation of a search."""
+    ranking: Ranking = static_field("two_stage_improvement")
+    """(static) Ranking of solutions: by improvement of the archive, by progress along a random
+    direction in descriptor space, or by fitness ("objective"). The "two_stage" variants rank
+    new elites before improved ones, and these before the rest.
+    """
+    selection: Selection = static_field("filter")
+    """(static) Parents of the next generation: the solutions that improved the archive
+    ("filter") or the better half ("mu")."""
+    restart: RestartRule = static_field("no_improvement")
+    """(static) When a search restarts: after a generation without improvement ("no_improvement")
+    or only on convergence ("basic")."""
 
 
-def cma_me(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """CMA-ME of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+def cma_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build CMA-ME.
 
-    return quality_diversity(environment, solution, cells, searches)
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+
+    return quality_diversity(environment, solution, make_cells_archive, make_cma_es_emitter)
 
 
-def searches(config: Any, archive: Archive, score: Any) -> Emitter:
-    """The emitter of CMA-ME and CMA-MAE."""
-    return evolution(archive, config.num_emitters, config.sigma, Rules(config.ranking, config.selection, config.restart))
+def make_cma_es_emitter(config: CMAMEConfig, archive: Archive, score: Scorer) -> Emitter:
+    """Build the emitter of CMA-ME and CMA-MAE. `score` is unused."""
+    return cma_es_emitter(
+        archive,
+        config.num_emitters,
+        config.sigma,
+        SearchRules(config.ranking, config.selection, config.restart),
+    )

@@ -1,59 +1,93 @@
-"""CMA-MEGA: searches that branch along gradients of fitness and descriptors, with coefficients by CMA-ES.
+"""CMA-MEGA: gradient arborescence with coefficients adapted by CMA-ES.
 
-Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 2. For environments with a closed form, `task/...`. Deviations: a
-point and its branches are added to the archive in one batch; points move by plain steps, not by Adam.
+Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 2. Searches branch along the gradients of
+fitness and descriptors. The environment must have a closed form (`task/...`). Deviations: A point
+and its branches are added to the archive in one batch, and points move by plain gradient steps
+instead of Adam.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from rollax.acting.scoring import gradients
+from rollax.acting.scoring import Scorer, make_gradient_fn
 from rollax.algorithm import Algorithm
-from rollax.algorithms.quality_diversity import QDConfig, cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter
-from rollax.emitters.gradient import gradient_arborescence
-from rollax.emitters.ranking import Ranking, Restart, Rules, Selection
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter
+from rollax.emitters.gradient_arborescence import gradient_arborescence_emitter
+from rollax.emitters.ranking import Ranking, RestartRule, SearchRules, Selection
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class CMAMEGAConfig(QDConfig):
-    """Settings of CMA-MEGA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of CMA-MEGA.
 
-    batch_size: int = static(540)
-    """Solutions of an iteration, over all searches. (static)"""
-    num_emitters: int = static(15)
-    """Searches side by side. (static)"""
-    sigma: float = number(10.0, low=1e-9)
-    """Standard deviation of coefficients that a search begins with."""
-    learning_rate: float = number(1.0, low=0)
-    """How far a point moves towards the mean of its best branches."""
-    ranking: Ranking = static("two_stage_improvement")
-    """What is best, as for `cma_me`. (static)"""
-    selection: Selection = static("mu")
-    """Parents are the best solutions, as many as the archive took, or the better half of all. (static)"""
-    restart: Restart = static("no_improvement")
-    """A search begins again when its generation improved nothing, or only when it has converged. (static)"""
-
-
-def cma_mega(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """CMA-MEGA of the solutions that `solution(key)` begins with.
-
-    Raises UsageError for an environment without a closed form; `init` does when other parts do not fit.
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
     """
-    return branching(environment, solution, cells)
+
+    batch_size: int = static_field(540)
+    """(static) Solutions per iteration, over all searches."""
+    num_emitters: int = static_field(15)
+    """(static) Number of parallel searches."""
+    sigma: float = traced_field(10.0, low=1e-9)
+    """Initial standard deviation of the gradient coefficients."""
+    learning_rate: float = traced_field(1.0, low=0)
+    """Step size of a point toward the mean of its best branches."""
+    ranking: Ranking = static_field("two_stage_improvement")
+    """(static) Ranking of solutions, as for `cma_me`."""
+    selection: Selection = static_field("mu")
+    """(static) Parents of the next generation: the solutions that improved the archive
+    ("filter") or the better half ("mu")."""
+    restart: RestartRule = static_field("no_improvement")
+    """(static) When a search restarts: after a generation without improvement ("no_improvement")
+    or only on convergence ("basic")."""
 
 
-def branching(environment: Environment, solution: Any, archive: Callable[..., Archive]) -> Algorithm:
-    """The algorithm of such searches with an archive, as for `quality_diversity`."""
-    slopes = gradients(environment)
+def cma_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build CMA-MEGA.
 
-    def emitter(config: CMAMEGAConfig, archive: Archive, score: Any) -> Emitter:
-        rules = Rules(config.ranking, config.selection, config.restart)
-        return gradient_arborescence(archive, slopes, config.num_emitters, config.sigma, config.learning_rate, rules)
+    Args:
+        environment: Environment with a closed form (`task/...`).
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+
+    Raises:
+        UsageError: If the environment has no closed form.
+    """
+    return make_cma_mega(environment, solution, make_cells_archive)
+
+
+def make_cma_mega(
+    environment: Environment,
+    solution: Callable[[jax.Array], Solution],
+    archive: Callable[..., Archive],
+) -> Algorithm:
+    """Build an algorithm with the emitter of CMA-MEGA and a custom archive.
+
+    Args:
+        environment: Environment with a closed form (`task/...`).
+        solution: Function from a random key to an initial solution.
+        archive: Function `(config, low, high)` that returns the archive.
+
+    Returns:
+        The algorithm.
+
+    Raises:
+        UsageError: If the environment has no closed form.
+    """
+    slopes = make_gradient_fn(environment)
+
+    def emitter(config: CMAMEGAConfig, archive: Archive, score: Scorer) -> Emitter:
+        rules = SearchRules(config.ranking, config.selection, config.restart)
+        return gradient_arborescence_emitter(
+            archive, slopes, config.num_emitters, config.sigma, config.learning_rate, rules
+        )
 
     return quality_diversity(environment, solution, archive, emitter)

@@ -1,148 +1,313 @@
-"""DCRL-MAP-Elites: PGA-ME whose critics and actor depend on the descriptor that a policy is after.
+"""DCRL-MAP-Elites: PGA-ME with critics and an actor conditioned on a target descriptor.
 
-Faldor, Chalumeau, Flageolat and Cully 2024, arXiv:2401.08632; without injected actors it is DCG-MAP-Elites (Faldor et
-al. 2023, arXiv:2303.03832). Every policy plays for a target descriptor d': that of its parent, that at which the
-actor was injected, or, of a child by variation, its own. Steps are remembered with the descriptor d that the episode then had
-and with d', and TD3 learns Q(s, a | d') and pi(s | d') of the rewards S(d, d') r by `td3.update` itself, with
+Faldor, Chalumeau, Flageolat and Cully 2024, arXiv:2401.08632. Without injected actors, it is
+DCG-MAP-Elites (Faldor et al. 2023, arXiv:2303.03832). Every policy has a target descriptor d'. It
+is the descriptor of the parent for gradient offspring, the conditioning descriptor for injected
+actors, and the observed descriptor for offspring by variation. Transitions are stored with d' and
+with the observed descriptor d of the episode. TD3 learns Q(s, a | d') and pi(s | d') with
+`td3.update` from the rewards S(d, d') r, where
 
-    S(d, d') = exp(-|d - d'| / lengthscale), descriptors in units where the bounds are -1 and 1.
+    S(d, d') = exp(-|d - d'| / lengthscale)
 
-That leads to the target where rewards are positive, as those of the paper mostly are; where they are negative, S favors what
-misses it, and `reward_offset` makes them positive (a task that ends early is then worth less).
+and descriptors are scaled so that their bounds are -1 and 1. These rewards lead toward the target
+if r is positive, as in most environments of the paper. If r is negative, S favors descriptors far
+from the target. `reward_offset` makes rewards positive, which lowers the value of a task that ends
+early.
 
-A third kind of child beside those of PGA-ME is pi(. | d) at the descriptors d of random elites, as an ordinary policy.
-Deviations: while there is no elite yet, policies have no target but what they do; with several episodes d is their mean.
+In addition to the offspring of PGA-ME, a batch contains injected actors pi(. | d) that are
+conditioned on the descriptors d of random elites. Deviations: While the archive is empty, the
+target is the observed descriptor. With several episodes per evaluation, d is their mean.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rollax.acting.scoring import Watched
 from rollax.algorithm import Algorithm
-from rollax.algorithms.policy_gradient import LearnerState, PolicyGradientConfig, begin, check_policies, climbed, learnt
-from rollax.algorithms.quality_diversity import cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter, Told, or_initial
-from rollax.emitters.variation import iso_line
-from rollax.environments.core import Environment
+from rollax.algorithms.policy_gradient import (
+    LearnerState,
+    PolicyGradientConfig,
+    check_policies,
+    init_learner,
+    policy_gradient_algorithm,
+    policy_gradient_variation,
+    update_learner,
+)
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter, EvaluatedBatch, use_initial_if_empty
+from rollax.emitters.variation import iso_line_emitter
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.networks.conditioned import at_descriptor, conditioned
-from rollax.networks.critics import ActorCriticsConfig, Conditioned
-from rollax.replay.ring import Batch, ReplayBuffer, uniform
+from rollax.networks.conditioned import bind_descriptor, make_conditioned_actor_critics
+from rollax.networks.critics import ActorCriticsConfig, ConditionedObservation
+from rollax.replay.ring import (
+    ReplayBatch,
+    ReplayBuffer,
+    ReplaySettings,
+    ReplayState,
+    make_uniform_replay,
+)
+from rollax.types import Scalar, Solution, State
 
 
-@settings
+@settings_dataclass
 class DCRLMEConfig(PolicyGradientConfig):
-    """Settings of DCRL-ME. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of DCRL-ME.
 
-    gradient_fraction: float = static(0.25, low=0)
-    """Share of the solutions that are made by gradients. (static)"""
-    injected_fraction: float = static(0.25, low=0)
-    """Share of the solutions that are the actor at some descriptor; all others are by Iso+LineDD. (static)"""
-    lengthscale: float = number(0.1, low=1e-6)
-    """Distance of descriptors, whose bounds are -1 and 1, at which a reward counts 1 / e."""
-    reward_offset: float = number(0.0)
-    """Added to every reward before it counts by similarity: where rewards are negative, minus the lowest one."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    gradient_fraction: float = static_field(0.25, low=0)
+    """(static) Fraction of each batch that is created by policy gradients."""
+    injected_fraction: float = static_field(0.25, low=0)
+    """(static) Fraction of each batch that consists of injected actors. All other solutions are
+    created by Iso+LineDD.
+    """
+    lengthscale: float = traced_field(0.1, low=1e-6)
+    """Distance between scaled descriptors at which rewards are multiplied by 1 / e. The bounds
+    of descriptors are scaled to -1 and 1.
+    """
+    reward_offset: float = traced_field(0.0)
+    """Offset added to every reward before it is multiplied by the similarity. Use minus the
+    lowest reward if rewards are negative.
+    """
 
 
 class DCRLState(NamedTuple):
-    """What the emitter carries."""
+    """State of the emitter of DCRL-ME.
+
+    Attributes:
+        learner: Critics, actor and replay.
+        target: Target descriptors of the last n gradient offspring and injected actors, float32
+            `[n, K]`.
+        has_targets: Whether `target` is valid, bool `[]`. It is false while the archive is empty.
+    """
 
     learner: LearnerState
-    target: jax.Array  # float32 [n, K]: of the children by gradients and injected ones that were asked for last
-    is_targeted: jax.Array  # bool []: whether these have targets
+    target: jax.Array
+    has_targets: jax.Array
 
 
-class Descriptors(NamedTuple):
-    """What is remembered of a policy with its steps, in units where the bounds are -1 and 1."""
+class DescriptorPair(NamedTuple):
+    """Scaled descriptors that are stored with each transition, `[K]` each."""
 
     observed: jax.Array  # float32 [K]
     target: jax.Array  # float32 [K]
 
 
-def similarity(observed: jax.Array, target: jax.Array, lengthscale: Any) -> jax.Array:
-    """S(d, d') = exp(-|d - d'| / lengthscale) of descriptors `[..., K]`: 1 where they are the same."""
+def similarity(observed: jax.Array, target: jax.Array, lengthscale: Scalar) -> jax.Array:
+    """Return S(d, d') = exp(-|d - d'| / lengthscale), which is 1 for equal descriptors.
+
+    Args:
+        observed: Observed descriptors d, `[..., K]`.
+        target: Target descriptors d', `[..., K]`.
+        lengthscale: Distance at which the similarity is 1 / e.
+
+    Returns:
+        Similarities, `[...]`.
+    """
     return jnp.exp(-jnp.linalg.norm(observed - target, axis=-1) / lengthscale)
 
 
-def targeted(lengthscale: Any, reward_offset: Any) -> ReplayBuffer:
-    """A uniform replay whose samples are as a learner that depends on the target descriptor sees them."""
-    buffer = uniform()
+def make_conditioned_buffer(lengthscale: Scalar, reward_offset: Scalar) -> ReplayBuffer:
+    """Build a uniform replay buffer whose samples are conditioned on the target descriptor.
 
-    def sample(replay: Any, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
+    Args:
+        lengthscale: Length scale of the similarity.
+        reward_offset: Offset added to rewards.
+
+    Returns:
+        The buffer. Sampled observations are `ConditionedObservation`s, and sampled rewards are
+        multiplied by the similarity of observed and target descriptor.
+    """
+    buffer = make_uniform_replay()
+
+    def sample(
+        replay: ReplayState, config: ReplaySettings, key: jax.Array, progress: jax.Array
+    ) -> tuple[ReplayBatch, jax.Array]:
         batch, index = buffer.sample(replay, config, key, progress)
         target = batch.carry.target
-        reward = similarity(batch.carry.observed, target, lengthscale) * (batch.reward + reward_offset)
-        obs, next_obs = Conditioned(batch.obs, target), Conditioned(batch.next_obs, target)
-        return batch._replace(obs=obs, next_obs=next_obs, reward=reward, carry=()), index
+        reward = similarity(batch.carry.observed, target, lengthscale) * (
+            batch.reward + reward_offset
+        )
+        conditioned = batch._replace(
+            obs=ConditionedObservation(batch.obs, target),
+            next_obs=ConditionedObservation(batch.next_obs, target),
+            reward=reward,
+            carry=(),
+        )
+        return conditioned, index
 
     return buffer._replace(sample=sample)
 
 
-def numbers(config: DCRLMEConfig) -> tuple[int, int]:
-    """How many solutions of a batch are made by gradients, and how many are injected. Raises UsageError for too many."""
-    by_gradient, injected = (round(config.batch_size * x) for x in (config.gradient_fraction, config.injected_fraction))
+def num_gradient_and_injected(config: DCRLMEConfig) -> tuple[int, int]:
+    """Return the number of gradient offspring and the number of injected actors in a batch.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        UsageError: If the sum of both numbers exceeds the batch size.
+    """
+    by_gradient = round(config.batch_size * config.gradient_fraction)
+    injected = round(config.batch_size * config.injected_fraction)
     if by_gradient + injected > config.batch_size:
         raise UsageError(
-            f"gradient_fraction ({config.gradient_fraction}) and injected_fraction ({config.injected_fraction}) are more than "
-            "the whole batch: their sum must be at most 1"
+            "The sum of gradient_fraction and injected_fraction must be at most 1, got "
+            f"{config.gradient_fraction} and {config.injected_fraction}. Lower one of them."
         )
     return by_gradient, injected
 
 
-def dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: Archive) -> Emitter:
-    """All solutions of a batch: children by gradients, injected actors, children by variation; it learns from all of them."""
-    buffer, (by_gradient, injected) = targeted(config.lengthscale, config.reward_offset), numbers(config)
-    variation = iso_line(archive, config.iso_sigma, config.line_sigma)
-    low, span = jnp.asarray([archive.low]), jnp.asarray([archive.high]) - jnp.asarray([archive.low])
-    in_units = lambda descriptor: 2 * (descriptor - low) / span - 1  # noqa: E731
+def to_units(archive: Archive, descriptor: jax.Array) -> jax.Array:
+    """Return descriptors `[B, K]` scaled so that the bounds of the archive are -1 and 1."""
+    low = jnp.asarray([archive.low])
+    span = jnp.asarray([archive.high]) - low
+    return 2 * (descriptor - low) / span - 1
 
-    def init(key: jax.Array, solutions: Any) -> DCRLState:
-        check_policies("dcrl_me", environment, solutions)
-        policy, zeros = jax.tree.map(lambda x: x[0], solutions), jnp.zeros(len(archive.low))
-        network = conditioned(environment, policy, ActorCriticsConfig(hidden=config.critic_hidden), zeros.shape[0], key)
-        learner = begin(environment, config, buffer, network, solutions, Descriptors(zeros, zeros))
-        return DCRLState(learner, jnp.zeros((by_gradient + injected, *zeros.shape)), jnp.zeros((), bool))
 
-    def ask(state: DCRLState, archive_state: Any, key: jax.Array, size: int) -> tuple[DCRLState, Any]:
+def init_emitter(
+    environment: Environment,
+    config: DCRLMEConfig,
+    archive: Archive,
+    key: jax.Array,
+    solutions: Solution,
+) -> DCRLState:
+    """Return the initial state of the emitter, with an empty replay.
+
+    Args:
+        environment: The environment.
+        config: Settings.
+        archive: Archive with the parents.
+        key: Random key.
+        solutions: Initial solutions, `[B, ...]`.
+
+    Returns:
+        The state.
+
+    Raises:
+        UsageError: If the solutions are not policies.
+    """
+    check_policies("dcrl_me", environment, solutions)
+    policy, zeros = jax.tree.map(lambda x: x[0], solutions), jnp.zeros(len(archive.low))
+    network = make_conditioned_actor_critics(
+        environment, policy, ActorCriticsConfig(hidden=config.critic_hidden), zeros.shape[0], key
+    )
+    buffer = make_conditioned_buffer(config.lengthscale, config.reward_offset)
+    learner = init_learner(
+        environment, config, buffer, network, solutions, DescriptorPair(zeros, zeros)
+    )
+    number = sum(num_gradient_and_injected(config))
+    return DCRLState(
+        learner=learner,
+        target=jnp.zeros((number, *zeros.shape)),
+        has_targets=jnp.zeros((), bool),
+    )
+
+
+def gradient_offspring(
+    config: DCRLMEConfig,
+    learner: LearnerState,
+    parents: Solution,
+    target: jax.Array,
+    key: jax.Array,
+) -> Solution:
+    """Create offspring by gradient steps on the critic, conditioned on target descriptors.
+
+    Args:
+        config: Settings.
+        learner: Critics and replay.
+        parents: Parent policies `[n, ...]`.
+        target: Target descriptors d', `[n, K]`.
+        key: Random key.
+
+    Returns:
+        The offspring, `[n, ...]`.
+    """
+
+    def climb(policy: Solution, descriptor: jax.Array, key: jax.Array) -> Solution:
+        critic = bind_descriptor(learner.agent.network.critic, descriptor)
+        return policy_gradient_variation(
+            config, make_uniform_replay(), learner.replay, critic, policy, key
+        )
+
+    return jax.vmap(climb)(parents, target, jax.random.split(key, target.shape[0]))
+
+
+def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: Archive) -> Emitter:
+    """Build the emitter of DCRL-ME, which also trains the critics and the actor.
+
+    Each batch consists of gradient offspring, injected actors and offspring by Iso+LineDD.
+
+    Args:
+        environment: The environment.
+        config: Settings.
+        archive: Archive with the parents.
+
+    Returns:
+        The emitter.
+
+    Raises:
+        UsageError: If the numbers of gradient offspring and injected actors exceed the batch size.
+    """
+    buffer = make_conditioned_buffer(config.lengthscale, config.reward_offset)
+    by_gradient, injected = num_gradient_and_injected(config)
+    variation = iso_line_emitter(archive, config.iso_sigma, config.line_sigma)
+
+    def ask(
+        state: DCRLState, archive_state: State, key: jax.Array, size: int
+    ) -> tuple[DCRLState, Solution]:
         parent_key, climb_key, vary_key = jax.random.split(key, 3)
         elites = archive.sample(archive_state, parent_key, by_gradient + injected)
-        target, network = in_units(elites.descriptor), state.learner.agent.network
-
-        def climb(policy: Any, descriptor: jax.Array, key: jax.Array) -> Any:
-            critic = at_descriptor(network.critic, descriptor)
-            return climbed(config, uniform(), state.learner.replay, critic, policy, key)
-
-        found = or_initial(archive, archive_state, state.learner.initial, elites.solution)
-        first, rest = jax.tree.map(lambda x: x[:by_gradient], found), jax.tree.map(lambda x: x[by_gradient:], found)
-        children = jax.vmap(climb)(first, target[:by_gradient], jax.random.split(climb_key, by_gradient))
+        target, learner = to_units(archive, elites.descriptor), state.learner
+        policies = use_initial_if_empty(
+            archive, archive_state, learner.initial_solutions, elites.solution
+        )
+        parents = jax.tree.map(lambda x: x[:by_gradient], policies)
+        others = jax.tree.map(lambda x: x[by_gradient:], policies)
+        children = gradient_offspring(config, learner, parents, target[:by_gradient], climb_key)
+        # Actors are injected once there are elites whose descriptors they can be conditioned on.
         is_targeted = archive.num_elites(archive_state) > 0
-        at = jax.vmap(network.actor.at)(target[by_gradient:])
-        actors = jax.tree.map(lambda x, y: jnp.where(is_targeted, x, y), at, rest)
-        _, varied = variation.ask(state.learner.initial, archive_state, vary_key, size - by_gradient - injected)
+        conditioned = jax.vmap(learner.agent.network.actor.at)(target[by_gradient:])
+        actors = jax.tree.map(lambda x, y: jnp.where(is_targeted, x, y), conditioned, others)
+        _, varied = variation.ask(
+            learner.initial_solutions, archive_state, vary_key, size - by_gradient - injected
+        )
         solutions = jax.tree.map(lambda *parts: jnp.concatenate(parts), children, actors, varied)
-        return DCRLState(state.learner, target, is_targeted), solutions
+        return DCRLState(learner, target, is_targeted), solutions
 
-    def tell(state: DCRLState, archive_state: Any, told: Told, key: jax.Array) -> DCRLState:
-        observed = in_units(told.scored.descriptor)
-        target = jnp.where(state.is_targeted, observed.at[: state.target.shape[0]].set(state.target), observed)
-        learner = learnt(config, buffer, state.learner, told, Descriptors(observed, target), key)
+    def tell(
+        state: DCRLState, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
+    ) -> DCRLState:
+        observed = to_units(archive, evaluated.solutions.descriptor)
+        target = jnp.where(
+            state.has_targets, observed.at[: state.target.shape[0]].set(state.target), observed
+        )
+        memory = DescriptorPair(observed, target)
+        learner = update_learner(config, buffer, state.learner, evaluated, memory, key)
         return state._replace(learner=learner)
 
-    def metrics(state: DCRLState) -> dict[str, jax.Array]:
-        return {"critic_loss": state.learner.loss}
+    return Emitter(
+        init=functools.partial(init_emitter, environment, config, archive),
+        ask=ask,
+        tell=tell,
+        metrics=lambda state: {"critic_loss": state.learner.loss},
+    )
 
-    return Emitter(init, ask, tell, metrics)
 
+def dcrl_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build DCRL-ME.
 
-def dcrl_me(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """DCRL-ME of the policies that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial policy.
 
-    def emitter(config: DCRLMEConfig, archive: Archive, score: Any) -> Emitter:
-        return dcrl_emitter(environment, config, archive)
-
-    return quality_diversity(environment, solution, cells, emitter, lambda config: Watched(records=True))
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+    return policy_gradient_algorithm(environment, solution, make_dcrl_emitter)

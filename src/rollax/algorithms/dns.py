@@ -1,39 +1,61 @@
-"""Dominated novelty search: MAP-Elites with a population that competes locally in place of cells.
+"""Dominated novelty search (DNS): MAP-Elites with local competition instead of cells.
 
-Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Children are those of `map_elites`; who stays is decided by the distance to
-those that are fitter (`archives/dominated.py`). QD score and coverage are those of the population laid on the grid.
+Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Offspring are created as in `map_elites`. Their
+survival depends on the distance to fitter solutions (`archives/dominated_novelty.py`). QD score and
+coverage are computed by placing the population on the grid.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.algorithms.map_elites import MAPElitesConfig, bounds_of, varied
+from rollax.algorithms.map_elites import (
+    MAPElitesConfig,
+    get_solution_bounds,
+    make_variation_emitter,
+)
 from rollax.algorithms.quality_diversity import quality_diversity
-from rollax.archives.core import Archive
-from rollax.archives.dominated import dominated
-from rollax.config import settings, static
-from rollax.environments.core import Environment
+from rollax.archives.archive import Archive
+from rollax.archives.dominated_novelty import dominated_novelty_archive
+from rollax.config import settings_dataclass, static_field
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class DNSConfig(MAPElitesConfig):
-    """Settings of dominated novelty search. Those marked (static) shape the program; all others are data, so they can be swept
-    over."""
+    """Settings of dominated novelty search.
 
-    population_size: int = static(1024)
-    """Solutions that are kept. (static)"""
-    num_neighbors: int = static(3)
-    """Fitter solutions to whose mean distance counts. (static)"""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    population_size: int = static_field(1024)
+    """(static) Number of solutions in the population."""
+    num_neighbors: int = static_field(3)
+    """(static) Number of nearest fitter solutions over which distances are averaged."""
 
 
-def dns(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """DNS of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+def dns(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build DNS.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
 
     def archive(config: DNSConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-        return dominated(config.population_size, low, high, config.num_neighbors, config.grid)
+        return dominated_novelty_archive(
+            config.population_size, low, high, config.num_neighbors, config.grid
+        )
 
-    return quality_diversity(environment, solution, archive, functools.partial(varied, bounds=bounds_of(environment)))
+    return quality_diversity(
+        environment,
+        solution,
+        archive,
+        functools.partial(make_variation_emitter, bounds=get_solution_bounds(environment)),
+    )

@@ -1,140 +1,201 @@
-"""IMPALA's actor-critic with V-trace, which learns several times from one rollout although the policy moves away from it.
+"""IMPALA: an actor-critic with V-trace that learns from each rollout several times.
 
-Espeholt et al. 2018, arXiv:1802.01561 (V-trace, section 4.1; gradients, section 4.2). The lag between the policy that acted and
-the one that learns comes from using a rollout more than once (`num_epochs` x `num_minibatches` gradient steps): credit is
-computed anew from the current network before each of them. With `objective` "clipped" the policy's loss is that of PPO, with
-credit by V-trace. Deviations: advantages may be normalized, rewards scaled, trajectories drawn by priority (Schaul et al. 2016,
-arXiv:1511.05952) out of all that there are, with importance weights on every loss; Adam with a clipped norm in place of
-RMSProp. The memory that values of final observations within a trajectory need is the one stored when acting.
+Espeholt et al. 2018, arXiv:1802.01561 (V-trace: section 4.1, gradients: section 4.2). The learning
+policy differs from the acting policy because each rollout is used for `num_epochs` x
+`num_minibatches` gradient steps. V-trace targets and advantages are recomputed with the current
+network before each step. If `objective` is "clipped", the policy loss is the loss of PPO with
+V-trace advantages.
+
+Deviations: Advantages may be normalized, and rewards may be scaled. Trajectories may be sampled by
+priority (Schaul et al. 2016, arXiv:1511.05952) from the whole rollout, with importance weights on
+every loss term. The optimizer is Adam with a clipped gradient norm instead of RMSProp. Values of
+final observations within a trajectory use the memory stored during the rollout.
 docs/algorithms/impala.md has the equations.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from rollax import tree
-from rollax.acting import agents
-from rollax.acting.streams import Experience, Policy, by_stream, unroll
-from rollax.algorithm import Algorithm, Finite, Metrics
-from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
-from rollax.learning import losses, minibatches, priorities, train_state
-from rollax.learning.returns import next_values, over_streams, with_values
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import Experience
+from rollax.algorithm import Algorithm
+from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, fit, on_policy
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning import losses, minibatches, normalization, priorities, train_state
+from rollax.learning.returns import add_values, compute_next_values, vmap_over_streams
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
-from rollax.networks import windows
-from rollax.networks.core import Network
+from rollax.networks import memory_windows
+from rollax.networks.network import Network
 
 
-@settings
+@settings_dataclass
 class ImpalaConfig:
-    """Settings of IMPALA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of IMPALA.
 
-    num_envs: int = static(32)
-    """(static) Environments run side by side."""
-    num_steps: int = static(32)
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    num_envs: int = static_field(32)
+    """(static) Number of parallel environments."""
+    num_steps: int = static_field(32)
     """(static) Steps of each environment per update."""
-    sequence_length: int = static(32)
-    """(static) Steps in a trajectory that credit flows through (a divisor of num_steps)."""
-    num_minibatches: int = static(1)
-    """(static) Gradient steps per pass over the rollout."""
-    num_epochs: int = static(4)
-    """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
-    critic_epochs: int = static(0, low=0)
-    """(static) Passes by a separate critic; 0: as many as the policy."""
-    objective: Literal["gradient", "clipped"] = static("gradient")
-    """(static) The policy's loss: the policy gradient weighted by clipped ratios, or PPO's clipped surrogate."""
-    normalize_advantages: Literal["minibatch", "off"] = static("off")
-    """(static) Over which samples advantages get mean 0 and standard deviation 1."""
-    normalize_observations: bool = static(False)
-    """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = static(True)
-    """(static) Scale rewards by the running deviation of discounted returns."""
-    prioritized: bool = static(False)
-    """(static) Draw trajectories by the size of their advantages instead of each once."""
-    normalize_values: bool = static(False)
-    """(static) Learn values in units of the running mean and deviation of their targets, which changes no value (PopArt)."""
-    sharing: agents.Sharing = static("all")
-    """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    learning_rate: float = number(1e-3, low=0)
-    """Adam's step size (of the policy, where the critic is separate)."""
-    critic_learning_rate: float = number(0.0, low=0)
-    """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_final_fraction: float = number(0.0, 0, 1)
-    """Share of the learning rates left at the end of training, reached linearly."""
-    gamma: float = number(0.99, 0, 1)
-    """Discount."""
-    vtrace_lambda: float = number(0.95, 0, 1)
-    """Decay of the trace."""
-    rho_clip: float = number(1.0, low=0, high=float("inf"))
-    """Largest weight of a temporal difference (rho-bar): which policy's value is learnt."""
-    c_clip: float = number(1.0, low=0, high=float("inf"))
-    """Largest weight of a trace (c-bar): how far later differences reach back. More than rho_clip counts as rho_clip."""
-    clip: float = number(0.2, low=0)
-    """How far the ratio may go from 1, for the clipped objective."""
-    value_coefficient: float = number(0.5, low=0)
+    sequence_length: int = static_field(32)
+    """(static) Steps per trajectory for V-trace, a divisor of num_steps."""
+    num_minibatches: int = static_field(1)
+    """(static) Gradient steps per epoch."""
+    num_epochs: int = static_field(4)
+    """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
+    0.
+    """
+    critic_epochs: int = static_field(0, low=0)
+    """(static) Epochs over each rollout for a separate critic. 0 uses num_epochs."""
+    objective: Literal["gradient", "clipped"] = static_field("gradient")
+    """(static) Policy loss: policy gradient weighted by clipped ratios, or the clipped objective
+    of PPO.
+    """
+    normalize_advantages: Literal["minibatch", "off"] = static_field("off")
+    """(static) Samples over which advantages are normalized to mean 0 and standard deviation 1."""
+    normalize_observations: bool = static_field(False)
+    """(static) Normalize observations by running statistics."""
+    normalize_rewards: bool = static_field(True)
+    """(static) Scale rewards by the running standard deviation of discounted returns."""
+    prioritized: bool = static_field(False)
+    """(static) Draw trajectories in proportion to their absolute advantages instead of once per
+    epoch.
+    """
+    normalize_values: bool = static_field(False)
+    """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
+    sharing: parameter_sharing.Sharing = static_field("all")
+    """(static) Which agents share parameters: all, those of the same type, or none."""
+    learning_rate: float = traced_field(1e-3, low=0)
+    """Learning rate (Adam), of the policy only if the critic is separate."""
+    critic_learning_rate: float = traced_field(0.0, low=0)
+    """Learning rate of a separate critic. 0 uses learning_rate."""
+    learning_rate_final_fraction: float = traced_field(0.0, 0, 1)
+    """Final learning rates as a fraction of the initial ones, annealed linearly."""
+    gamma: float = traced_field(0.99, 0, 1)
+    """Discount factor."""
+    vtrace_lambda: float = traced_field(0.95, 0, 1)
+    """Trace decay of V-trace."""
+    rho_clip: float = traced_field(1.0, low=0, high=float("inf"))
+    """Upper bound of the importance weight of a temporal difference (rho-bar). It determines
+    whose value is learned.
+    """
+    c_clip: float = traced_field(1.0, low=0, high=float("inf"))
+    """Upper bound of the trace coefficients (c-bar), at most rho_clip. Smaller values shorten
+    the traces.
+    """
+    clip: float = traced_field(0.2, low=0)
+    """Clipping range of the probability ratio if objective is "clipped"."""
+    value_coefficient: float = traced_field(0.5, low=0)
     """Weight of the value loss."""
-    entropy_coefficient: float = number(0.01)
+    entropy_coefficient: float = traced_field(0.01)
     """Weight of the entropy bonus."""
-    entropy_final_fraction: float = number(1.0, 0)
-    """Share of the entropy bonus left at the end of training, reached linearly."""
-    priority_exponent: float = number(0.8, low=0)
-    """How much priorities count, if prioritized is set; 0: not at all."""
-    importance_exponent: float = number(0.4, 0, 1)
-    """How much of that the importance weights undo at the start; all of it at the end of training."""
-    target_kl: float = number(float("inf"), low=0)
-    """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = number(0.5, low=0, high=float("inf"))
-    """Global norm to which gradients are clipped, per optimizer."""
-    adam_epsilon: float = number(1e-5, low=0)
-    """Adam's epsilon."""
-    total_updates: float = number(float("inf"), low=1)
+    entropy_final_fraction: float = traced_field(1.0, 0)
+    """Final entropy bonus as a fraction of the initial one, annealed linearly."""
+    priority_exponent: float = traced_field(0.8, low=0)
+    """Exponent of the priorities if prioritized is set. 0 draws uniformly."""
+    importance_exponent: float = traced_field(0.4, 0, 1)
+    """Exponent of the importance weights at the start. It increases linearly to 1 at the end of
+    training.
+    """
+    target_kl: float = traced_field(float("inf"), low=0)
+    """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
+    value."""
+    max_grad_norm: float = traced_field(0.5, low=0, high=float("inf"))
+    """Maximum global norm of gradients, per optimizer."""
+    adam_epsilon: float = traced_field(1e-5, low=0)
+    """Epsilon of Adam."""
+    total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
     def steps_per_update(self) -> int:
-        """Environment frames in one update."""
+        """Number of environment steps per update."""
         return self.num_envs * self.num_steps
 
 
-def credit(config: ImpalaConfig, *arrays: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Targets and advantages: `vtrace` of streams `[T, S]` by the config's numbers.
+def vtrace_targets_and_advantages(
+    config: ImpalaConfig, *arrays: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute V-trace targets and advantages of streams `[T, S]`.
 
-    The source takes c-bar <= rho-bar for granted. It is made so here, where a sweep or an evolving population may change both.
+    The paper assumes c-bar <= rho-bar. This function enforces it, because a sweep or an evolving
+    population may change both settings.
+
+    Args:
+        config: Settings.
+        arrays: Array arguments of `vtrace`, `[T, S]` each.
+
+    Returns:
+        Value targets and advantages, `[T, S]` each.
     """
-    numbers = config.gamma, config.vtrace_lambda, config.rho_clip, jnp.minimum(config.c_clip, config.rho_clip)
-    return over_streams(vtrace, len(numbers))(*arrays, *numbers)
+    numbers = (
+        config.gamma,
+        config.vtrace_lambda,
+        config.rho_clip,
+        jnp.minimum(config.c_clip, config.rho_clip),
+    )
+    return vmap_over_streams(vtrace, len(numbers))(*arrays, *numbers)
 
 
 def loss(
-    network: Any,
-    moments: tuple[Any, Any],
+    network: Network,
+    moments: tuple[normalization.Moments | None, normalization.Moments | None],
     data: Experience,
     weight: jax.Array,
     config: ImpalaConfig,
     entropy_coefficient: jax.Array,
-) -> Any:
-    """The loss of section 4.2 over trajectories `[L, B]`, each weighted by `weight` `[1, B]`, and its metrics.
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the loss of section 4.2 over a minibatch of trajectories `[L, B]`, and its metrics.
 
-    `moments`: of observations and of value targets.
+    In games with turns, all terms except the value loss are means over the steps where the agent
+    acts.
+
+    Args:
+        network: Actor-critic network.
+        moments: Statistics of observations and of value targets.
+        data: Minibatch of trajectories.
+        weight: Importance weight of each trajectory, `[1, B]`.
+        config: Settings.
+        entropy_coefficient: Weight of the entropy bonus at the current progress.
+
+    Returns:
+        The loss and its metrics by name.
     """
-    network, (_, std) = train_state.normalized(network, *moments), train_state.value_scale(moments[1])
-    carry, output = network.unroll(windows.first(data.carry), data.obs, data.reset)
-    density = tree.over_steps(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy()))
+    network, (_, std) = (
+        train_state.add_normalization(network, *moments),
+        train_state.value_mean_and_std(moments[1]),
+    )
+    carry, output = network.unroll(memory_windows.first_carries(data.carry), data.obs, data.reset)
+    density = tree.vmap_over_steps(
+        lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())
+    )
     log_prob, entropy = density(output.policy, data.extras.raw_action)
     log_ratio = jnp.clip(log_prob - data.extras.log_prob, -20.0, 20.0)
 
-    # Credit of the network as it is now, which is held still: no gradient goes through targets, advantages and ratios.
-    still, value, fixed_ratio, carry = jax.lax.stop_gradient((network, output.value, log_ratio, carry))
-    next_value = next_values(still, data, value, carry)
-    target, advantage = credit(config, data.reward, value, next_value, fixed_ratio, data.terminated, data.truncated)
-    advantage = losses.standardize(advantage, data.mask) if config.normalize_advantages == "minibatch" else advantage / std
+    # Compute targets, advantages and ratios with the current network. No gradient flows through
+    # them.
+    still, value, fixed_ratio, carry = jax.lax.stop_gradient(
+        (network, output.value, log_ratio, carry)
+    )
+    next_value = compute_next_values(still, data, value, carry)
+    target, advantage = vtrace_targets_and_advantages(
+        config, data.reward, value, next_value, fixed_ratio, data.terminated, data.truncated
+    )
+    mask = losses.policy_mask(data.mask, data.acts)
+    advantage = (
+        losses.standardize(advantage, mask)
+        if config.normalize_advantages == "minibatch"
+        else advantage / std
+    )
 
     ratio = jnp.exp(fixed_ratio)
     if config.objective == "clipped":
@@ -144,60 +205,63 @@ def loss(
     weight = jnp.broadcast_to(weight, log_prob.shape)
     terms = {
         "policy_loss": -weight * objective,
-        "value_loss": weight * losses.value_error(output.value, value, target, None) / std**2,
+        "value_loss": weight
+        * losses.squared_value_error(output.value, value, target, None)
+        / std**2,
         "entropy": weight * entropy,
-        "approx_kl": losses.kl_estimate(fixed_ratio),
+        "approx_kl": losses.estimate_kl(fixed_ratio),
         "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
     }
-    metrics = losses.means(terms, data.mask)
-    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_coefficient * metrics["entropy"]
+    metrics = losses.masked_means(terms, data.mask, mask, values=("value_loss",))
+    total = (
+        metrics["policy_loss"]
+        + config.value_coefficient * metrics["value_loss"]
+        - entropy_coefficient * metrics["entropy"]
+    )
     return total, {"loss": total, **metrics}
 
 
 def impala(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """IMPALA in `environment` with the network that `network(key)` makes (outputs `ActorCriticOutput`).
+    """Build IMPALA.
 
-    `init` raises ValueError when the sizes in the config do not divide.
+    Args:
+        environment: The environment.
+        network: Function from a random key to a network that outputs `ActorCriticOutput`.
+
+    Returns:
+        The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
-
-    make_train = train_state.new_actor_critic
-    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout, make_train=make_train)
-
-    def explore(state: OnPolicyState) -> Policy:
-        return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
-
-    def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
-        config, team = state.config, agents.team(environment, state.config.sharing)
-        key, act_key, learn_key = jax.random.split(state.key, 3)
-
-        # Act
-        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
-
-        # Credit and learn: every set of parameters from the streams of its own agents
-        last = by_stream(environment, actor.carry), state.discounted_return
-        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
-        update = functools.partial(learn, config, state.updates / config.total_updates)
-        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
-
-        values, finite = agents.summarize(team, *metrics)
-        state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
-        return state, Metrics(values, episodes, finite)
-
-    return to_algorithm(environment, init, step, train_state.choose, explore)
+    return on_policy(environment, network, learn, make_layout=make_minibatch_layout)
 
 
-def layout(config: ImpalaConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one set of parameters are cut into minibatches of trajectories."""
+def make_minibatch_layout(config: ImpalaConfig, num_streams: int) -> minibatches.MinibatchLayout:
+    """Return the layout of rollouts of one parameter group for minibatches of trajectories.
+
+    Args:
+        config: Settings.
+        num_streams: Number of streams that share the parameters.
+
+    Returns:
+        The layout.
+
+    Raises:
+        ValueError: If the rollout cannot be divided evenly into minibatches, or a minibatch cannot
+            be divided evenly among devices.
+    """
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    cut = minibatches.layout(*sizes, pooled=config.prioritized)
-    # The values of final observations are computed on each device for its own share.
-    number, devices = cut.rows // cut.num_minibatches * cut.groups * cut.block, tree.num_devices()
+    layout = minibatches.make_layout(*sizes, pooled=config.prioritized)
+    # Each device computes the values of final observations for its own share.
+    number, devices = (
+        layout.rows // layout.num_minibatches * layout.groups * layout.block_size,
+        tree.num_devices(),
+    )
     if number % devices:
         raise ValueError(
-            f"a minibatch has {number} sequences (streams x num_steps / sequence_length / num_minibatches), which "
-            f"devices ({devices}) does not divide: try fewer num_minibatches, a shorter sequence_length or more num_envs"
+            "The number of sequences in a minibatch (streams x num_steps / sequence_length / "
+            f"num_minibatches) must be a multiple of devices ({devices}), got {number}. "
+            "Lower num_minibatches or sequence_length, or raise num_envs."
         )
-    return cut
+    return layout
 
 
 def learn(
@@ -205,45 +269,95 @@ def learn(
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
-    last: tuple[Any, jax.Array],
+    end: RolloutEnd,
     key: jax.Array,
-) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
-    """One update of one set of parameters: minibatches of trajectories, each with credit of its own. `last`: as in PPO."""
-    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
-    cut = layout(config, reward.shape[1])
+) -> LearnResult:
+    """Update one set of parameters from a rollout `[T, S]`.
 
-    # Credit of the policy that acted, for priorities and metrics.
-    acted = train_state.normalized(train.network, train.observations, train.values)
-    rollout = with_values(acted, rollout, config.num_minibatches)
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
+        train: Parameters, optimizer states and statistics.
+        rollout: Experience of all streams, `[T, S, ...]`.
+        end: The streams after the rollout.
+        key: Random key of the shuffles.
+
+    Returns:
+        New train state, discounted returns, metrics and finite checks.
+    """
+    train, reward, discounted_return = train_state.scale_rewards(
+        train, rollout, end.discounted_return, config.gamma
+    )
+
+    # Estimate advantages for the policy that acted, for priorities and metrics. Each minibatch
+    # estimates its own.
+    network = train_state.add_normalization(train.network, train.observations, train.values)
+    rollout = add_values(network, rollout, config.num_minibatches)
     value = rollout.extras.value
-    next_value = next_values(acted, rollout, value, last[0])
-    ends = rollout.terminated, rollout.truncated
-    target, advantage = credit(config, reward, value, next_value, jnp.zeros_like(reward), *ends)
-    shuffle, weights = minibatches.shuffle, jnp.ones((cut.rows, cut.groups, 1, cut.block))
-    if config.prioritized:
-        priority, size = priorities.of_trajectories(advantage, rollout.mask, cut)
-        beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
-        weight = priorities.importance(priority, config.priority_exponent, beta, size)
-        shuffle = functools.partial(priorities.sample, priority, config.priority_exponent)
-        weights = jnp.expand_dims(weight, (1, 2, 3))
+    target, advantage = vtrace_targets_and_advantages(
+        config,
+        reward,
+        value,
+        compute_next_values(network, rollout, value, end.carry),
+        jnp.zeros_like(reward),
+        rollout.terminated,
+        rollout.truncated,
+    )
+    layout = make_minibatch_layout(config, reward.shape[1])
+    shuffle, weights = draw_trajectories(config, progress, advantage, rollout.mask, layout)
 
-    # Learn
-    train = train_state.observe_targets(train, target, rollout.mask)
-    carries = windows.cut(rollout.carry, config.sequence_length)
-    rows = minibatches.to_rows(rollout._replace(reward=reward, carry=carries), cut)
-    entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
-    optimizers = train_state.actor_and_critic(config, progress)
+    # Learn from minibatches of trajectories for some epochs.
+    train = train_state.update_value_statistics(train, target, rollout.mask)
+    carries = memory_windows.split_into_sequences(rollout.carry, config.sequence_length)
+    rows = minibatches.to_rows(rollout._replace(reward=reward, carry=carries), layout)
+    entropy_coefficient = train_state.linear_schedule(
+        config.entropy_coefficient, config.entropy_final_fraction, progress
+    )
 
-    def minibatch(train: TrainState, order: jax.Array, active: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
-        data, weight = minibatches.take((rows, weights), order)
-        arguments = (train.observations, train.values), data, weight, config, entropy_coefficient
-        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, *arguments)
-        metrics["grad_norm"] = optax.tree.norm(gradient)
-        return train_state.update(train, optimizers, gradient, active), metrics
+    def minibatch_loss(
+        network: Network, train: TrainState, minibatch: tuple[Experience, jax.Array]
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        data, weight = minibatch
+        moments = train.observations, train.values
+        return loss(network, moments, data, weight, config, entropy_coefficient)
 
-    epochs = train_state.num_epochs(config, train)
-    train, metrics = minibatches.epochs(minibatch, train, cut, key, *epochs, config.target_kl, shuffle)
-    train = train_state.observe(train, rollout)
-    more, finite = losses.report(rollout, advantage, target, metrics["loss"], (train.network, train.observations))
-    metrics |= more | {"learning_rate": train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)}
-    return train, discounted_return, metrics, finite
+    train, metrics = fit(
+        minibatch_loss, train, (rows, weights), layout, config, progress, key, shuffle
+    )
+    train, metrics, finite = finish_update(
+        config, progress, train, rollout, advantage, target, metrics
+    )
+    return LearnResult(train, discounted_return, metrics, finite)
+
+
+def draw_trajectories(
+    config: ImpalaConfig,
+    progress: jax.Array,
+    advantage: jax.Array,
+    mask: jax.Array | None,
+    layout: minibatches.MinibatchLayout,
+) -> tuple[Callable[..., jax.Array], jax.Array]:
+    """Return a function that samples the trajectories of an epoch, and their importance weights.
+
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
+        advantage: Advantages of the rollout, `[T, S]`.
+        mask: Samples that count, bool `[T, S]`, or None for all samples.
+        layout: Layout of the rollout for minibatches.
+
+    Returns:
+        Function `(key, layout)` that returns row indices as `minibatches.shuffle_rows` does, and
+        the weight of each trajectory, `[rows, groups, 1, block_size]`.
+    """
+    if not config.prioritized:
+        return minibatches.shuffle_rows, jnp.ones(
+            (layout.rows, layout.groups, 1, layout.block_size)
+        )
+    priority, size = priorities.trajectory_priorities(advantage, mask, layout)
+    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(
+        progress, 0.0, 1.0
+    )
+    weight = priorities.importance_weights(priority, config.priority_exponent, beta, size)
+    shuffle = functools.partial(priorities.sample_rows, priority, config.priority_exponent)
+    return shuffle, jnp.expand_dims(weight, (1, 2, 3))

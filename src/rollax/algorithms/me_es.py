@@ -1,63 +1,87 @@
-"""ME-ES: MAP-Elites by an evolution strategy, which climbs fitness and novelty by turns from elites of the archive.
+"""ME-ES: an evolution strategy that maximizes fitness and novelty from elites of the archive.
 
-Colas, Madhavan, Huizinga and Clune 2020, arXiv:2003.01825, for policies of very many numbers: a generation is many
-solutions in pairs around a parent, of which one step is learnt (`emitters/strategies.py`). Deviations: the offspring of one
-generation is scored together with the pairs of the next, so that a new parent is chosen before the last offspring is known;
-equal values have equal ranks; novelty is measured by the last `memory` offspring, not by all; parents are uniform among the
-best, as QDax 0.5 has it, where the authors' code draws them in proportion to novelty or fitness.
+Colas, Madhavan, Huizinga and Clune 2020, arXiv:2003.01825. The algorithm is suited to policies with
+many parameters. A generation consists of many antithetic pairs around a parent, which are used to
+estimate one gradient step (`emitters/evolution_strategy.py`).
+
+Deviations: The offspring of a generation is scored together with the pairs of the next generation,
+so a new parent is selected before the score of the last offspring is available. Equal values have
+equal ranks. Novelty is measured against the last `memory` offspring instead of all offspring.
+Parents are sampled uniformly from the best elites, as in QDax 0.5. The authors' code samples them
+in proportion to novelty or fitness.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
+from rollax.acting.scoring import Scorer
 from rollax.algorithm import Algorithm
-from rollax.algorithms.quality_diversity import QDConfig, cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.archives.means import of_first
-from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter
-from rollax.emitters.strategies import Objective, Strategy, strategy
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter
+from rollax.emitters.evolution_strategy import Objective, StrategySettings, me_es_emitter
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class MEESConfig(QDConfig):
-    """Settings of ME-ES. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of ME-ES.
 
-    mean_evaluations: int = static(2)
-    """How often an offspring is scored; fitness and descriptor are the means. All others of a batch are pairs around the
-    parent, by which it learns. (static)"""
-    adds_pairs: bool = static(False)
-    """Whether these are for the archive as well. (static)"""
-    objective: Objective = static("both")
-    """What is climbed: fitness and novelty by turns, or one of them. (static)"""
-    num_neighbors: int = static(10)
-    """Offspring to whose mean distance novelty is measured. (static)"""
-    memory: int = static(1000)
-    """How many of the last offspring novelty is measured by. (static)"""
-    num_optim_gens: float = number(10.0, low=1)
-    """Generations before another parent is taken, as a whole number."""
-    sigma: float = number(0.02, low=0)
-    """Standard deviation of the solutions around the parent."""
-    learning_rate: float = number(0.01, low=0)
-    """Adam's step size."""
-    weight_decay: float = number(0.005, low=0)
-    """Share of the parent's numbers that is subtracted from their gradient."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
 
-
-def me_es(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """ME-ES of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
-
-    def archive(config: MEESConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-        made = cells(config, low, high)
-        return made if config.adds_pairs else of_first(made, config.mean_evaluations)
-
-    return quality_diversity(environment, solution, archive, evolution_strategy)
+    mean_evaluations: int = static_field(2)
+    """(static) Number of evaluations of each offspring. It is inserted once, with the mean
+    fitness and descriptor. All other solutions of a batch are pairs around the
+    parent, which estimate the gradient.
+    """
+    adds_pairs: bool = static_field(False)
+    """(static) Also insert the perturbed solutions into the archive."""
+    objective: Objective = static_field("both")
+    """(static) Objective: fitness, novelty, or both in alternation."""
+    num_neighbors: int = static_field(10)
+    """(static) Number of nearest offspring over which novelty is averaged."""
+    memory: int = static_field(1000)
+    """(static) Number of recent offspring against which novelty is measured."""
+    num_optim_gens: float = traced_field(10.0, low=1)
+    """Generations per parent. Rounded to an integer."""
+    sigma: float = traced_field(0.02, low=0)
+    """Standard deviation of the perturbations around the parent."""
+    learning_rate: float = traced_field(0.01, low=0)
+    """Learning rate (Adam)."""
+    weight_decay: float = traced_field(0.005, low=0)
+    """Weight decay coefficient, as a multiple of the parameters that is subtracted from the
+    gradient.
+    """
 
 
-def evolution_strategy(config: MEESConfig, archive: Archive, score: Any) -> Emitter:
-    """The emitter of ME-ES."""
-    numbers = Strategy(config.sigma, config.learning_rate, config.weight_decay, config.num_optim_gens)
-    return strategy(archive, numbers, config.objective, config.mean_evaluations, config.num_neighbors, config.memory)
+def me_es(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build ME-ES.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+    return quality_diversity(environment, solution, make_cells_archive, make_me_es_emitter)
+
+
+def make_me_es_emitter(config: MEESConfig, archive: Archive, score: Scorer) -> Emitter:
+    """Build the emitter of ME-ES. `score` is unused."""
+    return me_es_emitter(
+        archive,
+        settings=StrategySettings(
+            config.sigma, config.learning_rate, config.weight_decay, config.num_optim_gens
+        ),
+        objective=config.objective,
+        num_evaluations=config.mean_evaluations,
+        num_neighbors=config.num_neighbors,
+        memory=config.memory,
+        adds_pairs=config.adds_pairs,
+    )

@@ -1,78 +1,115 @@
-"""ME-MAP-Elites: emitters of several kinds, of which a bandit keeps those active that fill the archive best.
+"""ME-MAP-Elites: several kinds of emitters that are selected by a bandit.
 
-Cully 2021, arXiv:2007.05352: random variation of elites as in MAP-Elites, and the three kinds of searches of CMA-ME.
-Deviations: a search that was not active begins at the elite at which it was left; where an iteration frees several places, the
-bandit counts the solutions to come (`emitters/bandit.py`).
+Cully 2021, arXiv:2007.05352. The emitters are variation of random elites as in MAP-Elites, and the
+three kinds of searches of CMA-ME. The bandit activates the kinds whose solutions enter the archive
+most often. Deviations: A search that becomes active again restarts from its last elite. If several
+slots become free in one iteration, the bandit counts the solutions that the slots will create
+(`emitters/bandit.py`).
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
+from rollax.acting.scoring import Scorer
 from rollax.algorithm import Algorithm
-from rollax.algorithms.quality_diversity import QDConfig, cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.bandit import bandit
-from rollax.emitters.core import Emitter
-from rollax.emitters.evolution import evolution
-from rollax.emitters.ranking import Ranking, Rules
-from rollax.emitters.variation import gaussian, iso_line
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.bandit import bandit_emitter
+from rollax.emitters.emitter import Emitter
+from rollax.emitters.improvement import cma_es_emitter
+from rollax.emitters.ranking import Ranking, SearchRules
+from rollax.emitters.variation import gaussian_emitter, iso_line_emitter
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
+from rollax.types import Solution
 
-Kind = Literal["objective", "random_direction", "improvement", "iso_line", "gaussian"]
-RANKINGS: dict[Kind, Ranking] = {
+EmitterKind = Literal["objective", "random_direction", "improvement", "iso_line", "gaussian"]
+RANKING_BY_KIND: dict[EmitterKind, Ranking] = {
     "objective": "objective",
     "random_direction": "two_stage_random_direction",
     "improvement": "two_stage_improvement",
 }
 
 
-@settings
+@settings_dataclass
 class MEMAPElitesConfig(QDConfig):
-    """Settings of ME-MAP-Elites. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of ME-MAP-Elites.
 
-    batch_size: int = static(540)
-    """Solutions of an iteration, over all active emitters. (static)"""
-    num_iterations: int = static(3)
-    """Iterations of an update: covariances are decomposed once in it. (static)"""
-    num_emitters: int = static(15)
-    """Emitters that are active side by side. (static)"""
-    kinds: tuple[Kind, ...] = static(("objective", "random_direction", "improvement", "iso_line"))
-    """Of what kind they may be: CMA-ES by fitness, by a random direction of descriptors, by the improvement of the archive;
-    noise and a step along a line between two elites; noise alone. (static)"""
-    window: int = static(0, low=0)
-    """Iterations whose successes the bandit counts; 0: all. (static)"""
-    zeta: float = number(0.05, low=0)
-    """How much the bandit prefers kinds that it has seen little of."""
-    sigma: float = number(0.5, low=1e-9)
-    """Standard deviation that a search begins with."""
-    iso_sigma: float = number(0.01, low=0)
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    batch_size: int = static_field(540)
+    """(static) Solutions per iteration, over all active emitters."""
+    num_iterations: int = static_field(3)
+    """(static) Iterations per update. Covariances are decomposed once per update."""
+    num_emitters: int = static_field(15)
+    """(static) Number of active emitters."""
+    kinds: tuple[EmitterKind, ...] = static_field(
+        ("objective", "random_direction", "improvement", "iso_line")
+    )
+    """(static) Kinds of emitters: CMA-ES ranked by fitness ("objective"), by a random descriptor
+    direction or by improvement; Iso+LineDD ("iso_line"); or Gaussian noise.
+    """
+    window: int = static_field(0, low=0)
+    """(static) Number of recent iterations whose successes the bandit counts. 0 counts all."""
+    zeta: float = traced_field(0.05, low=0)
+    """Exploration coefficient of the bandit. Larger values favor kinds with few selections."""
+    sigma: float = traced_field(0.5, low=1e-9)
+    """Initial standard deviation of a search."""
+    iso_sigma: float = traced_field(0.01, low=0)
     """Standard deviation of the noise."""
-    line_sigma: float = number(0.1, low=0)
-    """Standard deviation of the step along the line, in units of the distance to the other elite."""
+    line_sigma: float = traced_field(0.1, low=0)
+    """Standard deviation of the step along the line, relative to the distance to the other
+    elite."""
 
 
-def me_map_elites(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """ME-MAP-Elites of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+def me_map_elites(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build ME-MAP-Elites.
 
-    return quality_diversity(environment, solution, cells, several)
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+
+    return quality_diversity(environment, solution, make_cells_archive, make_me_map_elites_emitter)
 
 
-def several(config: MEMAPElitesConfig, archive: Archive, score: Any) -> Emitter:
-    """The emitter of ME-MAP-Elites. Raises UsageError for kinds that are none or given twice."""
+def make_me_map_elites_emitter(
+    config: MEMAPElitesConfig, archive: Archive, score: Scorer
+) -> Emitter:
+    """Build the emitter of ME-MAP-Elites.
+
+    Args:
+        config: Settings.
+        archive: Archive with the parents.
+        score: Scorer (unused).
+
+    Returns:
+        The emitter.
+
+    Raises:
+        UsageError: If `config.kinds` is empty or has duplicates.
+    """
     if not config.kinds or len(set(config.kinds)) < len(config.kinds):
-        raise UsageError(f"kinds ({' '.join(config.kinds)}) must be one or more different ones: give each once")
-    emitters = {kind: of_kind(kind, config, archive) for kind in config.kinds}
-    return bandit(emitters, config.num_emitters, config.window, config.zeta)
+        raise UsageError(
+            f"kinds must be one or more different kinds, got ({' '.join(config.kinds)}). "
+            "List each kind once."
+        )
+    emitters = {kind: make_emitter_of_kind(kind, config, archive) for kind in config.kinds}
+    return bandit_emitter(emitters, config.num_emitters, config.window, config.zeta)
 
 
-def of_kind(kind: Kind, config: MEMAPElitesConfig, archive: Archive) -> Emitter:
-    """One emitter."""
+def make_emitter_of_kind(kind: EmitterKind, config: MEMAPElitesConfig, archive: Archive) -> Emitter:
+    """Build one emitter of the given kind."""
     if kind == "iso_line":
-        return iso_line(archive, config.iso_sigma, config.line_sigma)
+        return iso_line_emitter(archive, config.iso_sigma, config.line_sigma)
     if kind == "gaussian":
-        return gaussian(archive, config.iso_sigma)
-    return evolution(archive, 1, config.sigma, Rules(RANKINGS[kind]))
+        return gaussian_emitter(archive, config.iso_sigma)
+    return cma_es_emitter(archive, 1, config.sigma, SearchRules(RANKING_BY_KIND[kind]))

@@ -1,50 +1,84 @@
-"""MOME: quality-diversity for several objectives at once, with the Pareto front of every cell in place of its best solution.
+"""MOME: multi-objective quality-diversity with a Pareto front in every cell.
 
-Pierrot et al. 2022, arXiv:2202.03057, algorithm 1. Objectives are numbers of the environment's `info`, summed over the episode,
-such as the terms of its reward; fitness stays the return. Parents are drawn by cell first, then within its front. Which of a
-full front leaves is said in `archives/fronts.py`.
+Pierrot et al. 2022, arXiv:2202.03057, algorithm 1. Objectives are values in the environment's
+`info`, such as terms of the reward, summed over the episode. The fitness is the return, as in other
+algorithms. A parent is sampled by sampling a cell and then a solution of its front. Full fronts are
+described in `archives/pareto_fronts.py`.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from rollax.acting.scoring import Watched
+from rollax.acting.scoring import ScoringOptions
 from rollax.algorithm import Algorithm
-from rollax.algorithms.map_elites import MAPElitesConfig, varied
-from rollax.algorithms.quality_diversity import division, quality_diversity
-from rollax.archives.core import Archive
-from rollax.archives.fronts import fronts
-from rollax.config import LARGEST_FLOAT, settings, static
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells
+from rollax.algorithms.map_elites import MAPElitesConfig, make_variation_emitter
+from rollax.algorithms.quality_diversity import quality_diversity
+from rollax.archives.archive import Archive
+from rollax.archives.pareto_fronts import pareto_front_archive
+from rollax.config import MAX_FLOAT32, settings_dataclass, static_field
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class MOMEConfig(MAPElitesConfig):
-    """Settings of MOME. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of MOME.
 
-    objectives: tuple[str, ...] = static(("objective_0", "objective_1"))
-    """Names in the environment's `info`, whose sums over an episode are to be large. (static)"""
-    reference: tuple[float, ...] = static((0.0, 0.0), low=-LARGEST_FLOAT)
-    """For each objective the value that hypervolumes are measured from; solutions below it add none. (static)"""
-    front_size: int = static(50)
-    """Most solutions of the front of a cell. (static)"""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    objectives: tuple[str, ...] = static_field(("objective_0", "objective_1"))
+    """(static) Names in the environment's `info` whose sums over an episode are maximized."""
+    reference: tuple[float, ...] = static_field((0.0, 0.0), low=-MAX_FLOAT32)
+    """(static) Reference point of the hypervolume, one value per objective. Solutions below it
+    contribute 0.
+    """
+    front_size: int = static_field(50)
+    """(static) Maximum number of solutions per front."""
 
 
-def mome(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """MOME of the solutions that `solution(key)` begins with. `init` raises UsageError when the parts do not fit."""
+def mome(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build MOME.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
     return quality_diversity(
-        environment, solution, fronts_of_cells, varied, lambda config: Watched(objectives=config.objectives)
+        environment,
+        solution,
+        make_pareto_front_archive,
+        make_variation_emitter,
+        lambda config: ScoringOptions(objectives=config.objectives),
     )
 
 
-def fronts_of_cells(config: MOMEConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Archive:
-    """The archive that the settings ask for."""
+def make_pareto_front_archive(
+    config: MOMEConfig, low: tuple[float, ...], high: tuple[float, ...]
+) -> Archive:
+    """Build the archive with one Pareto front per cell.
+
+    Args:
+        config: Settings of fronts and cells.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+
+    Returns:
+        The archive.
+
+    Raises:
+        UsageError: If `config.objectives` is empty, or if `config.reference` does not have one
+            number per objective.
+    """
     if len(config.objectives) != len(config.reference) or not config.objectives:
         raise UsageError(
-            f"reference ({' '.join(map(str, config.reference))}) must have a number for each of objectives "
-            f"({' '.join(config.objectives)})"
+            "reference must have one number per objective "
+            f"({' '.join(config.objectives)}), got ({' '.join(map(str, config.reference))})."
         )
-    return fronts(division(config, low, high), config.front_size, config.reference)
+    return pareto_front_archive(make_cells(config, low, high), config.front_size, config.reference)

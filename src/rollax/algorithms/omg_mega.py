@@ -1,43 +1,56 @@
-"""OMG-MEGA: MAP-Elites whose children go along gradients of fitness and descriptors, with random coefficients.
+"""OMG-MEGA: MAP-Elites that mutates solutions along gradients of fitness and descriptors.
 
-Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 1. For environments with a closed form, `task/...`.
+Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 1. The coefficients of the gradients are
+random. The environment must have a closed form (`task/...`).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from rollax.acting.scoring import gradients
+from rollax.acting.scoring import Scorer, make_gradient_fn
 from rollax.algorithm import Algorithm
-from rollax.algorithms.quality_diversity import QDConfig, cells, quality_diversity
-from rollax.archives.core import Archive
-from rollax.config import number, settings, static
-from rollax.emitters.core import Emitter
-from rollax.emitters.gradient import gradient_operator
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter
+from rollax.emitters.gradient_arborescence import gradient_operator_emitter
+from rollax.environments.environment import Environment
+from rollax.types import Solution
 
 
-@settings
+@settings_dataclass
 class OMGMEGAConfig(QDConfig):
-    """Settings of OMG-MEGA. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of OMG-MEGA.
 
-    batch_size: int = static(540)
-    """Solutions of an iteration, half of them elites whose gradients are taken. (static)"""
-    sigma: float = number(0.0, low=0)
-    """Standard deviation of the noise that these elites get."""
-    gradient_sigma: float = number(10.0, low=0)
-    """Standard deviation of the coefficients of gradients."""
-
-
-def omg_mega(environment: Environment, solution: Callable[[jax.Array], Any]) -> Algorithm:
-    """OMG-MEGA of the solutions that `solution(key)` begins with.
-
-    Raises UsageError for an environment without a closed form; `init` does when other parts do not fit.
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
     """
-    slopes = gradients(environment)
 
-    def emitter(config: OMGMEGAConfig, archive: Archive, score: Any) -> Emitter:
-        return gradient_operator(archive, slopes, config.sigma, config.gradient_sigma)
+    batch_size: int = static_field(540)
+    """(static) Solutions per iteration. Half of them are elites whose gradients are computed."""
+    sigma: float = traced_field(0.0, low=0)
+    """Standard deviation of the noise added to these elites."""
+    gradient_sigma: float = traced_field(10.0, low=0)
+    """Standard deviation of the gradient coefficients."""
 
-    return quality_diversity(environment, solution, cells, emitter)
+
+def omg_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
+    """Build OMG-MEGA.
+
+    Args:
+        environment: Environment with a closed form (`task/...`).
+        solution: Function from a random key to an initial solution.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+
+    Raises:
+        UsageError: If the environment has no closed form.
+    """
+    slopes = make_gradient_fn(environment)
+
+    def emitter(config: OMGMEGAConfig, archive: Archive, score: Scorer) -> Emitter:
+        return gradient_operator_emitter(archive, slopes, config.sigma, config.gradient_sigma)
+
+    return quality_diversity(environment, solution, make_cells_archive, emitter)

@@ -1,88 +1,414 @@
-"""What PPO, IMPALA and PQN share outside of an update: the state before the first one, and acting with what was learnt."""
+"""Update of on-policy algorithms, which acts for T steps and then learns from the rollout.
+
+PPO, PPO with RND, IMPALA and PQN provide a `learn` function, and this module implements everything
+else. If agents do not share all parameters, `learn` runs once for each set of parameters, on the
+streams of its agents.
+"""
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from rollax import tree
-from rollax.acting import agents
-from rollax.acting.streams import Actor, Policy, begin_streams, by_stream, reseed
-from rollax.algorithm import Algorithm, InitFn, StepFn, placement_of
-from rollax.environments.core import Environment
-from rollax.learning import train_state
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import (
+    ActorState,
+    Experience,
+    PolicyFn,
+    flatten_streams,
+    init_actor,
+    reseed,
+    unroll,
+)
+from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
+from rollax.algorithms.on_policy_settings import (
+    GradientStepConfig,
+    MinibatchConfig,
+    OnPolicyConfig,
+    ScheduleConfig,
+)
+from rollax.environments.environment import Environment
+from rollax.learning import losses, minibatches, train_state
 from rollax.learning.train_state import TrainState
-from rollax.networks.core import Network
+from rollax.networks.network import Network
+from rollax.types import Action, Carry, Flag, Observation, PyTree, Settings
+
+OptimizersFn: TypeAlias = Callable[[Settings, float], dict[str, optax.GradientTransformation]]
+"""Function `(config, progress)` that returns the optimizer of each part of the network."""
+LayoutFn: TypeAlias = Callable[[Settings, int], minibatches.MinibatchLayout | None]
+"""Function `(config, num_streams)` that returns the layout of minibatches."""
+SamplerFn: TypeAlias = Callable[..., tuple[Carry, Action, PyTree]]
+"""Function `(train, carry, obs, reset, key)` that acts in training."""
 
 
 class OnPolicyState(NamedTuple):
-    """Everything that changes. An algorithm that carries more has a state of its own, with these fields among others."""
+    """Training state: all arrays that change between updates.
+
+    Attributes:
+        key: Random key of the next update.
+        config: Settings of the algorithm. Traced settings are arrays.
+        train: Parameters, optimizer states and statistics, a `TrainState`. If agents do not share
+            all parameters, one `TrainState` per parameter group.
+        actor: Running environments and memory of the policy.
+        discounted_return: Discounted return of each running episode, float `[S]`, for the
+            normalization of rewards.
+        updates: Number of completed updates, int32 `[]`.
+    """
 
     key: jax.Array
-    config: Any
-    train: Any  # TrainState; by group where agents do not share all parameters (`rollax.acting.agents`)
-    actor: Actor
-    discounted_return: jax.Array  # float [S]: of the running episodes, for the normalization of rewards
-    updates: jax.Array  # int32 []
+    config: Settings
+    train: PyTree
+    actor: ActorState
+    discounted_return: PyTree
+    updates: jax.Array
 
 
-def begin(
+class UpdateKeys(NamedTuple):
+    """Random keys of one update.
+
+    Attributes:
+        next: Key of the next state.
+        act: Key for acting.
+        learn: Key for learning.
+    """
+
+    next: jax.Array
+    act: jax.Array
+    learn: jax.Array
+
+
+class RolloutEnd(NamedTuple):
+    """The streams of one set of parameters at the end of a rollout, `[S, ...]`.
+
+    Attributes:
+        carry: Memory of the policy after the last step.
+        obs: Observation with which the next rollout starts.
+        agent_done: Whether an agent has terminated or been truncated in the running episode of its
+            environment, bool, or None for a single agent.
+        discounted_return: Discounted return of each running episode before the rollout.
+    """
+
+    carry: Carry
+    obs: Observation
+    agent_done: jax.Array | None
+    discounted_return: PyTree
+
+
+class LearnResult(NamedTuple):
+    """Result of learning from a rollout with one set of parameters.
+
+    Attributes:
+        train: The updated `TrainState`.
+        discounted_return: Discounted return of each running episode after the rollout, `[S]`.
+        metrics: Scalar metrics by name.
+        finite: Finite checks.
+    """
+
+    train: PyTree
+    discounted_return: PyTree
+    metrics: dict[str, jax.Array]
+    finite: FiniteChecks
+
+
+@runtime_checkable
+class LearnFn(Protocol):
+    """Function that learns from a rollout `[T, S]` with one set of parameters.
+
+    `progress` is the completed share of training, from 0 to 1.
+    """
+
+    def __call__(
+        self,
+        config: Settings,
+        progress: jax.Array,
+        train: PyTree,
+        rollout: Experience,
+        end: RolloutEnd,
+        key: jax.Array,
+        /,
+    ) -> LearnResult: ...
+
+
+def split_keys(key: jax.Array) -> UpdateKeys:
+    """Split the key of a state into the keys of one update."""
+    return UpdateKeys(*jax.random.split(key, 3))
+
+
+def step(
+    environment: Environment,
+    explore: Callable[[OnPolicyState], PolicyFn],
+    learn: LearnFn,
+    state: OnPolicyState,
+) -> tuple[OnPolicyState, Metrics]:
+    """Perform one update.
+
+    Args:
+        environment: The environment.
+        explore: Function from the state to the policy that acts in training.
+        learn: Function that learns from the rollout with one set of parameters.
+        state: State before the update.
+
+    Returns:
+        The state after the update and its metrics.
+    """
+    config, keys = state.config, split_keys(state.key)
+    team = parameter_sharing.make_agent_groups(environment, config.sharing)
+
+    # Act for T steps in every environment.
+    actor, rollout, episodes = unroll(
+        environment, explore(state), state.actor, keys.act, config.num_steps
+    )
+
+    # Learn: each set of parameters from the streams of its own agents.
+    end = RolloutEnd(
+        *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
+        discounted_return=state.discounted_return,
+    )
+    progress = state.updates / config.total_updates
+    result: PyTree = parameter_sharing.map_groups(
+        team,
+        functools.partial(learn, config, progress),
+        state.train,
+        parameter_sharing.split_groups(team, rollout, axis=1),
+        parameter_sharing.split_groups(team, end),
+        parameter_sharing.init_groups(team, lambda key: key, keys.learn),
+    )
+
+    values, finite = parameter_sharing.summarize_metrics(team, result.metrics, result.finite)
+    metrics = Metrics(values, episodes, finite, reward=jnp.sum(rollout.reward))
+    state = state._replace(
+        key=keys.next,
+        train=result.train,
+        actor=actor,
+        discounted_return=parameter_sharing.join_groups(team, result.discounted_return),
+        updates=state.updates + 1,
+    )
+    return state, metrics
+
+
+def make_minibatch_layout(config: MinibatchConfig, num_streams: int) -> minibatches.MinibatchLayout:
+    """Return the layout of rollouts of one parameter group for minibatches.
+
+    Args:
+        config: Settings with the sizes of rollouts and minibatches.
+        num_streams: Number of streams that share the parameters.
+
+    Returns:
+        The layout.
+
+    Raises:
+        ValueError: If the rollout cannot be divided evenly into minibatches.
+    """
+    return minibatches.make_layout(
+        config.num_steps, num_streams, config.sequence_length, config.num_minibatches
+    )
+
+
+def fit(
+    loss: Callable[[Network, TrainState, PyTree], tuple[jax.Array, dict[str, jax.Array]]],
+    train: TrainState,
+    rows: PyTree,
+    layout: minibatches.MinibatchLayout,
+    config: GradientStepConfig,
+    progress: jax.Array,
+    key: jax.Array,
+    shuffle: Callable[
+        [jax.Array, minibatches.MinibatchLayout], jax.Array
+    ] = minibatches.shuffle_rows,
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Run epochs of gradient steps of an actor-critic on shuffled minibatches.
+
+    Args:
+        loss: Function `(network, train, minibatch)` that returns the loss and its metrics.
+        train: Parameters and optimizer states.
+        rows: Training data in rows (`minibatches.to_rows`).
+        layout: Layout of the rows.
+        config: Settings with the numbers of epochs, `target_kl` and the settings of the optimizers.
+        progress: Completed share of training, from 0 to 1.
+        key: Random key of the shuffles.
+        shuffle: Function `(key, layout)` that returns the order of one epoch.
+
+    Returns:
+        The updated train state, and the means of the metrics over the last epoch.
+    """
+    optimizers = train_state.make_optimizers(config, progress)
+
+    def gradient_step(
+        train: TrainState, order: jax.Array, active: dict[str, jax.Array]
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        minibatch = minibatches.gather_minibatch(rows, order)
+        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train, minibatch)
+        metrics["grad_norm"] = optax.tree.norm(gradient)
+        return train_state.update_parameters(train, optimizers, gradient, active), metrics
+
+    epochs = train_state.num_part_epochs(config, train)
+    return minibatches.run_epochs(
+        gradient_step, train, layout, key, *epochs, config.target_kl, shuffle
+    )
+
+
+def finish_update(
+    config: ScheduleConfig,
+    progress: jax.Array,
+    train: TrainState,
+    rollout: Experience,
+    advantage: jax.Array,
+    target: jax.Array,
+    metrics: dict[str, jax.Array],
+    prediction: jax.Array | None = None,
+) -> tuple[TrainState, dict[str, jax.Array], FiniteChecks]:
+    """Update the observation statistics after learning, and add the common metrics.
+
+    Args:
+        config: Settings with the learning rate and its schedule.
+        progress: Completed share of training, from 0 to 1.
+        train: Train state after the gradient steps.
+        rollout: The rollout `[T, S]`.
+        advantage: Advantages `[T, S]`.
+        target: Value targets `[T, S]`.
+        metrics: Metrics of the gradient steps, including "loss".
+        prediction: Prediction of the targets `[T, S]`. The default is the value in the extras.
+
+    Returns:
+        The train state, all metrics by name, and the finite checks.
+    """
+    train = train_state.update_observation_statistics(train, rollout)
+    parameters = (train.network, train.observations)
+    more, finite = losses.summarize_update(
+        rollout, advantage, target, metrics["loss"], parameters, prediction
+    )
+    rate = train_state.linear_schedule(
+        config.learning_rate, config.learning_rate_final_fraction, progress
+    )
+    return train, metrics | more | {"learning_rate": rate}, finite
+
+
+def on_policy(
+    environment: Environment,
+    network: Callable[[jax.Array], Network],
+    learn: LearnFn,
+    *,
+    make_optimizers: OptimizersFn = train_state.make_optimizers,
+    make_train: Callable[..., TrainState] = train_state.init_actor_critic,
+    make_layout: LayoutFn = lambda config, num_streams: None,
+    make_sampler: Callable[[Settings, jax.Array], SamplerFn] = lambda config, progress: (
+        train_state.sample_action_with_extras
+    ),
+    choose: Callable[..., tuple[Carry, Action]] = train_state.select_action,
+) -> Algorithm:
+    """Build an on-policy algorithm from its `learn` function.
+
+    Args:
+        environment: The environment.
+        network: Function from a random key to a network.
+        learn: Function that learns from a rollout with one set of parameters.
+        make_optimizers: Function `(config, progress)` that returns the optimizer of each part of
+            the network.
+        make_train: Function `(network, optimizers, obs, config)` that returns the initial
+            `TrainState`.
+        make_layout: Function `(config, num_streams)` that returns the layout of minibatches. It
+            raises a `ValueError` if a rollout cannot be divided evenly. `init` calls it as a check.
+        make_sampler: Function `(config, progress)` that returns a function `(train, carry, obs,
+            reset, key)`. The latter acts in training, and returns the memory, the action and the
+            extras that `learn` needs.
+        choose: Function `(config, greedy, train, carry, obs, key)` that acts in evaluation, and
+            returns the memory and the action.
+
+    Returns:
+        The algorithm. Its config must have the settings `num_envs`, `num_steps`, `sharing`,
+        `normalize_observations`, `normalize_rewards` and `total_updates`.
+    """
+
+    def init(key: jax.Array, config: OnPolicyConfig) -> OnPolicyState:
+        return init_state(
+            environment, network, make_optimizers, make_train, make_layout, key, config
+        )
+
+    def explore(state: OnPolicyState) -> PolicyFn:
+        progress = state.updates / state.config.total_updates
+        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        return parameter_sharing.make_policy(
+            team, make_sampler(state.config, progress), state.train
+        )
+
+    def act(
+        state: OnPolicyState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
+    ) -> tuple[Action, Carry]:
+        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        choose_action = functools.partial(choose, state.config, jnp.asarray(greedy))
+        return parameter_sharing.act_agents(team, choose_action, state.train, obs, carry, key)
+
+    def initial_carry(state: OnPolicyState) -> Carry:
+        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        return parameter_sharing.initial_carry(
+            team, lambda train: train.network.initial_carry(), state.train
+        )
+
+    def rollouts(state: OnPolicyState) -> tuple[PolicyFn, ActorState, jax.Array, int]:
+        return explore(state), state.actor, split_keys(state.key).act, state.config.num_steps
+
+    return Algorithm(
+        init=init,
+        step=functools.partial(step, environment, explore, learn),
+        act=act,
+        initial_carry=initial_carry,
+        acting_state=lambda state: state._replace(actor=None),
+        reseed=reseed,
+        rollouts=rollouts,
+        placement=make_placement(("actor", "discounted_return"), {}),
+    )
+
+
+def init_state(
     environment: Environment,
     make_network: Callable[[jax.Array], Network],
-    make_optimizers: Callable[[Any, float], dict[str, Any]],
+    make_optimizers: OptimizersFn,
+    make_train: Callable[..., TrainState],
+    make_layout: LayoutFn,
     key: jax.Array,
-    config: Any,
-    layout: Callable[[Any, int], Any] = lambda config, num_streams: None,
-    make_train: Callable[..., TrainState] = train_state.new,
+    config: OnPolicyConfig,
 ) -> OnPolicyState:
-    """The state before any update.
+    """Return the state before the first update.
 
-    `make_optimizers(config, progress)`; `layout(config, num_streams)` raises ValueError when the sizes in the config do not
-    divide; `make_train(network, optimizers, obs, config)`. The config has `num_envs`, `sharing`, `normalize_observations` and
-    `normalize_rewards`.
+    Args:
+        environment: The environment.
+        make_network: Function from a random key to a network.
+        make_optimizers: Function `(config, progress)` that returns the optimizer of each part of
+            the network.
+        make_train: Function `(network, optimizers, obs, config)` that returns the initial
+            `TrainState`.
+        make_layout: Function `(config, num_streams)` that raises a `ValueError` if a rollout cannot
+            be divided evenly.
+        key: Random key.
+        config: Settings.
+
+    Returns:
+        The state.
+
+    Raises:
+        ValueError: If `make_layout` raises it.
     """
-    config, team = tree.as_leaves(config), agents.team(environment, config.sharing)
-    for size in agents.num_streams(team, config.num_envs):
-        layout(config, size)
+    config = tree.to_arrays(config)
+    team = parameter_sharing.make_agent_groups(environment, config.sharing)
+    for size in parameter_sharing.num_group_streams(team, config.num_envs):
+        make_layout(config, size)
     key, network_key, actor_key = jax.random.split(key, 3)
-    optimizers, networks = make_optimizers(config, 0.0), agents.make(team, make_network, network_key)
-    carry = agents.initial_carry(team, lambda network: network.initial_carry(), networks)
-    actor = begin_streams(environment, actor_key, config.num_envs, carry)
+    optimizers = make_optimizers(config, 0.0)
+    networks = parameter_sharing.init_groups(team, make_network, network_key)
+    carry = parameter_sharing.initial_carry(team, lambda network: network.initial_carry(), networks)
+    actor = init_actor(environment, actor_key, config.num_envs, carry)
 
-    def new(network: Network, obs: Any) -> tuple[TrainState]:
-        return (make_train(network, optimizers, jax.tree.map(lambda x: x[0], obs), config),)
+    def make_state(network: Network, obs: Observation) -> tuple[TrainState]:
+        first_obs = jax.tree.map(lambda x: x[0], obs)
+        return (make_train(network, optimizers, first_obs, config),)
 
-    obs = agents.split(team, jax.tree.map(lambda x: x[: team.num_agents], by_stream(environment, actor.obs)))
-    (train,) = agents.each(team, new, networks, obs)
+    obs = jax.tree.map(lambda x: x[: team.num_agents], flatten_streams(environment, actor.obs))
+    (train,) = parameter_sharing.map_groups(
+        team, make_state, networks, parameter_sharing.split_groups(team, obs)
+    )
     discounted_return = jnp.zeros(config.num_envs * team.num_agents)
     return OnPolicyState(key, config, train, actor, discounted_return, jnp.zeros((), jnp.int32))
-
-
-def to_algorithm(
-    environment: Environment,
-    init: InitFn,
-    step: StepFn,
-    choose: Callable[..., tuple[Any, Any]],
-    explore: Callable[[Any], Policy],
-) -> Algorithm:
-    """The algorithm of states like `OnPolicyState` that acts by `choose(config, greedy, train, carry, obs, key)`, and in
-    training by `explore(state)`."""
-
-    def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        team = agents.team(environment, state.config.sharing)
-        return agents.act(team, functools.partial(choose, state.config, jnp.asarray(greedy)), state.train, obs, carry, key)
-
-    def initial_carry(state: Any) -> Any:
-        team = agents.team(environment, state.config.sharing)
-        return agents.initial_carry(team, lambda train: train.network.initial_carry(), state.train)
-
-    def acting_state(state: Any) -> Any:
-        return state._replace(actor=None)
-
-    def rollouts(state: Any) -> tuple[Policy, Actor, jax.Array, int]:
-        return explore(state), state.actor, jax.random.split(state.key, 3)[1], state.config.num_steps  # as `step` splits it
-
-    placement = placement_of(("actor", "discounted_return"), {})
-    return Algorithm(init, step, act, initial_carry, acting_state, reseed, rollouts=rollouts, placement=placement)

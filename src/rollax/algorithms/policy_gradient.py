@@ -1,148 +1,267 @@
-"""Children by policy gradients: what archives of policies that learn from their own episodes share (PGA-ME, DCRL-ME).
+"""Offspring by policy gradients, shared by PGA-ME and DCRL-ME.
 
-Nilsson and Cully 2021, doi:10.1145/3449639.3459304, algorithms 1 to 3. What the policies of a batch experience goes to a
-replay, from which the critics and an actor of TD3 learn by `td3.update` itself, targets and delays included; a child is a
-policy after some steps up the critic.
+Nilsson and Cully 2021, doi:10.1145/3449639.3459304, algorithms 1 to 3. The transitions of evaluated
+policies are stored in a replay buffer. `td3.update` trains critics and an actor from this buffer,
+with target networks and delayed updates. An offspring is a policy after several gradient steps on
+the critic.
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.acting.exploration import example_action
+from rollax.acting.scoring import Scorer, ScoringOptions
+from rollax.algorithm import Algorithm
 from rollax.algorithms import td3
-from rollax.algorithms.off_policy import AgentFns, learn_once
-from rollax.algorithms.quality_diversity import QDConfig
-from rollax.config import number, settings, static
-from rollax.emitters.core import Told
-from rollax.environments.core import Environment
+from rollax.algorithms.descriptor_cells import make_cells_archive
+from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
+from rollax.algorithms.replay_updates import AgentFns, example_step, update_from_replay
+from rollax.archives.archive import Archive
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter, EvaluatedBatch
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.learning.train_state import adam, apply_gradients
+from rollax.learning.train_state import apply_gradients, clipped_adam
 from rollax.networks.critics import Actor, ActorCritics
-from rollax.replay.ring import ReplayBuffer, Step
-from rollax.spaces import zeros
+from rollax.replay.ring import ReplayBuffer, add_rows
+from rollax.spaces import make_zeros
+from rollax.types import PyTree, Settings, Solution, State
 
 
-@settings
+@settings_dataclass
 class PolicyGradientConfig(QDConfig):
-    """Settings of all that make children by policy gradients."""
+    """Settings of algorithms that create offspring by policy gradients.
 
-    batch_size: int = static(64)
-    """Solutions of an iteration. (static)"""
-    num_iterations: int = static(1)
-    """Iterations of an update. (static)"""
-    gradient_fraction: float = static(0.5, low=0)
-    """Share of the solutions that are made by gradients. (static)"""
-    critic_updates: int = static(300)
-    """Gradient steps of critics and actor in an iteration. (static)"""
-    policy_updates: int = static(100)
-    """Gradient steps that make a child. (static)"""
-    samples: int = static(100)
-    """Samples of a gradient step. (static)"""
-    capacity: int = static(200_000)
-    """Steps that the replay holds. (static)"""
-    critic_hidden: tuple[int, ...] = static((256, 256))
-    """Sizes of the critics' dense layers. (static)"""
-    iso_sigma: float = number(0.005, low=0)
-    """Standard deviation of the noise of Iso+LineDD."""
-    line_sigma: float = number(0.05, low=0)
-    """Standard deviation of its step along the line, in units of the distance to the other elite."""
-    policy_learning_rate: float = number(1e-3, low=0)
-    """Adam's step size for children."""
-    learning_rate: float = number(3e-4, low=0)
-    """Adam's step size for critics and actor."""
-    gamma: float = number(0.99, 0, 1)
-    """Discount."""
-    policy_delay: float = number(2.0, low=1)
-    """Gradient steps of the critics for each of the actor, as a whole number."""
-    tau: float = number(0.005, 0, 1)
-    """How far targets move towards their networks each time."""
-    target_noise: float = number(0.2, low=0)
-    """Deviation of what is added to the target policy's actions."""
-    target_noise_clip: float = number(0.5, low=0)
-    """Most that is added to them."""
-    reward_scale: float = number(1.0)
-    """What rewards are multiplied by."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    batch_size: int = static_field(64)
+    """(static) Solutions per iteration."""
+    num_iterations: int = static_field(1)
+    """(static) Iterations per update."""
+    gradient_fraction: float = static_field(0.5, low=0)
+    """(static) Fraction of each batch that is created by policy gradients."""
+    critic_updates: int = static_field(300)
+    """(static) Gradient steps of critics and actor per iteration."""
+    policy_updates: int = static_field(100)
+    """(static) Gradient steps per offspring."""
+    samples: int = static_field(100)
+    """(static) Samples per gradient step."""
+    capacity: int = static_field(200_000)
+    """(static) Capacity of the replay buffer in transitions. A full buffer overwrites its oldest
+    transitions.
+    """
+    critic_hidden: tuple[int, ...] = static_field((256, 256))
+    """(static) Sizes of the critics' dense layers."""
+    iso_sigma: float = traced_field(0.005, low=0)
+    """Standard deviation of the isotropic noise of Iso+LineDD."""
+    line_sigma: float = traced_field(0.05, low=0)
+    """Standard deviation of the step along the line of Iso+LineDD, relative to the distance to
+    the other elite.
+    """
+    policy_learning_rate: float = traced_field(1e-3, low=0)
+    """Learning rate of offspring (Adam)."""
+    learning_rate: float = traced_field(3e-4, low=0)
+    """Learning rate of critics and actor (Adam)."""
+    gamma: float = traced_field(0.99, 0, 1)
+    """Discount factor."""
+    policy_delay: float = traced_field(2.0, low=1)
+    """Gradient steps of the critics per update of the actor. Rounded to an integer."""
+    tau: float = traced_field(0.005, 0, 1)
+    """Step size of the targets toward their networks."""
+    target_noise: float = traced_field(0.2, low=0)
+    """Standard deviation of the noise added to actions of the target policy."""
+    target_noise_clip: float = traced_field(0.5, low=0)
+    """Maximum absolute value of the target policy's noise."""
+    reward_scale: float = traced_field(1.0)
+    """Factor applied to rewards."""
 
 
 class LearnerState(NamedTuple):
-    """What the emitter of gradients carries."""
+    """State of the critics and the actor of a policy-gradient emitter.
+
+    Attributes:
+        agent: Critics and greedy actor of TD3.
+        replay: State of the replay buffer.
+        initial_solutions: Solutions `[B]` that replace elites while the archive is empty.
+        loss: Mean critic loss of the last iteration, float32 `[]`.
+    """
 
     agent: td3.TD3Agent
-    replay: Any
-    initial: Any  # solutions [B], for as long as the archive is empty
-    loss: jax.Array  # float32 []: of the critics, the mean of the last iteration
+    replay: State
+    initial_solutions: Solution
+    loss: jax.Array
+
+
+def policy_gradient_algorithm(
+    environment: Environment,
+    solution: Callable[[jax.Array], Solution],
+    make_emitter: Callable[[Environment, Settings, Archive], Emitter],
+) -> Algorithm:
+    """Build a quality-diversity algorithm whose emitter learns from recorded transitions.
+
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial policy.
+        make_emitter: Function `(environment, config, archive)` that returns the emitter.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
+    """
+
+    def emitter(config: PolicyGradientConfig, archive: Archive, score: Scorer) -> Emitter:
+        return make_emitter(environment, config, archive)
+
+    def scoring_options(config: PolicyGradientConfig) -> ScoringOptions:
+        return ScoringOptions(records=True)
+
+    return quality_diversity(environment, solution, make_cells_archive, emitter, scoring_options)
 
 
 def learner_config(config: PolicyGradientConfig) -> td3.TD3Config:
-    """The settings of TD3 that the critics learn with."""
-    names = ("learning_rate", "gamma", "policy_delay", "tau", "target_noise", "target_noise_clip", "reward_scale", "capacity")
-    return td3.TD3Config(batch_size=config.samples, **{name: getattr(config, name) for name in names})
+    """Return the TD3 settings for training the critics."""
+    names = (
+        "learning_rate",
+        "gamma",
+        "policy_delay",
+        "tau",
+        "target_noise",
+        "target_noise_clip",
+        "reward_scale",
+        "capacity",
+    )
+    return td3.TD3Config(
+        batch_size=config.samples, **{name: getattr(config, name) for name in names}
+    )
 
 
-def check_policies(algorithm: str, environment: Environment, solutions: Any) -> None:
-    """Raises UsageError when solutions are no policies to play."""
+def check_policies(algorithm: str, environment: Environment, solutions: Solution) -> None:
+    """Raise UsageError if the solutions are not policies."""
     if not isinstance(solutions, Actor):
         raise UsageError(
-            f"{algorithm} needs policies to play, but {environment.name} is a closed form: use cma_mae or map_elites"
+            f"{algorithm} requires an environment with episodes, but {environment.name} is a "
+            "closed-form task. Use cma_mae or map_elites."
         )
 
 
-def begin(
+def init_learner(
     environment: Environment,
     config: PolicyGradientConfig,
     buffer: ReplayBuffer,
     network: ActorCritics,
-    solutions: Any,
-    memory: Any,
+    solutions: Solution,
+    memory: PyTree,
 ) -> LearnerState:
-    """Before any experience. `memory`: an example of what the replay holds of a step besides, as its carry."""
-    learner = learner_config(config)
-    obs, no, zero = zeros(environment.observation_space), jnp.zeros((), bool), jnp.zeros(())
-    example = Step(obs, example_action(environment.action_space), zero, no, no, obs, no, memory)
-    num_policies = jax.tree.leaves(solutions)[0].shape[0]
-    return LearnerState(td3.init(network, learner), buffer.init(example, num_policies, learner), solutions, zero)
+    """Return the initial learner state, with an empty replay.
 
+    Args:
+        environment: The environment.
+        config: Settings.
+        buffer: Replay buffer, which is used with one stream.
+        network: Initial actor and critics.
+        solutions: Initial solutions, `[B, ...]`.
+        memory: Example of the additional values stored with each transition, or `()`.
 
-def learnt(
-    config: PolicyGradientConfig, buffer: ReplayBuffer, state: LearnerState, told: Told, memory: Any, key: jax.Array
-) -> LearnerState:
-    """The learner after it has remembered what policies experienced, and learnt from all that it remembers.
-
-    `memory`: what the replay holds besides of each policy's steps, `[B, ...]`. What comes of a policy whose fitness or
-    descriptor is not finite is not remembered.
+    Returns:
+        The learner state.
     """
-    fns = AgentFns(init=lambda key, config: None, explore=td3.explore, act=td3.act, update=td3.update)
-    steps, mask = told.experience
-    finite = jnp.isfinite(told.scored.fitness) & jnp.all(jnp.isfinite(told.scored.descriptor), axis=-1)
+    learner = learner_config(config)
+    example = example_step(environment, make_zeros(environment.observation_space), memory)
+    return LearnerState(
+        agent=td3.init_agent(network, learner),
+        replay=buffer.init(example, 1, learner),
+        initial_solutions=solutions,
+        loss=jnp.zeros(()),
+    )
 
-    def add(replay: Any, row: tuple[Step, jax.Array]) -> tuple[Any, None]:
-        step, there_is = row
-        return buffer.add(replay, step._replace(carry=memory), there_is & finite), None
 
-    replay = jax.lax.scan(add, state.replay, (steps, mask))[0]
-    yes, progress = jnp.ones((), bool), jnp.zeros(())
-    learn = functools.partial(learn_once, fns, buffer, learner_config(config), progress, yes, key)
-    (agent, replay), metrics = jax.lax.scan(learn, (state.agent, replay), jnp.arange(config.critic_updates))
+def update_learner(
+    config: PolicyGradientConfig,
+    buffer: ReplayBuffer,
+    state: LearnerState,
+    evaluated: EvaluatedBatch,
+    memory: PyTree,
+    key: jax.Array,
+) -> LearnerState:
+    """Add the transitions of a batch to the replay, and train the critics and the actor.
+
+    The replay is a single queue. A full queue overwrites its oldest transitions. A batch is added
+    in the order of time, so the first transitions of all policies precede their second transitions.
+    Transitions of policies whose fitness or descriptor is not finite are not added.
+
+    Args:
+        config: Settings of the algorithm.
+        buffer: Replay buffer, which is used with one stream.
+        state: Learner before the batch.
+        evaluated: Scored batch with the experience of its policies.
+        memory: Values to store with every transition of a policy, `[B, ...]`, or `()`.
+        key: Random key.
+
+    Returns:
+        The updated learner.
+    """
+    fns = AgentFns(
+        init=lambda key, config: None, explore=td3.explore, act=td3.act, update=td3.update
+    )
+    steps, mask = evaluated.experience
+    finite = jnp.isfinite(evaluated.solutions.fitness) & jnp.all(
+        jnp.isfinite(evaluated.solutions.descriptor), axis=-1
+    )
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (mask.shape[0], *x.shape)), memory)
+    # The queue is replicated on every device, so that sampling needs no communication.
+    steps, keep = tree.constrain_sharding((steps._replace(carry=carry), mask & finite[None]), False)
+    steps, keep = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (steps, keep))
+    replay = add_rows(state.replay, steps, keep)
+    is_warm, progress = jnp.ones((), bool), jnp.zeros(())
+    learn = functools.partial(
+        update_from_replay, fns, buffer, learner_config(config), progress, is_warm, key
+    )
+    (agent, replay), metrics = jax.lax.scan(
+        learn, (state.agent, replay), jnp.arange(config.critic_updates)
+    )
     return state._replace(agent=agent, replay=replay, loss=jnp.mean(metrics["loss"]))
 
 
-def climbed(
-    config: PolicyGradientConfig, buffer: ReplayBuffer, replay: Any, critic: tuple[Any, ...], policy: Any, key: jax.Array
-) -> Any:
-    """A policy after `policy_updates` steps of Adam along grad Q_1(s, pi(s)), each with samples of its own; the policy itself
-    while there is nothing to learn from."""
-    learner = learner_config(config)
-    optimizer = adam(config.policy_learning_rate, learner.adam_epsilon, learner.max_grad_norm)
+def policy_gradient_variation(
+    config: PolicyGradientConfig,
+    buffer: ReplayBuffer,
+    replay: State,
+    critic: tuple[Callable[..., jax.Array], ...],
+    policy: Solution,
+    key: jax.Array,
+) -> Solution:
+    """Create an offspring by `policy_updates` Adam steps along the gradient of Q_1(s, pi(s)).
 
-    def step(loop: tuple[Any, Any], index: jax.Array) -> tuple[tuple[Any, Any], None]:
+    Each step uses a new batch of samples. The policy is returned unchanged while the replay
+    contains too few transitions.
+
+    Args:
+        config: Settings.
+        buffer: Replay buffer.
+        replay: State of the replay buffer.
+        critic: Critics of the learner.
+        policy: Parent policy.
+        key: Random key of the samples.
+
+    Returns:
+        The offspring.
+    """
+    learner = learner_config(config)
+    optimizer = clipped_adam(
+        config.policy_learning_rate, learner.adam_epsilon, learner.max_grad_norm
+    )
+
+    def step(loop: tuple[Solution, State], index: jax.Array) -> tuple[tuple[Solution, State], None]:
         policy, optimizer_state = loop
         batch, _ = buffer.sample(replay, learner, jax.random.fold_in(key, index), jnp.zeros(()))
         gradient = jax.grad(td3.policy_loss)(policy, critic, batch)
         return apply_gradients(optimizer, optimizer_state, policy, gradient), None
 
-    child = jax.lax.scan(step, (policy, optimizer.init(policy)), jnp.arange(config.policy_updates))[0][0]
+    (child, _), _ = jax.lax.scan(
+        step, (policy, optimizer.init(policy)), jnp.arange(config.policy_updates)
+    )
     return tree.where(buffer.can_sample(replay, learner), child, policy)

@@ -1,103 +1,135 @@
-"""Proximal policy optimization: feed-forward or recurrent, for one agent or many.
+"""Proximal policy optimization (PPO), feed-forward or recurrent, for one or several agents.
 
-Schulman et al. 2017, arXiv:1707.06347 (clipped objective, eq. 7; the whole, eq. 9 and algorithm 1), with generalized advantage
-estimation (Schulman et al. 2016, arXiv:1506.02438). Deviations, each usual today: advantages are normalized, values
-may be clipped, gradients are clipped by global norm, and the KL divergence may stop the epochs early. Memory is a carry,
-cut into sequences that start from what was stored when acting; an agent is a stream, so that this is IPPO (de Witt et al. 2020,
-arXiv:2011.09533), and MAPPO (Yu et al. 2021, arXiv:2103.01955) where critics see a "global_state"; actions are a distribution:
-none of them is a flag here. docs/algorithms/ppo.md walks through every equation.
+Schulman et al. 2017, arXiv:1707.06347 (clipped objective: eq. 7, full objective: eq. 9 and
+algorithm 1), with generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438). These
+deviations are common practice: Advantages are normalized, values may be clipped, gradients are
+clipped by their global norm, and the KL divergence may stop the epochs early.
+
+Recurrent networks learn from sequences that start from the memory stored during the rollout. Each
+agent is a stream. With several agents, the algorithm is IPPO (de Witt et al. 2020,
+arXiv:2011.09533), or MAPPO (Yu et al. 2021, arXiv:2103.01955) if critics observe a "global_state".
+All action spaces are supported. docs/algorithms/ppo.md explains every equation.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from rollax import tree
-from rollax.acting import agents
-from rollax.acting.streams import Experience, Policy, by_stream, unroll
-from rollax.algorithm import Algorithm, Finite, Metrics
-from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
-from rollax.learning import losses, minibatches, train_state
-from rollax.learning.returns import gae, next_values, over_streams, with_values
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import Experience
+from rollax.algorithm import Algorithm
+from rollax.algorithms.on_policy import (
+    LearnResult,
+    RolloutEnd,
+    finish_update,
+    fit,
+    make_minibatch_layout,
+    on_policy,
+)
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning import losses, minibatches, normalization, train_state
+from rollax.learning.returns import add_values, estimate_advantages
 from rollax.learning.train_state import TrainState
-from rollax.networks import windows
-from rollax.networks.core import Network
+from rollax.networks import memory_windows
+from rollax.networks.network import Network
+from rollax.types import Carry, Observation
 
 
-@settings
+@settings_dataclass
 class PPOConfig:
-    """Settings of PPO. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of PPO.
 
-    num_envs: int = static(64)
-    """(static) Environments run side by side."""
-    num_steps: int = static(64)
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    num_envs: int = static_field(64)
+    """(static) Number of parallel environments."""
+    num_steps: int = static_field(64)
     """(static) Steps of each environment per update."""
-    sequence_length: int = static(1)
-    """(static) Steps that are learnt from in a row: 1 without memory, more (a divisor of num_steps) with one."""
-    num_minibatches: int = static(8)
+    sequence_length: int = static_field(1)
+    """(static) Consecutive steps in a training sequence: 1 without memory, a divisor of
+    num_steps with memory.
+    """
+    num_minibatches: int = static_field(8)
     """(static) Gradient steps per epoch."""
-    num_epochs: int = static(4)
-    """(static) Passes over each rollout, by the policy (and by the critic, if critic_epochs is 0)."""
-    critic_epochs: int = static(0, low=0)
-    """(static) Passes by a separate critic; 0: as many as the policy."""
-    normalize_advantages: Literal["minibatch", "batch", "off"] = static("minibatch")
-    """(static) Over which samples advantages get mean 0 and deviation 1."""
-    clip_values: bool = static(False)
-    """(static) Clip the change of the value as well, by value_clip."""
-    normalize_observations: bool = static(False)
-    """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = static(False)
-    """(static) Scale rewards by the running deviation of discounted returns."""
-    normalize_values: bool = static(False)
-    """(static) Learn values in units of the running mean and deviation of their targets, which changes no value (PopArt)."""
-    sharing: agents.Sharing = static("all")
-    """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    learning_rate: float = number(5e-4, low=0)
-    """Adam's step size (of the policy, where the critic is separate)."""
-    critic_learning_rate: float = number(0.0, low=0)
-    """Step size of a separate critic; 0: the same as the policy's."""
-    learning_rate_final_fraction: float = number(1.0, 0, 1)
-    """Share of the learning rates left at the end of training, reached linearly: 1 is constant, 0 anneals to zero."""
-    gamma: float = number(0.99, 0, 1)
-    """Discount."""
-    gae_lambda: float = number(0.95, 0, 1)
+    num_epochs: int = static_field(4)
+    """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
+    0.
+    """
+    critic_epochs: int = static_field(0, low=0)
+    """(static) Epochs over each rollout for a separate critic. 0 uses num_epochs."""
+    normalize_advantages: Literal["minibatch", "batch", "off"] = static_field("minibatch")
+    """(static) Samples over which advantages are normalized to mean 0 and standard deviation 1."""
+    clip_values: bool = static_field(False)
+    """(static) Clip the change of the value prediction by value_clip."""
+    normalize_observations: bool = static_field(False)
+    """(static) Normalize observations by running statistics."""
+    normalize_rewards: bool = static_field(False)
+    """(static) Scale rewards by the running standard deviation of discounted returns."""
+    normalize_values: bool = static_field(False)
+    """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
+    sharing: parameter_sharing.Sharing = static_field("all")
+    """(static) Which agents share parameters: all, those of the same type, or none."""
+    learning_rate: float = traced_field(5e-4, low=0)
+    """Learning rate (Adam), of the policy only if the critic is separate."""
+    critic_learning_rate: float = traced_field(0.0, low=0)
+    """Learning rate of a separate critic. 0 uses learning_rate."""
+    learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
+    """Final learning rates as a fraction of the initial ones, annealed linearly. 1 is constant."""
+    gamma: float = traced_field(0.99, 0, 1)
+    """Discount factor."""
+    gae_lambda: float = traced_field(0.95, 0, 1)
     """Trace decay of the advantage."""
-    clip: float = number(0.2, low=0)
-    """How far the importance ratio may go from 1 before its gradient stops (epsilon of eq. 7)."""
-    value_clip: float = number(0.2, low=0)
-    """How far a value may move per update when clip_values is set, in units of (normalized) return."""
-    value_coefficient: float = number(0.5, low=0)
+    clip: float = traced_field(0.2, low=0)
+    """Clipping range of the probability ratio (epsilon of eq. 7)."""
+    value_clip: float = traced_field(0.2, low=0)
+    """Clipping range of the value prediction if clip_values is set, in units of the (normalized)
+    return.
+    """
+    value_coefficient: float = traced_field(0.5, low=0)
     """Weight of the value loss (c1 of eq. 9)."""
-    entropy_coefficient: float = number(0.01)
+    entropy_coefficient: float = traced_field(0.01)
     """Weight of the entropy bonus (c2 of eq. 9)."""
-    entropy_final_fraction: float = number(1.0, 0)
-    """Share of the entropy bonus left at the end of training, reached linearly."""
-    target_kl: float = number(float("inf"), low=0)
-    """Stop the policy's epochs of an update after one whose mean KL estimate exceeds this; inf: never."""
-    max_grad_norm: float = number(0.5, low=0, high=float("inf"))
-    """Global norm to which gradients are clipped, per optimizer."""
-    adam_epsilon: float = number(1e-5, low=0)
-    """Adam's epsilon."""
-    total_updates: float = number(float("inf"), low=1)
+    entropy_final_fraction: float = traced_field(1.0, 0)
+    """Final entropy bonus as a fraction of the initial one, annealed linearly."""
+    target_kl: float = traced_field(float("inf"), low=0)
+    """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
+    value."""
+    max_grad_norm: float = traced_field(0.5, low=0, high=float("inf"))
+    """Maximum global norm of gradients, per optimizer."""
+    adam_epsilon: float = traced_field(1e-5, low=0)
+    """Epsilon of Adam."""
+    total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
     def steps_per_update(self) -> int:
-        """Environment frames in one update."""
+        """Number of environment steps per update."""
         return self.num_envs * self.num_steps
 
 
-class Batch(NamedTuple):
-    """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
+class PPOBatch(NamedTuple):
+    """Training data of a rollout, `[T, S, ...]`, or of a minibatch, `[L, B, ...]`.
 
-    carry: Any
-    obs: Any
+    Attributes:
+        carry: Memory at the start of each sequence.
+        obs: Observations.
+        reset: Whether a new episode starts at this step.
+        raw_action: Actions as sampled from the policy distribution.
+        log_prob: Log-probability of each action when it was taken.
+        value: Value prediction when the action was taken.
+        advantage: Advantage estimate.
+        target: Target of the value prediction.
+        mask: Whether the agent was not done before the step, or None if agents never end early.
+        acts: Whether it is the agent's turn, or None in environments without turns.
+    """
+
+    carry: Carry
+    obs: Observation
     reset: jax.Array
     raw_action: jax.Array
     log_prob: jax.Array
@@ -105,115 +137,154 @@ class Batch(NamedTuple):
     advantage: jax.Array
     target: jax.Array
     mask: jax.Array | None
+    acts: jax.Array | None
 
 
-def loss(network: Any, observations: Any, data: Batch, config: PPOConfig, entropy_coefficient: jax.Array) -> Any:
-    """-(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch `[L, B]`, and its metrics."""
-    network = train_state.normalized(network, observations)
+def loss(
+    network: Network,
+    observations: normalization.Moments | None,
+    data: PPOBatch,
+    config: PPOConfig,
+    entropy_coefficient: jax.Array,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return -(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch `[L, B]`, and its metrics.
+
+    In games with turns, all terms except the value loss are means over the steps where the agent
+    acts.
+
+    Args:
+        network: Actor-critic network.
+        observations: Observation statistics, or None.
+        data: Minibatch of sequences.
+        config: Settings.
+        entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
+
+    Returns:
+        The loss and its metrics by name.
+    """
+    network = train_state.add_normalization(network, observations)
     _, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
-    density = tree.over_steps(lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy()))
+    density = tree.vmap_over_steps(
+        lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())
+    )
     log_prob, entropy = density(output.policy, data.raw_action)
 
-    by_minibatch = config.normalize_advantages == "minibatch"
-    advantage = losses.standardize(data.advantage, data.mask) if by_minibatch else data.advantage
-    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)  # beyond it exp overflows, and 0 times its gradient is NaN
+    mask, advantage = losses.policy_mask(data.mask, data.acts), data.advantage
+    if config.normalize_advantages == "minibatch":
+        advantage = losses.standardize(advantage, mask)
+    # Beyond this range exp overflows, and 0 times its gradient is NaN.
+    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
     value_clip = config.value_clip if config.clip_values else None
     terms = {
         "policy_loss": -losses.clipped_objective(log_ratio, advantage, config.clip),
-        "value_loss": losses.value_error(output.value, data.value, data.target, value_clip),
+        "value_loss": losses.squared_value_error(output.value, data.value, data.target, value_clip),
         "entropy": entropy,
-        "approx_kl": jax.lax.stop_gradient(losses.kl_estimate(log_ratio)),
+        "approx_kl": jax.lax.stop_gradient(losses.estimate_kl(log_ratio)),
         "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
     }
-    metrics = losses.means(terms, data.mask)
-    total = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"] - entropy_coefficient * metrics["entropy"]
+    metrics = losses.masked_means(terms, data.mask, mask, values=("value_loss",))
+    total = (
+        metrics["policy_loss"]
+        + config.value_coefficient * metrics["value_loss"]
+        - entropy_coefficient * metrics["entropy"]
+    )
     return total, {"loss": total, **metrics}
 
 
 def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """PPO in `environment` with the network that `network(key)` makes (outputs `ActorCriticOutput`).
+    """Build PPO.
 
-    `init` raises ValueError when the sizes in the config do not divide.
+    Args:
+        environment: The environment.
+        network: Function from a random key to a network that outputs `ActorCriticOutput`.
+
+    Returns:
+        The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
-
-    make_train = train_state.new_actor_critic
-    init = functools.partial(begin, environment, network, train_state.actor_and_critic, layout=layout, make_train=make_train)
-
-    def explore(state: OnPolicyState) -> Policy:
-        return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
-
-    def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
-        config, team = state.config, agents.team(environment, state.config.sharing)
-        key, act_key, learn_key = jax.random.split(state.key, 3)
-
-        # Act
-        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
-
-        # Credit and learn: every set of parameters from the streams of its own agents
-        last = by_stream(environment, actor.carry), state.discounted_return
-        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
-        update = functools.partial(learn, config, state.updates / config.total_updates)
-        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
-
-        values, finite = agents.summarize(team, *metrics)
-        state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
-        return state, Metrics(values, episodes, finite)
-
-    return to_algorithm(environment, init, step, train_state.choose, explore)
-
-
-def layout(config: PPOConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one set of parameters are cut into minibatches."""
-    return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+    return on_policy(environment, network, learn, make_layout=make_minibatch_layout)
 
 
 def learn(
-    config: Any,
+    config: PPOConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
-    last: tuple[Any, jax.Array],
+    end: RolloutEnd,
     key: jax.Array,
-    bonus: Callable[[jax.Array], jax.Array] = lambda advantage: advantage,
-) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
-    """One update of one set of parameters from a rollout `[T, S]`.
+    policy_advantage: Callable[[jax.Array], jax.Array] = lambda advantage: advantage,
+) -> LearnResult:
+    """Update one set of parameters from a rollout `[T, S]` (algorithm 1, lines 4 to 7).
 
-    `last`: the memory after the rollout and the discounted returns before it, `[S]` each; `bonus(advantage)`: what the policy
-    learns from instead of the advantage, in units of the critic, whose values go on to be learnt from without it.
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
+        train: Parameters, optimizer states and statistics.
+        rollout: Experience of all streams, `[T, S, ...]`.
+        end: The streams after the rollout.
+        key: Random key of the shuffles.
+        policy_advantage: Function that maps the advantages, divided by the standard deviation of
+            the value targets, to the advantages in the policy loss. It does not affect the value
+            loss.
+
+    Returns:
+        New train state, discounted returns, metrics and finite checks.
     """
-    # Credit
-    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
-    acted = train_state.normalized(train.network, train.observations, train.values)
-    rollout = with_values(acted, rollout, config.num_minibatches)
-    value = rollout.extras.value
-    next_value = next_values(acted, rollout, value, last[0])
-    ends = rollout.terminated, rollout.truncated
-    advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.gae_lambda)
-    target = advantage + value
+    # Estimate advantages by GAE, with the values of the network that acted.
+    train, reward, discounted_return = train_state.scale_rewards(
+        train, rollout, end.discounted_return, config.gamma
+    )
+    network = train_state.add_normalization(train.network, train.observations, train.values)
+    rollout = add_values(network, rollout, config.num_minibatches)
+    advantage, target = estimate_advantages(
+        network, rollout, reward, end.carry, config.gamma, config.gae_lambda
+    )
 
-    # Learn, in units of the critic
-    train = train_state.observe_targets(train, target, rollout.mask)
-    mean, std = train_state.value_scale(train.values)
-    by_batch = config.normalize_advantages == "batch"
-    wanted = bonus(advantage / std)
-    scaled = losses.standardize(wanted, rollout.mask) if by_batch else wanted
-    starts = windows.starts(rollout.carry, config.sequence_length)
-    extras = rollout.extras.raw_action, rollout.extras.log_prob, (value - mean) / std
-    cut = layout(config, reward.shape[1])
-    batch = Batch(starts, rollout.obs, rollout.reset, *extras, scaled, (target - mean) / std, rollout.mask)
-    rows = minibatches.to_rows(batch, cut)
-    entropy_coefficient = train_state.anneal(config.entropy_coefficient, config.entropy_final_fraction, progress)
-    optimizers = train_state.actor_and_critic(config, progress)
+    # Learn from shuffled minibatches of sequences for some epochs.
+    train = train_state.update_value_statistics(train, target, rollout.mask)
+    batch = make_batch(config, train, rollout, advantage, target, policy_advantage)
+    layout = make_minibatch_layout(config, reward.shape[1])
+    entropy_coefficient = train_state.linear_schedule(
+        config.entropy_coefficient, config.entropy_final_fraction, progress
+    )
 
-    def minibatch(train: TrainState, order: jax.Array, active: dict[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
-        data = minibatches.take(rows, order)
-        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train.observations, data, config, entropy_coefficient)
-        metrics["grad_norm"] = optax.tree.norm(gradient)
-        return train_state.update(train, optimizers, gradient, active), metrics
+    def minibatch_loss(
+        network: Network, train: TrainState, minibatch: PPOBatch
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return loss(network, train.observations, minibatch, config, entropy_coefficient)
 
-    epochs = train_state.num_epochs(config, train)
-    train, metrics = minibatches.epochs(minibatch, train, cut, key, *epochs, config.target_kl)
-    train = train_state.observe(train, rollout)
-    more, finite = losses.report(rollout, advantage, target, metrics["loss"], (train.network, train.observations))
-    metrics |= more | {"learning_rate": train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)}
-    return train, discounted_return, metrics, finite
+    rows = minibatches.to_rows(batch, layout)
+    train, metrics = fit(minibatch_loss, train, rows, layout, config, progress, key)
+    train, metrics, finite = finish_update(
+        config, progress, train, rollout, advantage, target, metrics
+    )
+    return LearnResult(train, discounted_return, metrics, finite)
+
+
+def make_batch(
+    config: PPOConfig,
+    train: TrainState,
+    rollout: Experience,
+    advantage: jax.Array,
+    target: jax.Array,
+    policy_advantage: Callable[[jax.Array], jax.Array],
+) -> PPOBatch:
+    """Return the training data of a rollout.
+
+    Values and targets are normalized with the statistics of the value targets.
+    """
+    mean, std = train_state.value_mean_and_std(train.values)
+    advantage = policy_advantage(advantage / std)
+    if config.normalize_advantages == "batch":
+        advantage = losses.standardize(advantage, losses.policy_mask(rollout.mask, rollout.acts))
+    return PPOBatch(
+        carry=memory_windows.carries_at_sequence_starts(rollout.carry, config.sequence_length),
+        obs=rollout.obs,
+        reset=rollout.reset,
+        raw_action=rollout.extras.raw_action,
+        log_prob=rollout.extras.log_prob,
+        value=(rollout.extras.value - mean) / std,
+        advantage=advantage,
+        target=(target - mean) / std,
+        mask=rollout.mask,
+        acts=rollout.acts,
+    )

@@ -1,121 +1,169 @@
-"""PPO that also seeks what it has not seen: random network distillation, for tasks whose reward is rare.
+"""PPO with random network distillation (RND), an exploration bonus for sparse rewards.
 
-Burda et al. 2018, arXiv:1810.12894: an intrinsic reward with a critic and a discount of its own and without ends. Its advantage
-is added to that of the task. Deviations: the intrinsic critic is a network apart, without memory; observations are normalized
-by what the rollouts have met, the first one included, instead of by a random policy before training; all agents of one set of
-parameters share what they find novel. docs/algorithms/ppo_rnd.md says when it helps.
+Burda et al. 2018, arXiv:1810.12894. Intrinsic rewards have a separate critic and discount factor,
+and their returns continue across episodes. The intrinsic advantage is added to the advantage of the
+task's rewards. Deviations: The intrinsic critic is a separate network without memory. Observations
+are normalized with statistics of the training rollouts, starting with the first one. The paper
+first collects statistics with a random policy. All agents that share parameters also share the
+novelty networks. docs/algorithms/ppo_rnd.md explains when RND is useful.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.acting import agents
-from rollax.acting.streams import Actor, Experience, Policy, by_stream, unroll
-from rollax.algorithm import Algorithm, Finite, Metrics
+from rollax.acting import parameter_sharing
+from rollax.acting.streams import Experience
+from rollax.algorithm import Algorithm
 from rollax.algorithms import ppo
-from rollax.algorithms.on_policy import begin, to_algorithm
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
+from rollax.algorithms.on_policy import (
+    LearnResult,
+    OnPolicyState,
+    RolloutEnd,
+    make_minibatch_layout,
+    on_policy,
+)
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning import normalization, train_state
 from rollax.learning import novelty as novelties
-from rollax.learning import train_state
-from rollax.learning.novelty import Novelty
+from rollax.learning.novelty import NoveltyState
 from rollax.learning.train_state import TrainState
-from rollax.networks.core import Network
+from rollax.networks.network import Network
 
 
-@settings
+@settings_dataclass
 class PPORNDConfig(ppo.PPOConfig):
-    """Settings of PPO and of novelty. Those marked (static) shape the program; all others are data, to be swept over."""
+    """Settings of PPO and of the exploration bonus.
 
-    intrinsic_coefficient: float = number(1.0, low=0)
-    """Weight of the intrinsic advantage; with 0, and 1 for the extrinsic one, it is PPO."""
-    extrinsic_coefficient: float = number(2.0, low=0)
-    """Weight of the advantage of the task's own reward; 0 explores alone."""
-    intrinsic_gamma: float = number(0.99, 0, 1)
-    """Discount of intrinsic rewards, which go on through the ends of episodes."""
-    novelty_learning_rate: float = number(1e-4, low=0)
-    """Adam's step size of the predictor and of the intrinsic critic."""
-    predictor_share: float = number(0.25, 0, 1)
-    """Share of the samples that the predictor learns from: less keeps what is new new for longer."""
-    novelty_hidden: int = static(64)
-    """(static) Units of each layer of the random network, the predictor and the intrinsic critic."""
-    novelty_outputs: int = static(64)
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    intrinsic_coefficient: float = traced_field(1.0, low=0)
+    """Weight of the intrinsic advantage. With 0, and extrinsic_coefficient 1, the algorithm is
+    PPO.
+    """
+    extrinsic_coefficient: float = traced_field(2.0, low=0)
+    """Weight of the advantage of the task's reward. 0 explores without the task's reward."""
+    intrinsic_gamma: float = traced_field(0.99, 0, 1)
+    """Discount of intrinsic rewards, which continue across episode ends."""
+    novelty_learning_rate: float = traced_field(1e-4, low=0)
+    """Learning rate of the predictor and the intrinsic critic (Adam)."""
+    predictor_share: float = traced_field(0.25, 0, 1)
+    """Fraction of the samples on which the predictor is trained. Smaller values make novelty
+    decay more slowly.
+    """
+    novelty_hidden: int = static_field(64)
+    """(static) Units of each layer of the random network, the predictor and the intrinsic
+    critic."""
+    novelty_outputs: int = static_field(64)
     """(static) Outputs of the random network."""
 
 
-class PPORNDState(NamedTuple):
-    """As `OnPolicyState`, with the novelty."""
+class NoveltyTrainState(NamedTuple):
+    """Train state of an actor-critic with the networks that measure novelty.
 
-    key: jax.Array
-    config: Any
-    train: Any
-    actor: Actor
-    discounted_return: tuple[jax.Array, jax.Array]  # float [S] each: of the task's rewards, of the intrinsic ones
-    updates: jax.Array
-    novelty: Any  # Novelty; by group where agents do not share all parameters
+    Attributes:
+        network: Actor-critic network.
+        optimizer: Optimizer state of each part of the network.
+        observations: Observation statistics, or None.
+        returns: Return statistics, or None.
+        values: Statistics of the value targets, or None.
+        novelty: Novelty networks and their optimizer states.
+    """
+
+    network: Network
+    optimizer: train_state.NetworkParts
+    observations: normalization.Moments | None
+    returns: normalization.Moments | None
+    values: normalization.Moments | None
+    novelty: NoveltyState
 
 
 def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """PPO with random network distillation in `environment`. Raises as `ppo`."""
+    """Build PPO with random network distillation.
 
-    def init(key: jax.Array, config: PPORNDConfig) -> PPORNDState:
+    Args:
+        environment: The environment.
+        network: Function from a random key to a network that outputs `ActorCriticOutput`.
+
+    Returns:
+        The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
+    """
+    algorithm = on_policy(environment, network, learn, make_layout=make_minibatch_layout)
+
+    def add_novelty(train: TrainState, novelty: NoveltyState) -> tuple[NoveltyTrainState]:
+        return (NoveltyTrainState(*train, novelty=novelty),)
+
+    def init(key: jax.Array, config: PPORNDConfig) -> OnPolicyState:
         key, novelty_key = jax.random.split(key)
-        optimizers, make_train = train_state.actor_and_critic, train_state.new_actor_critic
-        state = begin(environment, network, optimizers, key, config, layout=ppo.layout, make_train=make_train)
-        team = agents.team(environment, config.sharing)
-        new = functools.partial(novelties.new, environment.observation_space, state.config)
-        fields: dict[str, Any] = state._asdict()
-        fields["discounted_return"] = state.discounted_return, jnp.copy(state.discounted_return)
-        return PPORNDState(**fields, novelty=agents.make(team, new, novelty_key))
+        state = algorithm.init(key, config)
+        team = parameter_sharing.make_agent_groups(environment, config.sharing)
+        make_novelty = functools.partial(
+            novelties.init_novelty, environment.observation_space, state.config
+        )
+        novelty = parameter_sharing.init_groups(team, make_novelty, novelty_key)
+        (train,) = parameter_sharing.map_groups(team, add_novelty, state.train, novelty)
+        # Discounted returns of the rewards of the task, and of intrinsic rewards.
+        returns = state.discounted_return, jnp.copy(state.discounted_return)
+        return state._replace(train=train, discounted_return=returns)
 
-    def explore(state: PPORNDState) -> Policy:
-        return agents.policy(agents.team(environment, state.config.sharing), train_state.sample, state.train)
-
-    def step(state: PPORNDState) -> tuple[PPORNDState, Metrics]:
-        config, team = state.config, agents.team(environment, state.config.sharing)
-        key, act_key, learn_key = jax.random.split(state.key, 3)
-        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
-
-        last = by_stream(environment, (actor.carry, actor.obs, actor.agent_done)), state.discounted_return
-        parts = state.train, state.novelty, agents.split(team, rollout, axis=1), agents.split(team, last)
-        update = functools.partial(learn, config, state.updates / config.total_updates)
-        train, novelty, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
-
-        values, finite = agents.summarize(team, *metrics)
-        state = PPORNDState(key, config, train, actor, agents.join(team, last), state.updates + 1, novelty)
-        return state, Metrics(values, episodes, finite)
-
-    return to_algorithm(environment, init, step, train_state.choose, explore)
+    return algorithm._replace(init=init)
 
 
 def learn(
     config: PPORNDConfig,
     progress: jax.Array,
-    train: TrainState,
-    novelty: Novelty,
+    train: NoveltyTrainState,
     rollout: Experience,
-    last: tuple[tuple[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array]],
+    end: RolloutEnd,
     key: jax.Array,
-) -> tuple[TrainState, Novelty, tuple[jax.Array, jax.Array], dict[str, jax.Array], Finite]:
-    """One update of one set of parameters from a rollout `[T, S]`.
+) -> LearnResult:
+    """Update one set of parameters from a rollout `[T, S]`.
 
-    `last`: memory, observation and whether agents are done after the rollout, and both discounted returns before it, `[S]`
-    each.
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
+        train: Parameters, optimizer states, statistics and novelty networks.
+        rollout: Experience of all streams, `[T, S, ...]`.
+        end: The streams after the rollout, with extrinsic and intrinsic discounted returns.
+        key: Random key.
+
+    Returns:
+        New train state, discounted returns, metrics and finite checks.
     """
-    (carry, obs, agent_done), (discounted_return, intrinsic_return) = last
+    extrinsic_return, intrinsic_return = end.discounted_return
     policy_key, novelty_key = jax.random.split(key)
-    credit = novelties.credit(config, novelty, rollout, obs, intrinsic_return, agent_done)
-    novelty, advantage, target, intrinsic_return, measured = credit
-    both = lambda extrinsic: config.extrinsic_coefficient * extrinsic + config.intrinsic_coefficient * advantage  # noqa: E731
-    train, discounted_return, metrics, finite = ppo.learn(
-        config, progress, train, rollout, (carry, discounted_return), policy_key, both
+    credit = novelties.estimate_intrinsic_advantages(
+        config, train.novelty, rollout, end.obs, intrinsic_return, end.agent_done
     )
-    cut = ppo.layout(config, target.shape[1])
-    novelty, losses = novelties.learn(config, novelty, rollout, target, cut, novelty_key)
-    finite = finite._replace(parameters=finite.parameters & tree.all_finite((novelty.predictor, novelty.critic)))
-    return train, novelty, (discounted_return, intrinsic_return), metrics | measured | losses, finite
+    novelty, intrinsic_advantage, target, intrinsic_return, novelty_metrics = credit
+
+    def combine(advantage: jax.Array) -> jax.Array:
+        extrinsic = config.extrinsic_coefficient * advantage
+        return extrinsic + config.intrinsic_coefficient * intrinsic_advantage
+
+    end = end._replace(discounted_return=extrinsic_return)
+    actor_critic = TrainState(
+        network=train.network,
+        optimizer=train.optimizer,
+        observations=train.observations,
+        returns=train.returns,
+        values=train.values,
+    )
+    result = ppo.learn(config, progress, actor_critic, rollout, end, policy_key, combine)
+    layout = make_minibatch_layout(config, target.shape[1])
+    novelty, novelty_losses = novelties.learn_novelty(
+        config, novelty, rollout, target, layout, novelty_key
+    )
+    learned = tree.all_finite((novelty.predictor, novelty.critic))
+    return LearnResult(
+        train=NoveltyTrainState(*result.train, novelty=novelty),
+        discounted_return=(result.discounted_return, intrinsic_return),
+        metrics=result.metrics | novelty_metrics | novelty_losses,
+        finite=result.finite._replace(parameters=result.finite.parameters & learned),
+    )

@@ -1,195 +1,323 @@
-"""Parallelized Q-network: Q-learning from many environments at once, with neither replay nor target network.
+"""Parallelized Q-network (PQN): Q-learning in many environments without replay or target network.
 
-Gallici et al. 2024, arXiv:2407.04811, algorithm 1 with its lambda-returns: networks are normalized layer by layer
-(`network.layer_norm`), which is what lets them learn without targets that lag behind. It is the rollout of PPO with an
-epsilon-greedy policy, whose value is that of its best action; so it has PPO's memory, learnt from in sequences, and its agents
-too. Deviations: Adam (the paper: rectified Adam), and returns bootstrap where an episode was cut off by time; with a memory the
-sequences start from stored carries. docs/algorithms/pqn.md has all equations.
+Gallici et al. 2024, arXiv:2407.04811, algorithm 1 with lambda-returns. Layer normalization
+(`network.layer_norm`) stabilizes learning without target networks. Rollouts are collected as in
+PPO, with an epsilon-greedy policy. The value of an observation is the value of its best action.
+Recurrent networks and several agents are supported as in PPO. Deviations: The optimizer is Adam
+instead of rectified Adam, and returns bootstrap where an episode was truncated. Recurrent networks
+learn from sequences that start from the stored memory. docs/algorithms/pqn.md has all equations.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from rollax.acting import agents
+from rollax.acting import parameter_sharing
 from rollax.acting.exploration import epsilon_schedule
-from rollax.acting.streams import Experience, Policy, by_stream, unroll
-from rollax.algorithm import Algorithm, Finite, Metrics
-from rollax.algorithms.on_policy import OnPolicyState, begin, to_algorithm
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
-from rollax.learning import losses, minibatches, train_state
-from rollax.learning.returns import gae, next_values, over_streams
+from rollax.acting.streams import Experience
+from rollax.algorithm import Algorithm
+from rollax.algorithms.on_policy import (
+    LearnResult,
+    RolloutEnd,
+    finish_update,
+    make_minibatch_layout,
+    on_policy,
+)
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning import losses, minibatches, normalization, train_state
+from rollax.learning.returns import estimate_advantages
 from rollax.learning.train_state import TrainState
-from rollax.networks import windows
-from rollax.networks.core import Network, choose_action, sample_action
+from rollax.networks import memory_windows
+from rollax.networks.network import Network, choose_action
+from rollax.networks.network import step_network as network_step
 from rollax.networks.q_networks import EpsilonGreedyNetwork, select_q
 from rollax.spaces import check_discrete
+from rollax.types import Carry, Observation
 
 
-@settings
+@settings_dataclass
 class PQNConfig:
-    """Settings of PQN. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of PQN.
 
-    num_envs: int = static(64)
-    """(static) Environments run side by side."""
-    num_steps: int = static(32)
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    num_envs: int = static_field(64)
+    """(static) Number of parallel environments."""
+    num_steps: int = static_field(32)
     """(static) Steps of each environment per update."""
-    sequence_length: int = static(1)
-    """(static) Steps that are learnt from in a row: 1 without memory, more (a divisor of num_steps) with one."""
-    num_minibatches: int = static(8)
+    sequence_length: int = static_field(1)
+    """(static) Consecutive steps in a training sequence: 1 without memory, a divisor of
+    num_steps with memory.
+    """
+    num_minibatches: int = static_field(8)
     """(static) Gradient steps per epoch."""
-    num_epochs: int = static(2)
-    """(static) Passes over each rollout."""
-    normalize_observations: bool = static(False)
-    """(static) Shift and scale observations by running statistics."""
-    normalize_rewards: bool = static(False)
-    """(static) Scale rewards by the running deviation of discounted returns."""
-    sharing: agents.Sharing = static("all")
-    """(static) Which agents share parameters: all, those of one type, or none (each learns alone)."""
-    epsilon: float = number(1.0, 0, 1)
-    """Chance of a random action at the start."""
-    epsilon_final_fraction: float = number(0.05, 0, 1)
-    """Chance of a random action once exploration_fraction of training is over, reached linearly."""
-    exploration_fraction: float = number(0.2, 0, 1)
-    """Share of training over which that chance falls."""
-    learning_rate: float = number(5e-4, low=0)
-    """Adam's step size."""
-    learning_rate_final_fraction: float = number(1.0, 0, 1)
-    """Share of the learning rate left at the end of training, reached linearly."""
-    gamma: float = number(0.99, 0, 1)
-    """Discount."""
-    q_lambda: float = number(0.65, 0, 1)
-    """Trace decay of the returns; 0: one step, 1: until the end of the rollout."""
-    max_grad_norm: float = number(10.0, low=0, high=float("inf"))
-    """Global norm to which gradients are clipped."""
-    adam_epsilon: float = number(1e-8, low=0)
-    """Adam's epsilon."""
-    total_updates: float = number(float("inf"), low=1)
+    num_epochs: int = static_field(2)
+    """(static) Epochs over each rollout."""
+    normalize_observations: bool = static_field(False)
+    """(static) Normalize observations by running statistics."""
+    normalize_rewards: bool = static_field(False)
+    """(static) Scale rewards by the running standard deviation of discounted returns."""
+    sharing: parameter_sharing.Sharing = static_field("all")
+    """(static) Which agents share parameters: all, those of the same type, or none."""
+    epsilon: float = traced_field(1.0, 0, 1)
+    """Probability of a random action at the start."""
+    epsilon_final_fraction: float = traced_field(0.05, 0, 1)
+    """Final epsilon, as a fraction of 1, reached linearly after exploration_fraction of
+    training."""
+    exploration_fraction: float = traced_field(0.2, 0, 1)
+    """Fraction of training over which epsilon decreases."""
+    learning_rate: float = traced_field(5e-4, low=0)
+    """Learning rate (Adam)."""
+    learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
+    """Final learning rate as a fraction of the initial one, annealed linearly."""
+    gamma: float = traced_field(0.99, 0, 1)
+    """Discount factor."""
+    q_lambda: float = traced_field(0.65, 0, 1)
+    """Trace decay of the returns. 0 uses one-step returns, 1 returns until the end of the
+    rollout.
+    """
+    max_grad_norm: float = traced_field(10.0, low=0, high=float("inf"))
+    """Maximum global norm of gradients."""
+    adam_epsilon: float = traced_field(1e-8, low=0)
+    """Epsilon of Adam."""
+    total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
     def steps_per_update(self) -> int:
-        """Environment frames in one update."""
+        """Number of environment steps per update."""
         return self.num_envs * self.num_steps
 
 
-class Batch(NamedTuple):
-    """What learning needs of a rollout: `[T, S, ...]`, then `[L, B, ...]`; the carry once a sequence."""
+class PQNExtras(NamedTuple):
+    """Values recorded at each step of a stream in addition to the action.
 
-    carry: Any
-    obs: Any
+    Attributes:
+        raw_action: The action.
+        value: Value of the best action, float `[]`.
+        selected_q: Value of the action taken, float `[]`.
+    """
+
+    raw_action: jax.Array
+    value: jax.Array  # float []
+    selected_q: jax.Array  # float []
+
+
+class PQNBatch(NamedTuple):
+    """Training data of a rollout, `[T, S, ...]`, or of a minibatch, `[L, B, ...]`.
+
+    Attributes:
+        carry: Memory at the start of each sequence.
+        obs: Observations.
+        reset: Whether a new episode starts at this step.
+        action: Actions taken.
+        target: Lambda-returns.
+        mask: Whether the agent was not done before the step, or None if agents never end early.
+    """
+
+    carry: Carry
+    obs: Observation
     reset: jax.Array
     action: jax.Array
     target: jax.Array
     mask: jax.Array | None
 
 
-def loss(network: Any, observations: Any, data: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """mean (Q(s, a) - R)^2 / 2 over a minibatch `[L, B]`, and its metrics."""
-    network = train_state.normalized(network, observations)
+def loss(
+    network: Network, observations: normalization.Moments | None, data: PQNBatch
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the loss, the mean of (Q(s, a) - R)^2 / 2 over a minibatch `[L, B]`, and its metrics.
+
+    Args:
+        network: Action-value network.
+        observations: Observation statistics, or None.
+        data: Minibatch of sequences.
+
+    Returns:
+        The loss and its metrics by name.
+    """
+    network = train_state.add_normalization(network, observations)
     _, values = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
     selected_q = jax.vmap(select_q)(values, data.action)
     td_error = selected_q - data.target
     terms = {"loss": 0.5 * td_error**2, "td_error": jnp.abs(td_error), "selected_q": selected_q}
-    metrics = losses.means(terms, data.mask)
+    metrics = losses.masked_means(terms, data.mask)
     return metrics["loss"], metrics
 
 
 def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """PQN in `environment` with the network that `network(key)` makes, `(carry, obs) -> (carry, action values [n])`.
+    """Build PQN.
 
-    `init` raises ValueError when the sizes in the config do not divide. Raises UsageError for actions that are not `Discrete`.
+    Args:
+        environment: The environment.
+        network: Function from a random key to a network `(carry, obs) -> (carry, action values
+            [n])`.
+
+    Returns:
+        The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
+
+    Raises:
+        UsageError: If the actions are not `Discrete`.
     """
     check_discrete(environment.action_space)
-
-    init = functools.partial(begin, environment, network, optimizers, layout=layout)
-
-    def explore(state: OnPolicyState) -> Policy:
-        act = functools.partial(sample, state.config, state.updates / state.config.total_updates)
-        return agents.policy(agents.team(environment, state.config.sharing), act, state.train)
-
-    def step(state: OnPolicyState) -> tuple[OnPolicyState, Metrics]:
-        config, team = state.config, agents.team(environment, state.config.sharing)
-        key, act_key, learn_key = jax.random.split(state.key, 3)
-
-        progress = state.updates / config.total_updates
-
-        # Act
-        actor, rollout, episodes = unroll(environment, explore(state), state.actor, act_key, config.num_steps)
-
-        # Credit and learn: every set of parameters from the streams of its own agents
-        last = by_stream(environment, actor.carry), state.discounted_return
-        parts = state.train, agents.split(team, rollout, axis=1), agents.split(team, last)
-        update = functools.partial(learn, config, progress)
-        train, last, *metrics = agents.each(team, update, *parts, agents.make(team, lambda key: key, learn_key))
-
-        values, finite = agents.summarize(team, *metrics)
-        state = OnPolicyState(key, config, train, actor, agents.join(team, last), state.updates + 1)
-        return state, Metrics(values, episodes, finite)
-
-    return to_algorithm(environment, init, step, choose, explore)
+    return on_policy(
+        environment,
+        network,
+        learn,
+        make_optimizers=make_optimizers,
+        make_train=train_state.init_train_state,
+        make_layout=make_minibatch_layout,
+        make_sampler=lambda config, progress: functools.partial(sample_action, config, progress),
+        choose=choose_evaluation_action,
+    )
 
 
-def epsilon_greedy(config: PQNConfig, progress: jax.Array, train: TrainState) -> Network:
-    """The network as it acts: its policy is epsilon-greedy, its value that of the best action."""
-    return train_state.normalized(EpsilonGreedyNetwork(train.network, epsilon_schedule(config, progress)), train.observations)
+def make_epsilon_greedy_network(
+    config: PQNConfig, progress: jax.Array, train: TrainState
+) -> EpsilonGreedyNetwork:
+    """Build a network with an epsilon-greedy policy and the value of the best action.
+
+    Args:
+        config: Settings.
+        progress: Completed share of training, which determines epsilon.
+        train: Parameters and observation statistics.
+
+    Returns:
+        A network that outputs `ActorCriticOutput`.
+    """
+    values = train_state.add_normalization(train.network, train.observations)
+    return EpsilonGreedyNetwork(values, epsilon_schedule(config, progress))
 
 
-def sample(
-    config: PQNConfig, progress: jax.Array, train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array
-) -> tuple[Any, Any, Any]:
-    return sample_action(epsilon_greedy(config, progress, train), carry, obs, reset, key)
+def sample_action(
+    config: PQNConfig,
+    progress: jax.Array,
+    train: TrainState,
+    carry: Carry,
+    obs: Observation,
+    reset: jax.Array,
+    key: jax.Array,
+) -> tuple[Carry, jax.Array, PQNExtras]:
+    """Sample an action in one step of one stream.
+
+    Returns:
+        The memory after the step, the action, and its `PQNExtras`.
+    """
+    carry, output = network_step(
+        make_epsilon_greedy_network(config, progress, train), carry, obs, reset
+    )
+    action = output.policy.sample(key)
+    return (
+        carry,
+        action,
+        PQNExtras(action, output.value, select_q(output.policy.values[None], action[None])[0]),
+    )
 
 
-def choose(config: PQNConfig, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
-    """Not greedily it explores as at the end of training."""
-    return choose_action(epsilon_greedy(config, jnp.ones(()), train), carry, obs, key, greedy)
+def choose_evaluation_action(
+    config: PQNConfig,
+    greedy: jax.Array,
+    train: TrainState,
+    carry: Carry,
+    obs: Observation,
+    key: jax.Array,
+) -> tuple[Carry, jax.Array]:
+    """Choose the action in evaluation.
+
+    It is the best action if `greedy` is true, else an epsilon-greedy action with the final epsilon.
+
+    Returns:
+        The memory after the step and the action.
+    """
+    return choose_action(
+        make_epsilon_greedy_network(config, jnp.ones(()), train), carry, obs, key, greedy
+    )
 
 
-def layout(config: PQNConfig, num_streams: int) -> minibatches.Layout:
-    """How the rollouts of one set of parameters are cut into minibatches."""
-    return minibatches.layout(config.num_steps, num_streams, config.sequence_length, config.num_minibatches)
+def make_optimizers(
+    config: PQNConfig, progress: jax.Array | float
+) -> dict[str, optax.GradientTransformation]:
+    """Build the optimizer of the network, which has the single part "actor".
 
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
 
-def optimizers(config: PQNConfig, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimizer, by the name that everything has which is no separate critic; `progress` goes from 0 to 1 over the run."""
-    rate = train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)
-    return {"actor": train_state.adam(rate, config.adam_epsilon, config.max_grad_norm)}
+    Returns:
+        The optimizer of each part of the network.
+    """
+    rate = train_state.linear_schedule(
+        config.learning_rate, config.learning_rate_final_fraction, progress
+    )
+    return {"actor": train_state.clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)}
 
 
 def learn(
-    config: PQNConfig, progress: jax.Array, train: TrainState, rollout: Experience, last: tuple[Any, jax.Array], key: jax.Array
-) -> tuple[TrainState, jax.Array, dict[str, jax.Array], Finite]:
-    """One update of one set of parameters: targets, then epochs of minibatches. Metrics are means over them all."""
-    # Credit: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
-    train, reward, discounted_return = train_state.scale_rewards(train, rollout, last[1], config.gamma)
-    value = rollout.extras.value
-    next_value = next_values(epsilon_greedy(config, progress, train), rollout, value, last[0])
-    ends = rollout.terminated, rollout.truncated
-    advantage = over_streams(gae, 2)(reward, value, next_value, *ends, config.gamma, config.q_lambda)
-    target = advantage + value
+    config: PQNConfig,
+    progress: jax.Array,
+    train: TrainState,
+    rollout: Experience,
+    end: RolloutEnd,
+    key: jax.Array,
+) -> LearnResult:
+    """Update one set of parameters from a rollout `[T, S]` (algorithm 1).
 
-    # Learn
-    starts = windows.starts(rollout.carry, config.sequence_length)
-    cut = layout(config, reward.shape[1])
-    batch = Batch(starts, rollout.obs, rollout.reset, rollout.extras.raw_action, target, rollout.mask)
-    rows, transformations = minibatches.to_rows(batch, cut), optimizers(config, progress)
+    Args:
+        config: Settings.
+        progress: Completed share of training, from 0 to 1.
+        train: Parameters, optimizer states and statistics.
+        rollout: Experience of all streams, `[T, S, ...]`.
+        end: The streams after the rollout.
+        key: Random key of the shuffles.
 
-    def minibatch(train: TrainState, order: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
-        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train.observations, minibatches.take(rows, order))
+    Returns:
+        New train state, discounted returns, metrics and finite checks. Metrics are means over all
+        minibatches.
+    """
+    # Lambda-returns: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
+    train, reward, discounted_return = train_state.scale_rewards(
+        train, rollout, end.discounted_return, config.gamma
+    )
+    network = make_epsilon_greedy_network(config, progress, train)
+    advantage, target = estimate_advantages(
+        network, rollout, reward, end.carry, config.gamma, config.q_lambda
+    )
+
+    # Learn from shuffled minibatches of sequences.
+    layout = make_minibatch_layout(config, reward.shape[1])
+    batch = PQNBatch(
+        carry=memory_windows.carries_at_sequence_starts(rollout.carry, config.sequence_length),
+        obs=rollout.obs,
+        reset=rollout.reset,
+        action=rollout.extras.raw_action,
+        target=target,
+        mask=rollout.mask,
+    )
+    rows, transformations = minibatches.to_rows(batch, layout), make_optimizers(config, progress)
+
+    def gradient_step(
+        train: TrainState, order: jax.Array
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        minibatch = minibatches.gather_minibatch(rows, order)
+        gradient, metrics = jax.grad(loss, has_aux=True)(
+            train.network, train.observations, minibatch
+        )
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return train_state.update(train, transformations, gradient, {"actor": jnp.ones((), bool)}), metrics
+        is_active = {"actor": jnp.ones((), bool)}
+        return train_state.update_parameters(train, transformations, gradient, is_active), metrics
 
-    orders = jax.vmap(lambda key: minibatches.shuffle(key, cut))(jax.random.split(key, config.num_epochs))
-    train, metrics = jax.lax.scan(minibatch, train, orders.reshape(-1, *orders.shape[2:]))
+    epoch_keys = jax.random.split(key, config.num_epochs)
+    orders = jax.vmap(lambda key: minibatches.shuffle_rows(key, layout))(epoch_keys)
+    train, metrics = jax.lax.scan(gradient_step, train, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics)
-    train = train_state.observe(train, rollout)
-    more, finite = losses.report(rollout, advantage, target, metrics["loss"], (train.network, train.observations))
-    rate = train_state.anneal(config.learning_rate, config.learning_rate_final_fraction, progress)
-    metrics |= more | {"learning_rate": rate, "epsilon": epsilon_schedule(config, progress)}
-    return train, discounted_return, metrics, finite
+    train, metrics, finite = finish_update(
+        config, progress, train, rollout, advantage, target, metrics, rollout.extras.selected_q
+    )
+    metrics["epsilon"] = epsilon_schedule(config, progress)
+    return LearnResult(train, discounted_return, metrics, finite)

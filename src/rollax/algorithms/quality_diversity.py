@@ -1,249 +1,410 @@
-"""Quality-diversity: ask an emitter for solutions, score them, add them to an archive, tell the emitter what became of them.
+"""Update of quality-diversity algorithms, which asks, scores, inserts and tells.
 
-An algorithm of this kind is an archive and an emitter, as Cully and Demiris 2018, arXiv:1708.09251, take all of them apart; the
-rest is here, once. An iteration is one batch, an update of the algorithm `num_iterations` of them.
+Every algorithm provides an archive and an emitter (Cully and Demiris 2018, arXiv:1708.09251), and
+this module implements everything else. An iteration requests one batch of solutions from the
+emitter, scores it, inserts it into the archive and updates the emitter. One update of the algorithm
+consists of `num_iterations` iterations.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rollax import tree
-from rollax.acting.scoring import NOTHING, Score, Scorer, Watched, choose, scorer
-from rollax.algorithm import Algorithm, Archived, Finite, Metrics, marked, placement_of
-from rollax.archives.cells import Cells, Threshold, cells_archive
-from rollax.archives.core import Archive, Counts, Scored
-from rollax.archives.grid import grid_cells
-from rollax.archives.voronoi import voronoi_cells
-from rollax.config import LARGEST_FLOAT, number, settings, static
-from rollax.emitters.core import Emitter, Told
-from rollax.environments.core import Environment, descriptor_space
+from rollax.acting import scoring
+from rollax.acting.scoring import DEFAULT_OPTIONS, Score, Scorer, ScoringOptions
+from rollax.algorithm import Algorithm, ArchiveFunctions, FiniteChecks, Metrics, make_placement
+from rollax.algorithms.descriptor_cells import descriptor_bounds
+from rollax.archives.archive import Archive, InsertionCounts, ScoredSolutions, counts_by_name
+from rollax.config import MAX_FLOAT32, settings_dataclass, static_field, traced_field
+from rollax.emitters.emitter import Emitter, EvaluatedBatch
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.replay.ring import Replay
-from rollax.scopes import scope
+from rollax.scopes import profile_scope
+from rollax.types import Action, Carry, Flag, Observation, PyTree, Settings, Solution, State
+
+ArchiveFn: TypeAlias = Callable[[Settings, tuple[float, ...], tuple[float, ...]], Archive]
+"""Function `(config, low, high)` that returns the archive for descriptors within the bounds."""
+EmitterFn: TypeAlias = Callable[[Settings, Archive, Scorer], Emitter]
+"""Function `(config, archive, scorer)` that returns the emitter."""
 
 
-@settings
+@settings_dataclass
 class QDConfig:
-    """Settings that all quality-diversity algorithms share."""
+    """Settings that all quality-diversity algorithms share.
 
-    batch_size: int = static(512)
-    """Solutions of an iteration. (static)"""
-    num_iterations: int = static(8)
-    """Iterations of an update. (static)"""
-    grid: tuple[int, ...] = static((32, 32))
-    """Cells along each dimension of the descriptor. (static)"""
-    cvt_cells: int = static(0, low=0)
-    """Cells around centroids by k-means, a centroidal Voronoi tessellation, in place of the grid; 0: the grid. (static)"""
-    descriptor_low: tuple[float, ...] = static((), low=-LARGEST_FLOAT)
-    """Lower bounds of the descriptor, one for each dimension; none: those of the environment. (static)"""
-    descriptor_high: tuple[float, ...] = static((), low=-LARGEST_FLOAT)
-    """Upper bounds of the descriptor, likewise. (static)"""
-    num_episodes: int = static(1)
-    """Episodes that each solution is scored by; its fitness and descriptor are their means. (static)"""
-    max_steps: int = static(1000)
-    """Steps after which such an episode is given up, where the environment sets no limit. (static)"""
-    agent_type: str = static("")
-    """Whose mean return is the fitness, of agents of several types; all of them share the policy. (static)"""
-    qd_offset: float = number(0.0)
-    """Added to the fitness of every elite in the QD score; minus the lowest possible fitness makes all terms positive."""
-    total_updates: float = number(1.0)
-    """Updates after which schedules end. A run sets it from its total steps."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    batch_size: int = static_field(512)
+    """(static) Solutions per iteration."""
+    num_iterations: int = static_field(8)
+    """(static) Iterations per update."""
+    grid: tuple[int, ...] = static_field((32, 32))
+    """(static) Number of cells along each dimension of the descriptor."""
+    cvt_cells: int = static_field(0, low=0)
+    """(static) Number of cells of a centroidal Voronoi tessellation, which replaces the grid. 0
+    uses the grid.
+    """
+    descriptor_low: tuple[float, ...] = static_field((), low=-MAX_FLOAT32)
+    """(static) Lower bounds of the descriptor, one per dimension. Empty uses the bounds of the
+    environment.
+    """
+    descriptor_high: tuple[float, ...] = static_field((), low=-MAX_FLOAT32)
+    """(static) Upper bounds of the descriptor, one per dimension. Empty uses the bounds of the
+    environment.
+    """
+    num_episodes: int = static_field(1)
+    """(static) Episodes per evaluation. Fitness and descriptor are means over episodes."""
+    max_steps: int = static_field(1000)
+    """(static) Maximum number of steps per episode if the environment has no time limit."""
+    agent_type: str = static_field("")
+    """(static) Agent type whose mean return is the fitness, for environments with several types.
+    All agents share the policy.
+    """
+    qd_offset: float = traced_field(0.0)
+    """Offset added to the fitness of every elite in the QD score. The negative of the lowest
+    possible fitness makes all terms non-negative.
+    """
+    total_updates: float = traced_field(1.0)
+    """Updates until the schedules end. The run sets it from its total steps."""
 
     @property
     def steps_per_update(self) -> int:
-        """Evaluations of solutions in an update."""
+        """Number of evaluated solutions per update."""
         return self.batch_size * self.num_iterations
 
 
 class QDState(NamedTuple):
-    """Everything that changes."""
+    """Training state: all arrays that change between updates.
+
+    Attributes:
+        key: Random key of the next update.
+        config: Settings of the algorithm. Traced settings are arrays.
+        archive: Archive state.
+        emitter: Emitter state.
+        updates: Number of completed updates, int32 `[]`.
+        first: Initial solution that acts while the archive is empty.
+    """
 
     key: jax.Array
-    config: Any
-    archive: Any
-    emitter: Any
-    updates: jax.Array  # int32 []
-    first: Any  # the solution that stands for an empty archive
+    config: Settings
+    archive: State
+    emitter: State
+    updates: jax.Array
+    first: Solution
+
+
+class Components(NamedTuple):
+    """Scorer, archive and emitter of an algorithm for fixed settings.
+
+    Attributes:
+        score: Scorer of solutions.
+        archive: Store of elites.
+        emitter: Generator of new solutions.
+    """
+
+    score: Scorer
+    archive: Archive
+    emitter: Emitter
+
+
+class SearchState(NamedTuple):
+    """Parts of the state that change in each iteration.
+
+    Attributes:
+        archive: Archive state.
+        emitter: Emitter state.
+    """
+
+    archive: State
+    emitter: State
+
+
+def init_state(
+    components: Callable[[Settings], Components],
+    solution: Callable[[jax.Array], Solution],
+    key: jax.Array,
+    config: QDConfig,
+) -> QDState:
+    """Return the state before the first update.
+
+    Args:
+        components: Function from the config to scorer, archive and emitter.
+        solution: Function from a random key to an initial solution.
+        key: Random key.
+        config: Settings.
+
+    Returns:
+        The state, with an empty archive.
+    """
+    config = tree.to_arrays(config)
+    score, archive, emitter = components(config)
+    state_key, solution_key, archive_key, emitter_key = jax.random.split(key, 4)
+    # Sequential, because many concurrent orthogonal initializations can deadlock on few cores.
+    solutions = jax.lax.map(solution, jax.random.split(solution_key, config.batch_size))
+    shapes = jax.eval_shape(
+        lambda solutions, key: to_scored_solutions(solutions, score(solutions, key)),
+        solutions,
+        key,
+    )
+    example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
+    state = QDState(
+        key=state_key,
+        config=config,
+        archive=archive.init(archive_key, example),
+        emitter=emitter.init(emitter_key, solutions),
+        updates=jnp.zeros((), jnp.int32),
+        first=jax.tree.map(lambda x: x[0], solutions),
+    )
+    return tree.to_arrays(state)  # weak types of an archive would compile the second update again
 
 
 def quality_diversity(
     environment: Environment,
-    solution: Callable[[jax.Array], Any],
-    make_archive: Callable[[Any, tuple[float, ...], tuple[float, ...]], Archive],
-    make_emitter: Callable[[Any, Archive, Any], Emitter],
-    watch: Callable[[Any], Watched] = lambda config: NOTHING,
+    solution: Callable[[jax.Array], Solution],
+    make_archive: ArchiveFn,
+    make_emitter: EmitterFn,
+    scoring_options: Callable[[Settings], ScoringOptions] = lambda config: DEFAULT_OPTIONS,
 ) -> Algorithm:
-    """The algorithm of an archive and an emitter.
+    """Build a quality-diversity algorithm from an archive and an emitter.
 
-    `solution(key)` is one to begin with; `make_archive(config, low, high)` an archive for descriptors within these bounds;
-    `make_emitter(config, archive, scorer)` an emitter; `watch(config)` says what scores hold besides fitness and descriptor.
-    `init` raises UsageError when they do not go together.
+    Args:
+        environment: Environment that scores solutions.
+        solution: Function from a random key to an initial solution.
+        make_archive: Function `(config, low, high)` that returns the archive for descriptors within
+            the bounds `low` and `high`.
+        make_emitter: Function `(config, archive, scorer)` that returns the emitter.
+        scoring_options: Function from the config to the options of scoring, such as recorded
+            transitions.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
     """
-    parts = functools.partial(assemble, environment, make_archive, make_emitter, watch)
-
-    def init(key: jax.Array, config: Any) -> QDState:
-        config = tree.as_leaves(config)
-        score, archive, emitter = parts(config)
-        state_key, solution_key, archive_key, emitter_key = jax.random.split(key, 4)
-        # One after the other: on few cores, many decompositions of initial weights at once may wait for each other for ever.
-        solutions = jax.lax.map(solution, jax.random.split(solution_key, config.batch_size))
-        shapes = jax.eval_shape(lambda solutions, key: scored(solutions, score(solutions, key)), solutions, key)
-        example = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), shapes)
-        archive_state, emitter_state = archive.init(archive_key, example), emitter.init(emitter_key, solutions)
-        first = jax.tree.map(lambda x: x[0], solutions)
-        return QDState(state_key, config, archive_state, emitter_state, jnp.zeros((), jnp.int32), first)
+    components = functools.partial(
+        make_components, environment, make_archive, make_emitter, scoring_options
+    )
 
     def step(state: QDState) -> tuple[QDState, Metrics]:
-        score, archive, emitter = parts(state.config)
+        config, parts = state.config, components(state.config)
         key, run_key = jax.random.split(state.key)
-        archive_key = jax.random.fold_in(run_key, state.config.num_iterations)  # after those of the iterations
-        body = functools.partial(iterate, score, archive, emitter, state.config.batch_size, run_key)
-        loop = archive.refresh(state.archive, archive_key), emitter.refresh(state.emitter)
-        loop, (counts, finite) = jax.lax.scan(body, loop, jnp.arange(state.config.num_iterations))
-        state = QDState(key, state.config, *loop, state.updates + 1, state.first)
-        values = state_metrics(state) | emitter.metrics(state.emitter)
-        values |= {name: jnp.sum(x) for name, x in counts._asdict().items()}
-        return state, Metrics(values, finite=Finite(parameters=jnp.all(finite)))
+        # The iterations use smaller numbers.
+        archive_key = jax.random.fold_in(run_key, config.num_iterations)
+        search = SearchState(
+            archive=parts.archive.refresh(state.archive, archive_key),
+            emitter=parts.emitter.refresh(state.emitter),
+        )
+        body = functools.partial(run_iteration, parts, config.batch_size, run_key)
+        search, (counts, finite) = jax.lax.scan(body, search, jnp.arange(config.num_iterations))
+        state = state._replace(key=key, updates=state.updates + 1, **search._asdict())
+        values = state_metrics(state) | parts.emitter.metrics(state.emitter)
+        values |= {name: jnp.sum(x) for name, x in counts_by_name(counts).items()}
+        return state, Metrics(values, finite=FiniteChecks(parameters=jnp.all(finite)))
 
-    def act(state: QDState, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array) -> tuple[Any, Any]:
-        archive = parts(state.config)[1]
-        best = tree.where(archive.num_elites(state.archive) == 0, state.first, archive.best(state.archive).solution)
-        return choose(environment, best, obs), carry
+    def act(
+        state: QDState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
+    ) -> tuple[Action, Carry]:
+        archive = components(state.config).archive
+        best = tree.where(
+            archive.num_elites(state.archive) == 0,
+            state.first,
+            archive.best(state.archive).solution,
+        )
+        return scoring.solution_action(environment, best, obs), carry
 
-    def score(state: QDState, solutions: Any, key: jax.Array) -> Score:
+    def score(state: QDState, solutions: Solution, key: jax.Array) -> Score:
         config = dataclasses.replace(state.config, num_episodes=1)
-        return scorer_of(environment, config, watch(config)._replace(records=False))(solutions, key)
+        options = scoring_options(config)._replace(records=False)
+        return make_algorithm_scorer(environment, config, options)(solutions, key)
 
     def state_metrics(state: QDState) -> dict[str, jax.Array]:
-        return parts(state.config)[1].metrics(state.archive, state.config.qd_offset)
+        archive = components(state.config).archive
+        return archive.metrics(state.archive, state.config.qd_offset)
 
-    archived, placed = archive_functions(parts, score), functools.partial(placement, parts)
-    rest = {"state_metrics": state_metrics, "archived": archived, "placement": placed}
-    return Algorithm(init, step, act, lambda state: (), lambda state: state._replace(emitter=None), **rest)
+    return Algorithm(
+        init=functools.partial(init_state, components, solution),
+        step=step,
+        act=act,
+        initial_carry=lambda state: (),
+        acting_state=lambda state: state._replace(emitter=None),
+        state_metrics=state_metrics,
+        archived=archive_functions(components, score),
+        placement=functools.partial(make_state_placement, components),
+    )
 
 
-def placement(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], state: QDState) -> QDState:
-    """Which leaves the devices of a single run split, as the archive says and the rows of a replay are."""
-    found: list[Callable[[Any], Any]] = []  # a state may be shapes alone: so its archive is made while they are traced
-    jax.eval_shape(lambda config: found.append(parts(config)[1].placement), state.config)
-    return placement_of((), {Replay: marked, type(state.archive): found[0]})(state)
+def make_state_placement(components: Callable[[Settings], Components], state: QDState) -> QDState:
+    """Return the placement of the state of a single run, as in `Algorithm.placement`.
+
+    The archive defines its own placement. The emitter is replicated.
+    """
+    # The config of the state may hold only shapes, so the archive is built while tracing.
+    found: list[Callable[[State], PyTree]] = []
+    jax.eval_shape(lambda config: found.append(components(config).archive.placement), state.config)
+    return make_placement((), {type(state.archive): found[0]})(state)
 
 
-def archive_functions(parts: Callable[[Any], tuple[Scorer, Archive, Emitter]], score: Callable[..., Score]) -> Archived:
-    """What the algorithm of these parts can do with its archive."""
+def archive_functions(
+    components: Callable[[Settings], Components], score: Callable[..., Score]
+) -> ArchiveFunctions:
+    """Build the functions that read and change the archive in an algorithm's state.
 
-    def archive(state: QDState) -> tuple[Archive, Any]:
-        return parts(state.config)[1], state.archive
+    Args:
+        components: Function from the config to the scorer, the archive and the emitter.
+        score: Function `(state, solutions, key)` that scores solutions.
 
-    def ask(state: QDState) -> tuple[QDState, Any]:
-        _, archive, emitter = parts(state.config)
+    Returns:
+        The functions.
+    """
+
+    def archive(state: QDState) -> tuple[Archive, State]:
+        return components(state.config).archive, state.archive
+
+    def ask(state: QDState) -> tuple[QDState, Solution]:
+        _, archive, emitter = components(state.config)
         key, ask_key, archive_key = jax.random.split(state.key, 3)
         archive_state = archive.refresh(state.archive, archive_key)
-        emitter_state, solutions = emitter.ask(emitter.refresh(state.emitter), archive_state, ask_key, state.config.batch_size)
+        emitter_state, solutions = emitter.ask(
+            emitter.refresh(state.emitter), archive_state, ask_key, state.config.batch_size
+        )
         return state._replace(key=key, archive=archive_state, emitter=emitter_state), solutions
 
-    def tell(state: QDState, solutions: Any, score: Score) -> tuple[QDState, Counts]:
-        _, archive, emitter = parts(state.config)
+    def tell(state: QDState, solutions: Solution, score: Score) -> tuple[QDState, InsertionCounts]:
         key, tell_key = jax.random.split(state.key)
-        loop, counts = take(archive, emitter, (state.archive, state.emitter), solutions, score, tell_key)
-        return QDState(key, state.config, *loop, state.updates + 1, state.first), counts
+        search, counts = insert_and_update(
+            components(state.config),
+            SearchState(state.archive, state.emitter),
+            solutions,
+            score,
+            tell_key,
+        )
+        updates = state.updates + 1
+        return state._replace(key=key, updates=updates, **search._asdict()), counts
 
-    return Archived(archive, lambda state, archive: state._replace(archive=archive), score, ask, tell)
-
-
-def assemble(
-    environment: Environment, make_archive: Any, make_emitter: Any, watch: Callable[[Any], Watched], config: Any
-) -> tuple[Scorer, Archive, Emitter]:
-    """The parts that the settings ask for. Raises UsageError when they do not go together."""
-    if config.batch_size % tree.num_devices():
-        raise UsageError(f"batch_size ({config.batch_size}) must be a multiple of devices ({tree.num_devices()})")
-    score = scorer_of(environment, config, watch(config))
-    archive = make_archive(config, *descriptor_bounds(environment, config))
-    return score, archive, make_emitter(config, archive, score)
-
-
-def scorer_of(environment: Environment, config: QDConfig, watched: Watched) -> Scorer:
-    """The scorer that the settings ask for."""
-    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
-    return scorer(environment, config.num_episodes, max_steps, watched, config.agent_type)
+    return ArchiveFunctions(
+        archive=archive,
+        with_archive=lambda state, archive: state._replace(archive=archive),
+        score=score,
+        ask=ask,
+        tell=tell,
+        qd_offset=lambda state: state.config.qd_offset,
+        num_batches=lambda state: state.updates,
+    )
 
 
-def iterate(
-    score: Scorer, archive: Archive, emitter: Emitter, batch_size: int, key: jax.Array, loop: tuple[Any, Any], index: jax.Array
-) -> tuple[tuple[Any, Any], tuple[Counts, jax.Array]]:
-    """One batch: archive and emitter after it, what the archive counted, and whether all solutions were finite."""
-    archive_state, emitter_state = loop
-    ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
-    with scope("emitter"):
-        emitter_state, solutions = emitter.ask(emitter_state, archive_state, ask_key, batch_size)
-    # Over several devices each has the whole batch, scores its share and is told all scores; what was experienced stays.
-    with scope("environment"):
-        told = score(tree.spread(tree.spread(solutions, False), True), score_key)
-    told = tree.spread(told._replace(experience=()), False)._replace(experience=told.experience)
-    loop, counts = take(archive, emitter, (archive_state, emitter_state), solutions, told, tell_key)
-    return loop, (counts, tree.all_finite(solutions))
+def make_components(
+    environment: Environment,
+    make_archive: ArchiveFn,
+    make_emitter: EmitterFn,
+    scoring_options: Callable[[Settings], ScoringOptions],
+    config: QDConfig,
+) -> Components:
+    """Build the scorer, the archive and the emitter from the settings.
 
+    Args:
+        environment: The environment.
+        make_archive: Function `(config, low, high)` that returns the archive.
+        make_emitter: Function `(config, archive, scorer)` that returns the emitter.
+        scoring_options: Function from the config to the options of scoring.
+        config: Settings.
 
-def take(
-    archive: Archive, emitter: Emitter, loop: tuple[Any, Any], solutions: Any, score: Score, key: jax.Array
-) -> tuple[tuple[Any, Any], Counts]:
-    """Archive and emitter after a batch with these scores, and what the archive counted."""
-    archive_state, emitter_state = loop
-    batch = scored(solutions, score)
-    with scope("archive"):
-        archive_state, added, counts = archive.add(archive_state, batch)
-    with scope("emitter"):
-        emitter_state = emitter.tell(emitter_state, archive_state, Told(batch, added, score.experience), key)
-    return (archive_state, emitter_state), counts
+    Returns:
+        The scorer, the archive and the emitter.
 
-
-def cells(config: Any, low: tuple[float, ...], high: tuple[float, ...], threshold: Threshold | None = None) -> Archive:
-    """The archive of one solution a cell that the settings ask for."""
-    return cells_archive(division(config, low, high), threshold)
-
-
-def division(config: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Cells:
-    """The cells that the settings ask for."""
-    return voronoi_cells(config.cvt_cells, low, high) if config.cvt_cells else grid_cells(config.grid, low, high)
-
-
-def scored(solutions: Any, score: Score) -> Scored:
-    """A batch of solutions with its scores, as an archive takes it."""
-    return Scored(solutions, score.fitness, score.descriptor, score.extras)
-
-
-def descriptor_bounds(environment: Environment, config: QDConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The bounds that descriptors are arranged within, K numbers each: those of the settings, else the environment's own.
-
-    Raises UsageError when there are not K, a lower one is not below its upper one, or the environment has none.
+    Raises:
+        UsageError: If the settings are inconsistent or not valid for the environment.
     """
-    space: Any = descriptor_space(environment)
-    size, name = space.shape[0], environment.name
-
-    def side(which: str, given: tuple[float, ...], own: Any) -> tuple[float, ...]:
-        if given and len(given) != size:
-            raise UsageError(
-                f"descriptor_{which} ({shown(given)}) must have {size} numbers: descriptors of {name} have as many"
-            )
-        if not given and not np.all(np.abs(own) < 1e30):  # as in `Box.is_bounded`
-            raise UsageError(
-                f"descriptors of {name} have no bounds, which an archive needs: set config.descriptor_{which}, {size} numbers "
-                f"(--config.descriptor-{which})"
-            )
-        return tuple(map(float, given or np.broadcast_to(own, space.shape)))
-
-    low, high = side("low", config.descriptor_low, space.low), side("high", config.descriptor_high, space.high)
-    if not all(lower < upper for lower, upper in zip(low, high, strict=True)):
-        raise UsageError(f"descriptor_low ({shown(low)}) must be below descriptor_high ({shown(high)}) in every dimension")
-    return low, high
+    if config.batch_size % tree.num_devices():
+        raise UsageError(
+            f"batch_size must be a multiple of devices ({tree.num_devices()}), got "
+            f"{config.batch_size}. Set it to a multiple."
+        )
+    score = make_algorithm_scorer(environment, config, scoring_options(config))
+    archive = make_archive(config, *descriptor_bounds(environment, config))
+    return Components(score, archive, make_emitter(config, archive, score))
 
 
-def shown(bounds: tuple[float, ...]) -> str:
-    """Bounds in a message."""
-    return " ".join(f"{bound:g}" for bound in bounds)
+def make_algorithm_scorer(
+    environment: Environment, config: QDConfig, options: ScoringOptions
+) -> Scorer:
+    """Build the scorer from the settings of an algorithm."""
+    max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
+    return scoring.make_scorer(
+        environment, config.num_episodes, max_steps, options, config.agent_type
+    )
+
+
+def run_iteration(
+    components: Components,
+    batch_size: int,
+    key: jax.Array,
+    search: SearchState,
+    index: jax.Array,
+) -> tuple[SearchState, tuple[InsertionCounts, jax.Array]]:
+    """Run one iteration, which asks, scores, inserts and tells.
+
+    Args:
+        components: Scorer, archive and emitter.
+        batch_size: Number of solutions.
+        key: Random key of the update.
+        search: Archive state and emitter state.
+        index: Index of the iteration in its update.
+
+    Returns:
+        The updated archive and emitter states, and a tuple of the insertion counts and whether all
+        solutions were finite, bool `[]`.
+    """
+    ask_key, score_key, tell_key = jax.random.split(jax.random.fold_in(key, index), 3)
+    with profile_scope("emitter"):
+        emitter_state, solutions = components.emitter.ask(
+            search.emitter, search.archive, ask_key, batch_size
+        )
+    # Every device has the whole batch, scores its share and receives all scores. Recorded
+    # transitions stay on the device that produced them.
+    with profile_scope("environment"):
+        scored = components.score(
+            tree.constrain_sharding(tree.constrain_sharding(solutions, False), True), score_key
+        )
+    scored = tree.constrain_sharding(scored._replace(experience=()), False)._replace(
+        experience=scored.experience
+    )
+    search, counts = insert_and_update(
+        components, search._replace(emitter=emitter_state), solutions, scored, tell_key
+    )
+    return search, (counts, tree.all_finite(solutions))
+
+
+def insert_and_update(
+    components: Components, search: SearchState, solutions: Solution, score: Score, key: jax.Array
+) -> tuple[SearchState, InsertionCounts]:
+    """Insert a scored batch into the archive and update the emitter.
+
+    Args:
+        components: Scorer, archive and emitter.
+        search: Archive state and emitter state.
+        solutions: Solutions `[B, ...]`.
+        score: Scores of the solutions.
+        key: Random key of the emitter.
+
+    Returns:
+        The updated archive and emitter states, and the insertion counts.
+    """
+    _, archive, emitter = components
+    batch = to_scored_solutions(solutions, score)
+    with profile_scope("archive"):
+        archive_state, inserted, counts = archive.add(
+            search.archive, emitter.select_insertions(batch)
+        )
+    with profile_scope("emitter"):
+        evaluated = EvaluatedBatch(batch, inserted, score.experience)
+        emitter_state = emitter.tell(search.emitter, archive_state, evaluated, key)
+    return SearchState(archive_state, emitter_state), counts
+
+
+def to_scored_solutions(solutions: Solution, score: Score) -> ScoredSolutions:
+    """Combine a batch of solutions and its scores for insertion into an archive."""
+    return ScoredSolutions(solutions, score.fitness, score.descriptor, score.extras)

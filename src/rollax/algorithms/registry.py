@@ -1,71 +1,145 @@
-"""Algorithms by name: what a run needs to build them. An outsider's is one `AlgorithmEntry`, as ours are."""
+"""Registry of algorithms by name."""
 
+import importlib
 import importlib.metadata
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
-from rollax.algorithm import Algorithm
-from rollax.environments.core import Environment
+from rollax.algorithm import Algorithm, DerivedSettings
+from rollax.algorithms import derived_settings, network_checks
+from rollax.algorithms.builtin import BUILTIN_ALGORITHMS
+from rollax.coercion import coerce_arguments, format_value
+from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
+from rollax.populations.evolution import EPISODE_RETURN
+from rollax.types import NetworkFn, Parameters, Settings
 
-ENTRY_POINTS = "rollax.algorithms"
-
-
-def fits(config: Any, network: Any) -> None:
-    """Any settings go together; `init` says what does not."""
+ENTRY_POINT_GROUP = "rollax.algorithms"
 
 
 class AlgorithmEntry(NamedTuple):
-    """How a run builds an algorithm: its settings, its network's settings, and the functions that take them."""
+    """Constructors, settings classes and metadata of an algorithm.
 
-    make: Callable[[Environment, Callable[[jax.Array], Any]], Algorithm]  # (environment, key -> network) -> algorithm
-    config: type  # of settings, with defaults: see `rollax.algorithm.Config`
+    Attributes:
+        make: Function `(environment, network)` that returns the algorithm. `network` is a function
+            from a random key to a network.
+        config: Settings class with defaults for all fields (`rollax.algorithm.Config`).
+        network_config: Settings class of the network.
+        make_network: Function `(environment, network_config, key)` that returns the network.
+        check: Function `(config, network_config)` that raises a `UsageError` if the settings are
+            inconsistent.
+        summary: One-line description.
+        unit: Unit of the step counts: "steps" of the environment or "evaluations" of solutions.
+        shown: Names of metrics of updates or of `Algorithm.state_metrics` that a run prints in
+            addition to returns.
+        evolve_metric: Default selection metric of population-based training
+            (`RunOptions.evolve_metric`): the mean return in training ("episode_return"), or the
+            name of a metric of updates or of `Algorithm.state_metrics`. Larger is better.
+        derive_settings: Function from the config to the quantities that a run needs, such as the
+            number of environments (`rollax.algorithms.derived_settings`).
+        adapt_to_host: Function from the config to the config for simulators on the host.
+    """
+
+    make: Callable[[Environment, NetworkFn], Algorithm]
+    config: type
     network_config: type = NetworkConfig
-    make_network: Callable[[Environment, Any, jax.Array], Any] = actor_critic  # (environment, network config, key) -> network
-    check: Callable[[Any, Any], None] = fits  # (config, network config): raises UsageError when they do not go together
+    make_network: Callable[[Environment, Settings, jax.Array], Parameters] = actor_critic
+    check: Callable[[Settings, Settings], None] = network_checks.accept_any_settings
     summary: str = ""
-    unit: str = "steps"  # what steps count, in words: of the environment, or "evaluations" of solutions
-    # Numbers by name, of updates and of evaluations (`Algorithm.state_metrics`), that a run shows besides returns.
+    unit: str = "steps"
     shown: tuple[str, ...] = ()
+    evolve_metric: str = EPISODE_RETURN
+    derive_settings: Callable[[Settings], DerivedSettings] = derived_settings.derive_nothing
+    adapt_to_host: Callable[[Settings], Settings] = derived_settings.keep_settings
 
 
-_registered: dict[str, AlgorithmEntry] = {}
+def _load_builtin(name: str) -> AlgorithmEntry:
+    """Import a built-in algorithm and return its entry."""
+    builtin = BUILTIN_ALGORITHMS[name]
+    module = importlib.import_module(f"rollax.algorithms.{name}")
+    network = importlib.import_module(builtin.network.module)
+    return AlgorithmEntry(
+        make=getattr(module, name),
+        config=getattr(module, builtin.config),
+        network_config=getattr(network, builtin.network.config),
+        make_network=getattr(network, builtin.network.make),
+        check=getattr(network_checks, builtin.check),
+        summary=builtin.summary,
+        unit=builtin.unit,
+        shown=builtin.shown,
+        evolve_metric=builtin.evolve_metric,
+        derive_settings=getattr(derived_settings, builtin.derive_settings),
+        adapt_to_host=getattr(derived_settings, builtin.adapt_to_host),
+    )
 
-# What papers have a name for and here is an algorithm with a setting.
-ELSEWHERE = {
-    "mappo": "MAPPO is ppo whose critic sees the state of all agents: ppo with --env.global-state true",
-    "ippo": "IPPO is ppo in an environment with agents; --config.sharing says who shares parameters",
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {name: _load_builtin(name) for name in BUILTIN_ALGORITHMS}
+
+_registered_entries: dict[str, AlgorithmEntry] = {}
+
+# Names from papers for algorithms that are a setting of another algorithm here.
+ALIAS_HINTS = {
+    "mappo": "MAPPO is ppo with --env.global-state true, which critics observe",
+    "ippo": "IPPO is ppo in a multi-agent environment; --config.sharing selects shared parameters",
     "rnd": "random network distillation is ppo_rnd",
     "rppo": "recurrent PPO is ppo with --network.core gru (and --config.sequence-length)",
-    "rl2": "RL^2 is ppo with a memory in an environment rl2/...: rollax envs rl2",
+    "rl2": "RL^2 is ppo with memory in an environment rl2/... To list them, run: rollax envs rl2",
     "pbt": "population-based training is any algorithm with --evolve.NAME LOW HIGH and --seeds",
-    "vtrace": "V-trace is impala",
+    "vtrace": "V-trace is part of impala",
     "ddpg": "td3 is DDPG with two critics, delayed updates and target noise",
-    "ddqn": "double DQN is dqn, as it is by default",
+    "ddqn": "double DQN is dqn with its default settings",
     "cvt_map_elites": "MAP-Elites on Voronoi cells is map_elites with --config.cvt-cells",
 }
 
 
+@coerce_arguments(name=str)
 def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
-    """Makes an algorithm known as `name`, to `train` and to the command line. The last registration of a name counts.
+    """Register an algorithm under a name for `train` and the command line.
 
-    Raises UsageError for a name of rollax's own, or one that cannot be part of a file's name.
+    A second entry with the same name replaces the first.
+
+    Args:
+        name: Name of the algorithm, which consists of letters, digits, underscores and hyphens.
+        entry: Entry of the algorithm.
+
+    Raises:
+        UsageError: If the name belongs to a built-in algorithm or is not valid, or if `entry` is
+            not an `AlgorithmEntry`.
     """
-    from rollax.algorithms import ALGORITHMS
-
+    if not isinstance(entry, AlgorithmEntry):
+        raise UsageError(
+            f"entry must be an AlgorithmEntry, got {format_value(entry)}. "
+            f"Build one from the constructor of {name}."
+        )
     if name in ALGORITHMS:
-        raise UsageError(f"{name} is an algorithm of rollax: register yours under another name, such as my_{name}")
+        raise UsageError(
+            f"{name} is an algorithm of rollax. Register yours under another name, such as "
+            f"my_{name}."
+        )
     if not name.replace("-", "_").isidentifier():
-        raise UsageError(f"an algorithm's name is letters, digits and underscores, not {name!r}: try 'my_algorithm'")
-    _registered[name] = entry
+        raise UsageError(
+            "The name of an algorithm must consist of letters, digits and underscores, got "
+            f"{name!r}. Use a name like 'my_algorithm'."
+        )
+    _registered_entries[name] = entry
 
 
-def registered(algorithm: AlgorithmEntry | str) -> str:
-    """The name of an algorithm; an entry is registered under that of its constructor, if it is not registered already."""
+def ensure_registered(algorithm: AlgorithmEntry | str) -> str:
+    """Return the name of an algorithm, and register an entry that is not registered yet.
+
+    Args:
+        algorithm: Name or entry. A new entry is registered under the name of its constructor.
+
+    Returns:
+        The name.
+
+    Raises:
+        UsageError: If the name of the constructor belongs to a built-in algorithm.
+    """
     if not isinstance(algorithm, AlgorithmEntry):
         return algorithm
     names = [name for name, entry in list_algorithms().items() if entry == algorithm]
@@ -76,30 +150,51 @@ def registered(algorithm: AlgorithmEntry | str) -> str:
 
 
 def list_algorithms() -> dict[str, AlgorithmEntry]:
-    """All algorithms by name: those of rollax, of other installed packages, and those registered."""
-    from rollax.algorithms import ALGORITHMS
+    """Return all algorithms by name: built-in, from installed packages, and registered."""
+    return {
+        **ALGORITHMS,
+        **{name: point.load() for name, point in _entry_points().items()},
+        **_registered_entries,
+    }
 
-    return {**ALGORITHMS, **{name: point.load() for name, point in _entry_points().items()}, **_registered}
 
+def find_algorithm(algorithm: AlgorithmEntry | str) -> tuple[str, AlgorithmEntry]:
+    """Return the name and the entry of an algorithm.
 
-def find(algorithm: AlgorithmEntry | str) -> tuple[str, AlgorithmEntry]:
-    """Name and entry of an algorithm, which may be given by its name. Raises UnknownNameError for one that is not there."""
+    Args:
+        algorithm: Name or entry.
+
+    Returns:
+        The name and the entry.
+
+    Raises:
+        UsageError: If `algorithm` is neither a string nor an entry, or if rollax implements it as a
+            setting of another algorithm.
+        UnknownNameError: If no algorithm has this name.
+    """
     if isinstance(algorithm, AlgorithmEntry):
         return algorithm.make.__name__, algorithm
-    from rollax.algorithms import ALGORITHMS
-
+    if not isinstance(algorithm, str):
+        raise UsageError(
+            "algorithm must be the name of an algorithm or an AlgorithmEntry, got "
+            f"{format_value(algorithm)}."
+        )
     if algorithm in ALGORITHMS:
         return algorithm, ALGORITHMS[algorithm]
-    if algorithm in _registered:
-        return algorithm, _registered[algorithm]
+    if algorithm in _registered_entries:
+        return algorithm, _registered_entries[algorithm]
     if algorithm in _entry_points():
         return algorithm, _entry_points()[algorithm].load()
-    if algorithm.lower().replace("-", "_") in ELSEWHERE:
-        raise UsageError(f"unknown algorithm {algorithm!r}: {ELSEWHERE[algorithm.lower().replace('-', '_')]}")
-    raise UnknownNameError("algorithm", algorithm, [*ALGORITHMS, *_registered, *_entry_points()])
+    if algorithm.lower().replace("-", "_") in ALIAS_HINTS:
+        raise UsageError(
+            f"Unknown algorithm {algorithm!r}: {ALIAS_HINTS[algorithm.lower().replace('-', '_')]}."
+        )
+    raise UnknownNameError(
+        "algorithm", algorithm, [*ALGORITHMS, *_registered_entries, *_entry_points()]
+    )
 
 
 @cache
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Algorithms of other installed packages: the entry point's name is the algorithm's, its object an `AlgorithmEntry`."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    """Return entry points of installed packages by the name of the algorithm."""
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}

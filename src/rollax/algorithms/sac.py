@@ -1,14 +1,15 @@
-"""Soft actor-critic, for continuous actions.
+"""Soft actor-critic (SAC) for continuous actions.
 
-Haarnoja et al. 2018, arXiv:1801.01290, in the form of arXiv:1812.05905 (no value network, two critics, a learned temperature;
-its algorithm 1). Actions are normals through tanh within -1 ... 1, which the environment gets scaled to its bounds; densities
-are in these units. Deviations: gradients may be clipped, rewards scaled, the policy updated less often than the critics, and
-random actions at the start and the noise that drives exploration may be correlated in time. docs/algorithms/sac.md has all
-equations.
+Haarnoja et al. 2018, arXiv:1801.01290, in the variant of arXiv:1812.05905, algorithm 1. This
+variant has two critics, a learned temperature and no value network. The policy is a normal
+distribution squashed to [-1, 1] by tanh, and actions are scaled to the bounds of the environment.
+Densities refer to [-1, 1]. Deviations: Gradients may be clipped, rewards may be scaled, and the
+policy may be updated less often than the critics. Exploration noise may be correlated in time,
+including the noise of the random actions at the start. docs/algorithms/sac.md has all equations.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,123 +17,240 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, critic_loss, off_policy
-from rollax.config import number, settings, static
-from rollax.environments.core import Environment
-from rollax.learning.train_state import adam, apply_gradients
-from rollax.networks.critics import ActorCritics, min_q, num_dimensions, raw_action, sample_actions
-from rollax.replay.config import ReplayConfig
-from rollax.replay.ring import Batch, uniform
-from rollax.spaces import check_bounded
+from rollax.algorithms.off_policy import off_policy
+from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning.train_state import apply_gradients
+from rollax.networks.critics import (
+    ActorCritics,
+    CriticFn,
+    min_q,
+    num_action_dimensions,
+    raw_action_from_noise,
+    sample_actions,
+)
+from rollax.networks.distributions import SquashedGaussian
+from rollax.replay.replay_config import ReplayConfig
+from rollax.replay.ring import ReplayBatch, make_uniform_replay
+from rollax.spaces import check_bounded_box
+from rollax.types import Carry, Flag, Observation, Parameters, PyTree, State
 
 
-@settings
+@settings_dataclass
 class SACConfig(ReplayConfig):
-    """Settings of SAC. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of SAC.
 
-    learn_temperature: bool = static(True)
-    """(static) Learn the temperature; off: it stays at initial_temperature."""
-    policy_delay: float = number(1.0, low=1)
-    """Gradient steps of the critics for each of the policy and the temperature, as a whole number."""
-    critic_learning_rate: float = number(0.0, low=0)
-    """Step size of the critics; 0: the same as the policy's."""
-    temperature_learning_rate: float = number(0.0, low=0)
-    """Step size of the temperature; 0: the same as the policy's."""
-    tau: float = number(0.005, 0, 1)
-    """How far the target critics move towards the critics each gradient step."""
-    initial_temperature: float = number(1.0, low=0)
-    """Weight of the entropy at the start (alpha)."""
-    target_entropy: float = number(-1.0)
-    """Entropy to hold, for each dimension of the action (that is not masked), in nats of an action within -1 ... 1."""
-    reward_scale: float = number(1.0)
-    """What rewards are multiplied by."""
-    noise_correlation: float = number(0.0, 0, 1)
-    """Correlation of the noise of neighboring steps while exploring; 0: white noise."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    learn_temperature: bool = static_field(True)
+    """(static) Learn the temperature. If false, it stays at initial_temperature."""
+    policy_delay: float = traced_field(1.0, low=1)
+    """Gradient steps of the critics per update of policy and temperature. Rounded to an integer."""
+    critic_learning_rate: float = traced_field(0.0, low=0)
+    """Learning rate of the critics. 0 uses learning_rate."""
+    temperature_learning_rate: float = traced_field(0.0, low=0)
+    """Learning rate of the temperature. 0 uses learning_rate."""
+    tau: float = traced_field(0.005, 0, 1)
+    """Step size of the target critics toward the critics, per gradient step."""
+    initial_temperature: float = traced_field(1.0, low=0)
+    """Initial weight of the entropy (alpha)."""
+    target_entropy: float = traced_field(-1.0)
+    """Target entropy per unmasked action dimension, in nats for actions in [-1, 1]."""
+    reward_scale: float = traced_field(1.0)
+    """Factor applied to rewards."""
+    noise_correlation: float = traced_field(0.0, 0, 1)
+    """Correlation of the exploration noise between consecutive steps. 0 is white noise."""
 
 
 class SACAgent(NamedTuple):
-    """Everything that learning changes."""
+    """Networks, temperature and optimizer states of SAC.
+
+    Attributes:
+        network: Policy and critics.
+        target: Target critics.
+        log_temperature: Logarithm of the temperature, float `[]`.
+        optimizer: Optimizer states by the name of the part.
+        steps: Number of gradient steps of the critics, int32 `[]`.
+    """
 
     network: ActorCritics
-    target: tuple[Any, ...]  # the target critics
-    log_temperature: jax.Array  # float []
-    optimizer: dict[str, Any]
-    steps: jax.Array  # int32 []: gradient steps of the critics
+    target: Parameters
+    log_temperature: jax.Array
+    optimizer: dict[str, State]
+    steps: jax.Array
 
 
-def policy_loss(actor: Any, critic: Any, batch: Batch, temperature: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """mean alpha log pi(a|s) - min Q(s, a) with a ~ pi (eq. 7), and the log pi `[B]`."""
+def policy_loss(
+    actor: Callable[[Observation], SquashedGaussian],
+    critic: tuple[CriticFn, ...],
+    batch: ReplayBatch,
+    temperature: jax.Array,
+    noise: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the policy loss (eq. 7), the mean of alpha log pi(a|s) - min Q(s, a) with a ~ pi.
+
+    Args:
+        actor: Policy.
+        critic: Critics.
+        batch: Batch of B transitions.
+        temperature: Temperature alpha.
+        noise: Standard normal noise of the sampled actions, `[B, A]`.
+
+    Returns:
+        The loss, and the log-probabilities log pi(a|s), `[B]`.
+    """
     action, log_prob = sample_actions(actor, batch.obs, noise)
     return jnp.mean(temperature * log_prob - min_q(critic, batch.obs, action)), log_prob
 
 
+def temperature_gradient(
+    config: SACConfig, temperature: jax.Array, log_prob: jax.Array, batch: ReplayBatch
+) -> jax.Array:
+    """Return the gradient of the temperature loss (eq. 18) with respect to log alpha.
+
+    Args:
+        config: Settings.
+        temperature: Temperature alpha.
+        log_prob: Log-probabilities of sampled actions, `[B]`.
+        batch: Batch of B transitions, whose masks reduce the target entropy.
+
+    Returns:
+        The gradient, float32 `[]`.
+    """
+    num_dimensions = jax.vmap(num_action_dimensions)(batch.action, batch.obs)
+    return temperature * jnp.mean(-log_prob - config.target_entropy * num_dimensions)
+
+
 def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """SAC in `environment` with the policy and critics that `network(key)` makes. `init` raises UsageError for wrong sizes."""
-    check_bounded(environment.action_space)
-    agent_fns = AgentFns(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, agent_fns, lambda config: uniform())
+    """Build SAC.
+
+    Args:
+        environment: The environment.
+        network: Function from a random key to the policy and the critics.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
+
+    Raises:
+        UsageError: If the action space is not a bounded `Box`.
+    """
+    check_bounded_box(environment.action_space)
+    agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
+    return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 
 
-def init(network: ActorCritics, config: SACConfig) -> SACAgent:
+def init_agent(network: ActorCritics, config: SACConfig) -> SACAgent:
     target = jax.tree.map(jnp.copy, network.critic)
     log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
     parts = {"actor": network.actor, "critic": network.critic, "temperature": log_temperature}
-    states = {name: optimizer.init(parts[name]) for name, optimizer in optimizers(config).items()}
+    states = {name: each.init(parts[name]) for name, each in optimizers(config).items()}
     return SACAgent(network, target, log_temperature, states, jnp.zeros((), jnp.int32))
 
 
 def optimizers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
-    own = {"actor": 0.0, "critic": config.critic_learning_rate, "temperature": config.temperature_learning_rate}
-    rates = {name: jnp.where(jnp.asarray(rate) > 0, rate, config.learning_rate) for name, rate in own.items()}
-    return {name: adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+    return make_optimizers(
+        config,
+        actor=0.0,
+        critic=config.critic_learning_rate,
+        temperature=config.temperature_learning_rate,
+    )
 
 
-def update(agent: SACAgent, config: SACConfig, batch: Batch, key: jax.Array) -> tuple[SACAgent, dict[str, jax.Array]]:
-    """One gradient step of the critics and, every `policy_delay`-th time, of policy and temperature, with the new critics."""
+def update(
+    agent: SACAgent, config: SACConfig, batch: ReplayBatch, key: jax.Array
+) -> tuple[SACAgent, dict[str, jax.Array]]:
+    """Perform one gradient step (algorithm 1).
+
+    Every `policy_delay` steps, the policy and the temperature are updated with the new critics.
+
+    Args:
+        agent: Networks, temperature and optimizer states.
+        config: Settings.
+        batch: Batch of B transitions.
+        key: Random key of the sampled actions.
+
+    Returns:
+        The updated agent, and metrics by name, including "td_error" `[B]`.
+    """
     noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
-    optimizer, states, temperature = optimizers(config), agent.optimizer, jnp.exp(agent.log_temperature)
+    optimizer, states = optimizers(config), agent.optimizer
+    temperature = jnp.exp(agent.log_temperature)
 
     action, log_prob = sample_actions(agent.network.actor, batch.next_obs, noise)
     next_value = min_q(agent.target, batch.next_obs, action) - temperature * log_prob
     target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
-    (loss, (value, td_error)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = apply_gradients(optimizer["critic"], states["critic"], agent.network.critic, gradient)
+    learned = update_critics(
+        optimizer["critic"], states["critic"], agent.network.critic, batch, target
+    )
 
-    def update_policy(before: Any) -> Any:
+    def update_policy(before: PyTree) -> PyTree:
         actor, log_temperature, actor_state, temperature_state = before
-        gradient, log_prob = jax.grad(policy_loss, has_aux=True)(actor, critic, batch, temperature, policy_noise)
+        gradient, log_prob = jax.grad(policy_loss, has_aux=True)(
+            actor, learned.critic, batch, temperature, policy_noise
+        )
         actor, actor_state = apply_gradients(optimizer["actor"], actor_state, actor, gradient)
         if config.learn_temperature:
-            target_entropy = config.target_entropy * jax.vmap(num_dimensions)(batch.action, batch.obs)
-            gradient = temperature * jnp.mean(-log_prob - target_entropy)  # of eq. 18 in the logarithm of alpha
-            learnt = apply_gradients(optimizer["temperature"], temperature_state, log_temperature, gradient)
-            log_temperature, temperature_state = learnt
+            gradient = temperature_gradient(config, temperature, log_prob, batch)
+            log_temperature, temperature_state = apply_gradients(
+                optimizer["temperature"], temperature_state, log_temperature, gradient
+            )
         return actor, log_temperature, actor_state, temperature_state
 
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
     before = agent.network.actor, agent.log_temperature, states["actor"], states["temperature"]
-    after = tree.when(is_due, update_policy, before)
+    after = tree.cond_any_member(is_due, update_policy, before)
     actor, log_temperature, actor_state, temperature_state = after
 
-    states = {"actor": actor_state, "critic": critic_state, "temperature": temperature_state}
-    target_critic: Any = optax.incremental_update(critic, agent.target, config.tau)
-    agent = SACAgent(ActorCritics(actor, critic), target_critic, log_temperature, states, steps)
-    metrics = {"loss": loss, "td_error": td_error, "value": value, "entropy": -jnp.mean(log_prob), "temperature": temperature}
+    target_critic = optax.incremental_update(learned.critic, agent.target, config.tau)
+    agent = SACAgent(
+        network=ActorCritics(actor, learned.critic),
+        target=target_critic,
+        log_temperature=log_temperature,
+        optimizer={
+            "actor": actor_state,
+            "critic": learned.optimizer,
+            "temperature": temperature_state,
+        },
+        steps=steps,
+    )
+    metrics = {
+        "loss": learned.loss,
+        "td_error": learned.td_error,
+        "value": learned.value,
+        "entropy": -jnp.mean(log_prob),
+        "temperature": temperature,
+    }
     return agent, metrics
 
 
 def explore(
-    agent: SACAgent, config: SACConfig, obs: Any, carry: Any, noise: jax.Array, key: jax.Array, progress: jax.Array
-) -> tuple[jax.Array, Any]:
-    """A sample of the policy by the given standard normal numbers."""
+    agent: SACAgent,
+    config: SACConfig,
+    obs: Observation,
+    carry: Carry,
+    noise: jax.Array,
+    key: jax.Array,
+    progress: jax.Array,
+) -> tuple[jax.Array, Carry]:
+    """Return the action of the policy for standard normal noise, and the unchanged carry."""
     policy = agent.network.actor(obs)
-    return policy.action(raw_action(policy, noise)), carry
+    return policy.action(raw_action_from_noise(policy, noise)), carry
 
 
 def act(
-    agent: SACAgent, config: SACConfig, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array
-) -> tuple[jax.Array, Any]:
-    """The mode of the policy, or a sample."""
+    agent: SACAgent,
+    config: SACConfig,
+    obs: Observation,
+    carry: Carry,
+    key: jax.Array,
+    greedy: Flag,
+) -> tuple[jax.Array, Carry]:
+    """Return the action in evaluation and the unchanged carry.
+
+    The action is the mode of the policy if `greedy` is true, else a sample.
+    """
     policy = agent.network.actor(obs)
     return policy.action(tree.where(jnp.asarray(greedy), policy.mode(), policy.sample(key))), carry

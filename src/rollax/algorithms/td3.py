@@ -1,13 +1,14 @@
-"""Twin delayed deep deterministic policy gradient, for continuous actions.
+"""Twin delayed deep deterministic policy gradient (TD3) for continuous actions.
 
-Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1. Actions lie within -1 ... 1, which the environment gets scaled to its
-bounds; all noise is in these units. The policy and both targets learn in every `policy_delay`-th gradient step only, from the
-critics that this step has just updated. Deviations: gradients may be clipped, rewards scaled, and the noise of exploration
-correlated in time. docs/algorithms/td3.md has all equations.
+Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1. Actions and noise are in units of [-1, 1], and
+actions are scaled to the bounds of the environment. The policy and both targets are updated only
+every `policy_delay` gradient steps, with the critics updated in the same step. Deviations:
+Gradients may be clipped, rewards may be scaled, and exploration noise may be correlated in time.
+docs/algorithms/td3.md has all equations.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,113 +16,189 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
-from rollax.algorithms.off_policy import AgentFns, critic_loss, off_policy
-from rollax.config import number, settings
-from rollax.environments.core import Environment
-from rollax.learning.train_state import adam, apply_gradients
+from rollax.algorithms.off_policy import off_policy
+from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
+from rollax.config import settings_dataclass, traced_field
+from rollax.environments.environment import Environment
+from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import ActorCritics, masked_action, min_q
-from rollax.replay.config import ReplayConfig
-from rollax.replay.ring import Batch, uniform
-from rollax.spaces import check_bounded
+from rollax.replay.replay_config import ReplayConfig
+from rollax.replay.ring import ReplayBatch, make_uniform_replay
+from rollax.spaces import check_bounded_box
+from rollax.types import Carry, Flag, Observation, PyTree, State
 
 
-@settings
+@settings_dataclass
 class TD3Config(ReplayConfig):
-    """Settings of TD3. Those marked (static) shape the program; all others are data, so they can be swept over."""
+    """Settings of TD3.
 
-    policy_delay: float = number(2.0, low=1)
-    """Gradient steps of the critics for each of the policy and the targets, as a whole number."""
-    critic_learning_rate: float = number(0.0, low=0)
-    """Step size of the critics; 0: the same as the policy's."""
-    tau: float = number(0.005, 0, 1)
-    """How far both targets move towards their networks each time."""
-    exploration_noise: float = number(0.1, low=0)
-    """Deviation of what is added to actions while training."""
-    noise_correlation: float = number(0.0, 0, 1)
-    """Correlation of that noise between neighboring steps; 0: white noise."""
-    target_noise: float = number(0.2, low=0)
-    """Deviation of what is added to the target policy's actions."""
-    target_noise_clip: float = number(0.5, low=0)
-    """Most that is added to them."""
-    reward_scale: float = number(1.0)
-    """What rewards are multiplied by."""
+    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    """
+
+    policy_delay: float = traced_field(2.0, low=1)
+    """Gradient steps of the critics per update of the policy and the targets. Rounded to an
+    integer.
+    """
+    critic_learning_rate: float = traced_field(0.0, low=0)
+    """Learning rate of the critics. 0 uses learning_rate."""
+    tau: float = traced_field(0.005, 0, 1)
+    """Step size of the targets toward their networks."""
+    exploration_noise: float = traced_field(0.1, low=0)
+    """Standard deviation of the noise added to actions in training."""
+    noise_correlation: float = traced_field(0.0, 0, 1)
+    """Correlation of the exploration noise between consecutive steps. 0 is white noise."""
+    target_noise: float = traced_field(0.2, low=0)
+    """Standard deviation of the noise added to actions of the target policy."""
+    target_noise_clip: float = traced_field(0.5, low=0)
+    """Maximum absolute value of the target policy's noise."""
+    reward_scale: float = traced_field(1.0)
+    """Factor applied to rewards."""
 
 
 class TD3Agent(NamedTuple):
-    """Everything that learning changes."""
+    """Networks and optimizer states of TD3.
+
+    Attributes:
+        network: Policy and critics.
+        target: Target policy and critics.
+        optimizer: Optimizer states by the name of the part.
+        steps: Number of gradient steps of the critics, int32 `[]`.
+    """
 
     network: ActorCritics
     target: ActorCritics
-    optimizer: dict[str, Any]
-    steps: jax.Array  # int32 []: gradient steps of the critics
+    optimizer: dict[str, State]
+    steps: jax.Array
 
 
-def policy_loss(actor: Any, critic: Any, batch: Batch) -> jax.Array:
-    """-mean Q_1(s, pi(s)): its gradient is the deterministic policy gradient of algorithm 1."""
+def policy_loss(
+    actor: Callable[[Observation], jax.Array],
+    critic: tuple[Callable[..., jax.Array], ...],
+    batch: ReplayBatch,
+) -> jax.Array:
+    """Return the policy loss, -mean Q_1(s, pi(s)).
+
+    Its gradient is the deterministic policy gradient of algorithm 1.
+
+    Args:
+        actor: Policy pi.
+        critic: Critics. Only the first critic is used.
+        batch: Batch of B transitions.
+
+    Returns:
+        The loss.
+    """
     return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
 
 
 def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """TD3 in `environment` with the policy and critics that `network(key)` makes. `init` raises UsageError for wrong sizes."""
-    check_bounded(environment.action_space)
-    agent_fns = AgentFns(lambda key, config: init(network(key), config), explore, act, update)
-    return off_policy(environment, agent_fns, lambda config: uniform())
+    """Build TD3.
+
+    Args:
+        environment: The environment.
+        network: Function from a random key to the policy and the critics.
+
+    Returns:
+        The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
+
+    Raises:
+        UsageError: If the action space is not a bounded `Box`.
+    """
+    check_bounded_box(environment.action_space)
+    agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
+    return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 
 
-def init(network: ActorCritics, config: TD3Config) -> TD3Agent:
+def init_agent(network: ActorCritics, config: TD3Config) -> TD3Agent:
     parts = {"actor": network.actor, "critic": network.critic}
-    states = {name: optimizer.init(parts[name]) for name, optimizer in optimizers(config).items()}
+    states = {name: each.init(parts[name]) for name, each in optimizers(config).items()}
     return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
 
 
 def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
-    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
-    rates = {"actor": config.learning_rate, "critic": critic_rate}
-    return {name: adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+    return make_optimizers(config, actor=0.0, critic=config.critic_learning_rate)
 
 
-def update(agent: TD3Agent, config: TD3Config, batch: Batch, key: jax.Array) -> tuple[TD3Agent, dict[str, jax.Array]]:
-    """One gradient step of the critics and, every `policy_delay`-th time, of the policy, with both targets after it."""
+def update(
+    agent: TD3Agent, config: TD3Config, batch: ReplayBatch, key: jax.Array
+) -> tuple[TD3Agent, dict[str, jax.Array]]:
+    """Perform one gradient step (algorithm 1).
+
+    Every `policy_delay` steps, the policy and both targets are updated after the critics.
+
+    Args:
+        agent: Networks and optimizer states.
+        config: Settings.
+        batch: Batch of B transitions.
+        key: Random key of the target noise.
+
+    Returns:
+        The updated agent, and metrics by name, including "td_error" `[B]`.
+    """
     optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
-    action = jax.vmap(perturbed)(jax.vmap(agent.target.actor)(batch.next_obs), noise, batch.next_obs)
+    action = jax.vmap(add_action_noise)(
+        jax.vmap(agent.target.actor)(batch.next_obs), noise, batch.next_obs
+    )
     next_value = min_q(agent.target.critic, batch.next_obs, action)
     target = config.reward_scale * batch.reward + batch.discount * next_value
-    (loss, (value, td_error)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(agent.network.critic, batch, target)
-    critic, critic_state = apply_gradients(optimizer["critic"], states["critic"], agent.network.critic, gradient)
+    learned = update_critics(
+        optimizer["critic"], states["critic"], agent.network.critic, batch, target
+    )
 
-    def update_policy(before: Any) -> Any:
+    def update_policy(before: PyTree) -> PyTree:
         actor, actor_state, target = before
-        gradient = jax.grad(policy_loss)(actor, critic, batch)
+        gradient = jax.grad(policy_loss)(actor, learned.critic, batch)
         actor, actor_state = apply_gradients(optimizer["actor"], actor_state, actor, gradient)
-        network: Any = ActorCritics(actor, critic)
+        network: PyTree = ActorCritics(actor, learned.critic)
         return actor, actor_state, optax.incremental_update(network, target, config.tau)
 
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
     before = agent.network.actor, states["actor"], agent.target
-    actor, actor_state, target = tree.when(is_due, update_policy, before)
-    agent = TD3Agent(ActorCritics(actor, critic), target, {"actor": actor_state, "critic": critic_state}, steps)
-    return agent, {"loss": loss, "td_error": td_error, "value": value}
+    actor, actor_state, target = tree.cond_any_member(is_due, update_policy, before)
+    agent = TD3Agent(
+        network=ActorCritics(actor, learned.critic),
+        target=target,
+        optimizer={"actor": actor_state, "critic": learned.optimizer},
+        steps=steps,
+    )
+    return agent, {"loss": learned.loss, "td_error": learned.td_error, "value": learned.value}
 
 
 def explore(
-    agent: TD3Agent, config: TD3Config, obs: Any, carry: Any, noise: jax.Array, key: jax.Array, progress: jax.Array
-) -> tuple[jax.Array, Any]:
-    """The policy's action with noise."""
-    return perturbed(agent.network.actor(obs), config.exploration_noise * noise, obs), carry
+    agent: TD3Agent,
+    config: TD3Config,
+    obs: Observation,
+    carry: Carry,
+    noise: jax.Array,
+    key: jax.Array,
+    progress: jax.Array,
+) -> tuple[jax.Array, Carry]:
+    """Return the action of the policy plus exploration noise, and the unchanged carry."""
+    return add_action_noise(agent.network.actor(obs), config.exploration_noise * noise, obs), carry
 
 
 def act(
-    agent: TD3Agent, config: TD3Config, obs: Any, carry: Any, key: jax.Array, greedy: bool | jax.Array
-) -> tuple[jax.Array, Any]:
-    """The policy's action or, not greedily, with the noise of exploration, white: there is no step before."""
+    agent: TD3Agent,
+    config: TD3Config,
+    obs: Observation,
+    carry: Carry,
+    key: jax.Array,
+    greedy: Flag,
+) -> tuple[jax.Array, Carry]:
+    """Return the action in evaluation and the unchanged carry.
+
+    White exploration noise is added to the action unless `greedy` is true.
+    """
     action = agent.network.actor(obs)
-    noisy = perturbed(action, config.exploration_noise * jax.random.normal(key, action.shape), obs)
+    noisy = add_action_noise(
+        action, config.exploration_noise * jax.random.normal(key, action.shape), obs
+    )
     return jnp.where(jnp.asarray(greedy), action, noisy), carry
 
 
-def perturbed(action: jax.Array, noise: jax.Array, obs: Any) -> jax.Array:
-    """clip(action + noise, -1, 1), 0 where the observation's "action_mask" rules a dimension out."""
+def add_action_noise(action: jax.Array, noise: jax.Array, obs: Observation) -> jax.Array:
+    """Return clip(action + noise, -1, 1), with 0 in dimensions that the "action_mask" forbids."""
     return masked_action(jnp.clip(action + noise, -1.0, 1.0), obs)

@@ -1,9 +1,11 @@
-"""Archives of one solution a cell: the best that fell into it. What a cell is, is a function of the descriptor.
+"""Archives that keep the best solution in each cell of the descriptor space.
 
-An addition costs O(B), however many cells there are: everything it touches is gathered and scattered at the cells of the batch.
-So are a sample of n elites and the best one.
+An insertion costs O(B), because only the cells of the batch are gathered and scattered. The costs
+of insertion, of sampling n elites and of reading the best elite do not depend on the number of
+cells.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,144 +13,326 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.algorithm import marked
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, qd_metrics, sound
+from rollax.algorithm import uniform_placement
+from rollax.archives.archive import (
+    STATUS_IMPROVED,
+    STATUS_NEW,
+    STATUS_REJECTED,
+    Archive,
+    Elites,
+    Insertion,
+    InsertionResult,
+    ScoredSolutions,
+    count_insertions,
+    find_valid_solutions,
+    qd_metrics,
+)
+from rollax.archives.rows import (
+    clear_rows,
+    count_filled,
+    is_filled,
+    make_empty_rows,
+    set_best,
+)
 from rollax.errors import UsageError
+from rollax.types import PyTree, Scalar
 
-# (what the cells need, descriptor [B, K]) -> int32 [B] within 0 ... C - 1
-CellFn = Callable[[Any, jax.Array], jax.Array]
+# (data of the cells, descriptor [B, K]) -> cell, int32 [B] in 0 ... C - 1
+CellFn = Callable[[PyTree, jax.Array], jax.Array]
 
 
 class Cells(NamedTuple):
-    """What divides descriptors into cells."""
+    """Partition of the descriptor space into cells.
 
-    size: int
-    low: tuple[float, ...]  # bounds of descriptors, K numbers each
-    high: tuple[float, ...]
-    make: Callable[[jax.Array], Any]  # key -> what the functions below need, such as centroids
-    cell_of: CellFn
-    center_of: Callable[[Any], jax.Array]  # -> float32 [C, K]
-    is_grid: bool  # cells are those of a grid, in row-major order
-
-
-class Threshold(NamedTuple):
-    """A threshold of acceptance for every cell that rises slowly (CMA-MAE, Fontaine and Nikolaidis 2023, arXiv:2205.10752).
-
-    A solution is accepted that is above the threshold of its cell, which then moves towards it by `learning_rate`: with 0 it
-    stays where it begins, with 1 it is the fitness accepted last. The elite of a cell is the best one ever accepted.
+    Attributes:
+        size: Number of cells C.
+        low: Lower bounds of descriptors, K numbers.
+        high: Upper bounds of descriptors, K numbers.
+        make: Function from a random key to the data of the cells, such as centroids.
+        cell_of: Function `(data, descriptor)` from descriptors `[B, K]` to cells, int32 `[B]`.
+        center_of: Function from the data to the center of each cell, float32 `[C, K]`.
+        is_grid: Whether the cells form a grid in row-major order.
     """
 
-    start: Any = 0.0  # where thresholds begin
+    size: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    make: Callable[[jax.Array], Any]
+    cell_of: CellFn
+    center_of: Callable[[Any], jax.Array]
+    is_grid: bool
+
+
+class AcceptanceThreshold(NamedTuple):
+    """Slowly rising acceptance threshold of every cell (CMA-MAE).
+
+    Fontaine and Nikolaidis 2023, arXiv:2205.10752. A solution is accepted if its fitness exceeds
+    the threshold of its cell. The threshold then moves toward that fitness by `learning_rate`. With
+    a learning rate of 0, it keeps its initial value. With 1, it becomes the mean fitness of the
+    solutions accepted in the last batch. Thresholds determine the status and the improvement of a
+    solution, which emitters use for ranking. They do not affect the elites of the archive. The
+    elite of a cell is its best solution so far, as in the result archive of pyribs.
+    """
+
+    start: Any = 0.0  # initial value of every threshold
     learning_rate: Any = 0.01
 
 
 class CellsState(NamedTuple):
-    """Everything that changes, and what belongs to the cells. Leaves of `elites` lead with `[C]`."""
+    """State of an archive with one solution per cell.
+
+    Attributes:
+        cells: Data of the cells.
+        elites: Elites `[C, ...]`, with fitness -inf in empty cells.
+        threshold: Acceptance thresholds, float32 `[C]`, or None if solutions must exceed the
+            fitness of the elite.
+        order: Cells in the order of their first insertion, int32 `[C]`.
+        filled: Number of filled cells, int32 `[]`.
+        best: Cell of the best elite, int32 `[]`. Ties go to the elite that was inserted first.
+        claims: Scratch array of insertions, int32 `[C]`. All entries are `UNCLAIMED` between
+            insertions.
+    """
 
     cells: Any
-    elites: Scored  # fitness is -inf where a cell is empty
-    threshold: jax.Array | None  # float32 [C]; None where it is the fitness
-    order: jax.Array  # int32 [C]: the cells in the order in which they were filled
-    filled: jax.Array  # int32 []: how many are filled
-    best: jax.Array  # int32 []: the cell of the best elite; of equals, the one that came first
-    claims: jax.Array  # int32 [C]: all UNCLAIMED between additions
+    elites: ScoredSolutions
+    threshold: jax.Array | None
+    order: jax.Array
+    filled: jax.Array
+    best: jax.Array
+    claims: jax.Array
 
 
 UNCLAIMED = 2**31 - 1
 
 
-def cells_archive(cells: Cells, threshold: Threshold | None = None) -> Archive:
-    """An archive of these cells. Raises UsageError for bounds that are no bounds, and sizes beyond what can be counted."""
-    size, low, high, make_cells, cell_of, center_of, is_grid = cells
+def cells_archive(cells: Cells, threshold: AcceptanceThreshold | None = None) -> Archive:
+    """Build an archive with the given cells.
+
+    Args:
+        cells: The cells.
+        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
+
+    Returns:
+        The archive.
+
+    Raises:
+        UsageError: If the bounds are not valid, or there are 2^31 cells or more.
+    """
     check_cells(cells)
 
-    def init(key: jax.Array, example: Scored) -> CellsState:
-        rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        return without_elites(make_cells(key), rows, threshold)
+    def init(key: jax.Array, example: ScoredSolutions) -> CellsState:
+        return make_empty_state(cells.make(key), make_empty_rows(example, cells.size), threshold)
 
-    def add(state: CellsState, batch: Scored) -> tuple[CellsState, Added, Counts]:
-        finite, descriptor, outside = sound(batch, low, high)
-        cell = cell_of(state.cells, descriptor)
-        fitness = jnp.where(finite, batch.fitness, -jnp.inf)
-        old = state.elites.fitness[cell]
-        is_empty = old == -jnp.inf
-        accepted, improvement = evaluate_batch(state.threshold, cell, fitness, old, is_empty, threshold)
-        status = jnp.where(accepted, jnp.where(is_empty, NEW, BETTER), REJECTED).astype(jnp.int32)
-        wins, state = winners(state, cell, fitness, accepted & (fitness > old))
-        state = write(state, cell, wins, wins & is_empty, batch)
-        if threshold is not None:
-            state = updated_thresholds(state, cell, fitness, accepted, threshold)
-        counts = Counts(*(jnp.sum(x, dtype=jnp.float32) for x in (wins & is_empty, wins & ~is_empty, outside, ~finite)))
-        return state, Added(status, improvement), counts
+    def empty(state: CellsState) -> CellsState:
+        return make_empty_state(state.cells, clear_rows(state.elites), threshold)
 
-    def metrics(state: CellsState, offset: Any) -> dict[str, jax.Array]:
-        return qd_metrics(state.elites.fitness, state.elites.fitness > -jnp.inf, offset)
+    def cell_of(state: CellsState, descriptor: jax.Array) -> jax.Array:
+        return cells.cell_of(state.cells, descriptor)
 
-    def elites(state: CellsState) -> Elites:
-        return Elites(state.elites, state.elites.fitness > -jnp.inf, center_of(state.cells), jnp.asarray(is_grid))
-
-    with_best = lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32))  # noqa: E731
-    looks = {
-        "empty": lambda state: without_elites(state.cells, jax.tree.map(jnp.zeros_like, state.elites), threshold),
-        "cell_of": lambda state, descriptor: cell_of(state.cells, descriptor),
-        "num_cells": size,
-        "placement": solutions,
-    }
-    return Archive(init, add, sample, elites, lambda state: state.filled, best, with_best, metrics, size, low, high, **looks)
+    archive = Archive(
+        init=init,
+        add=functools.partial(add_batch, cells, threshold),
+        sample=sample_elites,
+        elites=functools.partial(list_elites, cells),
+        num_elites=count_filled,
+        best=best_elite,
+        with_best=set_best,
+        metrics=functools.partial(compute_metrics, threshold),
+        size=cells.size,
+        low=cells.low,
+        high=cells.high,
+        empty=empty,
+        cell_of=cell_of,
+        num_cells=cells.size,
+        placement=make_solution_placement,
+    )
+    if threshold is None:
+        return archive
+    return archive._replace(thresholds=read_thresholds, with_thresholds=set_thresholds)
 
 
-def solutions(state: Any) -> Any:
-    """A function for `Archive.placement`: the elites' solutions are split; what is small and read as a whole is on all."""
-    marks = marked(state, False)
-    return marks._replace(elites=marks.elites._replace(solution=marked(state.elites.solution)))
+def add_batch(
+    cells: Cells, threshold: AcceptanceThreshold | None, state: CellsState, batch: ScoredSolutions
+) -> Insertion:
+    """Insert a batch `[B]` into the archive.
+
+    Args:
+        cells: The cells.
+        threshold: Settings of the acceptance thresholds, or None.
+        state: State of the archive.
+        batch: Scored batch.
+
+    Returns:
+        The outcome of the insertion.
+    """
+    validity = find_valid_solutions(batch, cells.low, cells.high)
+    cell = cells.cell_of(state.cells, validity.descriptor)
+    fitness = jnp.where(validity.finite, batch.fitness, -jnp.inf)
+    old = state.elites.fitness[cell]
+    is_empty = old == -jnp.inf
+    accepted, improvement = compute_acceptance(
+        state.threshold, cell, fitness, old, is_empty, threshold
+    )
+    # With thresholds, a cell is new until it accepts a solution, whose fitness then exceeds the
+    # initial threshold.
+    is_new = is_empty if threshold is None else old <= threshold.start
+    wins, state = find_winners(state, cell, fitness, fitness > old)
+    state = write_winners(state, cell, wins, wins & is_empty, batch)
+    counts = count_insertions(new=wins & is_empty, better=wins & ~is_empty, validity=validity)
+    if threshold is not None:
+        state = update_thresholds(state, cell, fitness, accepted, threshold)
+        below = validity.finite & ~accepted
+        counts = counts._replace(below_threshold=jnp.sum(below, dtype=jnp.float32))
+    result = InsertionResult(status=insertion_status(accepted, is_new), improvement=improvement)
+    return Insertion(state=state, result=result, counts=counts)
 
 
-def without_elites(cells: Any, rows: Scored, threshold: Threshold | None) -> CellsState:
-    """A state without elites. `rows`: zeros `[C, ...]` like those that elites will be in."""
+def insertion_status(accepted: jax.Array, is_new: jax.Array) -> jax.Array:
+    """Return the status of each solution, int32 `[B]`.
+
+    Args:
+        accepted: Whether each solution is accepted, bool `[B]`.
+        is_new: Whether the cell of each solution was new, bool `[B]`.
+
+    Returns:
+        `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW` for each solution.
+    """
+    status = jnp.where(accepted, jnp.where(is_new, STATUS_NEW, STATUS_IMPROVED), STATUS_REJECTED)
+    return status.astype(jnp.int32)
+
+
+def compute_metrics(
+    threshold: AcceptanceThreshold | None, state: CellsState, offset: Scalar
+) -> dict[str, jax.Array]:
+    """Return the QD metrics and, if the archive has thresholds, the lowest fitness of the elites.
+
+    Args:
+        threshold: Settings of the acceptance thresholds, or None.
+        state: State of the archive.
+        offset: Offset of the QD score.
+
+    Returns:
+        Metrics by name.
+    """
+    mask = is_filled(state.elites)
+    values = qd_metrics(state.elites.fitness, mask, offset)
+    if threshold is not None:  # reported because threshold_start must be lower
+        lowest = jnp.min(state.elites.fitness, where=mask, initial=jnp.inf)
+        values["fitness_lowest"] = jnp.where(jnp.any(mask), lowest, jnp.nan)
+    return values
+
+
+def list_elites(cells: Cells, state: CellsState) -> Elites:
+    """Return all places of the archive."""
+    return Elites(
+        solutions=state.elites,
+        mask=is_filled(state.elites),
+        center=cells.center_of(state.cells),
+        is_grid=jnp.asarray(cells.is_grid),
+    )
+
+
+def read_thresholds(state: CellsState) -> jax.Array:
+    """Return the acceptance threshold of each cell, float32 `[C]`."""
+    assert state.threshold is not None
+    return state.threshold
+
+
+def set_thresholds(state: CellsState, thresholds: jax.Array) -> CellsState:
+    """Return the state with its acceptance thresholds replaced by `thresholds`, float32 `[C]`."""
+    return state._replace(threshold=thresholds)
+
+
+def make_solution_placement(state: CellsState) -> CellsState:
+    """Return the placement of an archive state: split solutions, and replicated other arrays."""
+    marks = uniform_placement(state, False)
+    return marks._replace(
+        elites=marks.elites._replace(solution=uniform_placement(state.elites.solution))
+    )
+
+
+def make_empty_state(
+    cells: PyTree, rows: ScoredSolutions, threshold: AcceptanceThreshold | None
+) -> CellsState:
+    """Return a state without elites. `rows` are empty rows `[C, ...]`."""
     size = rows.fitness.shape[0]
-    start = None if threshold is None else jnp.full(size, threshold.start, jnp.float32)
-    zero, places = jnp.zeros((), jnp.int32), jnp.zeros(size, jnp.int32)
-    elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
-    return CellsState(cells, elites, start, places, zero, zero, jnp.full(size, UNCLAIMED, jnp.int32))
+    zero = jnp.zeros((), jnp.int32)
+    return CellsState(
+        cells=cells,
+        elites=rows,
+        threshold=None if threshold is None else jnp.full(size, threshold.start, jnp.float32),
+        order=jnp.zeros(size, jnp.int32),
+        filled=zero,
+        best=zero,
+        claims=jnp.full(size, UNCLAIMED, jnp.int32),
+    )
 
 
-def metrics_within(cells: Cells, elites: Scored, offset: Any) -> dict[str, jax.Array]:
-    """The metrics that elites `[N]` of an archive without cells have when the best of them in each of these cells counts."""
+def qd_metrics_in_cells(
+    cells: Cells, elites: ScoredSolutions, offset: Scalar
+) -> dict[str, jax.Array]:
+    """Return the QD metrics of elites `[N]`, counting only the best elite in each cell.
+
+    Args:
+        cells: Cells without data, such as a grid.
+        elites: Elites of an archive without cells.
+        offset: Offset of the QD score.
+
+    Returns:
+        Metrics by name.
+    """
     best = jax.ops.segment_max(elites.fitness, cells.cell_of((), elites.descriptor), cells.size)
     return qd_metrics(best, best > -jnp.inf, offset)
 
 
 def check_cells(cells: Cells) -> None:
-    """Raises UsageError for bounds that are no bounds, and for more cells than can be counted."""
+    """Raise UsageError if the bounds are not valid, or there are 2^31 cells or more."""
     check_bounds(cells.low, cells.high)
     if not 1 <= cells.size < 2**31:
         raise UsageError(
-            f"an archive of {cells.size:,} cells must have between 1 and 2,147,483,647: take fewer cells a dimension"
+            f"The number of cells must be between 1 and 2,147,483,647, got {cells.size:,}. "
+            "Use fewer cells per dimension."
         )
 
 
 def check_bounds(low: tuple[float, ...], high: tuple[float, ...]) -> None:
-    """Raises UsageError for bounds of descriptors that are infinite, reversed, or of different numbers of dimensions."""
+    """Raise UsageError if descriptor bounds are infinite, reversed, or differ in number."""
     if len(low) != len(high) or not low:
-        raise UsageError(f"descriptors have {len(low)} lower and {len(high)} upper bounds: give one of each a dimension")
+        raise UsageError(
+            f"The numbers of lower and upper descriptor bounds must be equal and at least 1, got "
+            f"{len(low)} and {len(high)}. Specify one of each per dimension."
+        )
     for dimension, (lower, upper) in enumerate(zip(low, high, strict=True)):
         if not -float("inf") < lower < upper < float("inf"):
             raise UsageError(
-                f"the bounds of descriptor {dimension} ({lower:g} to {upper:g}) must be finite, the lower one first"
+                f"The bounds of descriptor {dimension} must be finite and in ascending order, got "
+                f"{lower:g} to {upper:g}."
             )
 
 
-def evaluate_batch(
+def compute_acceptance(
     thresholds: jax.Array | None,
     cell: jax.Array,
     fitness: jax.Array,
     old: jax.Array,
     is_empty: jax.Array,
-    threshold: Threshold | None,
+    threshold: AcceptanceThreshold | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Which solutions are accepted, and by how much each is better than what its cell asks for, `[B]`.
+    """Return a mask of the accepted solutions and the improvement of each solution.
 
-    Without thresholds the improvement of the first in a cell is its fitness (Fontaine et al. 2020, arXiv:1912.02400).
+    Without thresholds, the improvement of the first solution in a cell is its fitness (Fontaine et
+    al. 2020, arXiv:1912.02400).
+
+    Args:
+        thresholds: Thresholds of the cells, float32 `[C]`, or None.
+        cell: Cell of each solution, int32 `[B]`.
+        fitness: Fitness of each solution, -inf if its score is not finite, float32 `[B]`.
+        old: Fitness of the elite in each solution's cell, -inf in empty cells, float32 `[B]`.
+        is_empty: Whether each solution's cell is empty, bool `[B]`.
+        threshold: Settings of the acceptance thresholds, or None.
+
+    Returns:
+        Whether each solution is accepted, bool `[B]`, and its improvement, float32 `[B]`.
     """
     if thresholds is None or threshold is None:
         improvement = jnp.where(is_empty, fitness, fitness - old)
@@ -157,47 +341,105 @@ def evaluate_batch(
     return improvement > 0, improvement
 
 
-def first_of_each(state: CellsState, cell: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
-    """The index of the first solution where `mask` in each solution's cell, int32 [B], UNCLAIMED where there is none."""
-    return min_of_each(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
+def first_index_per_cell(
+    state: CellsState, cell: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, CellsState]:
+    """Return, for each solution, the lowest index of the masked solutions in the same cell.
+
+    Args:
+        state: State of the archive.
+        cell: Cell of each solution, `[B]`.
+        mask: Solutions that count, bool `[B]`.
+
+    Returns:
+        The index, int32 `[B]`, and the archive state with reset claims. The index is `UNCLAIMED`
+        for cells without masked solutions.
+    """
+    return min_per_cell(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
 
 
-def min_of_each(state: CellsState, cell: jax.Array, value: jax.Array, mask: jax.Array) -> tuple[jax.Array, CellsState]:
-    """The minimum in each solution's cell of the values, int32 [B], where `mask`; UNCLAIMED where there is none."""
+def min_per_cell(
+    state: CellsState, cell: jax.Array, value: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, CellsState]:
+    """Return, for each solution, the minimum of the masked values in the same cell.
+
+    Args:
+        state: State of the archive.
+        cell: Cell of each solution, `[B]`.
+        value: Values, int32 `[B]`.
+        mask: Solutions that count, bool `[B]`.
+
+    Returns:
+        The minimum, int32 `[B]`, and the archive state with reset claims. The minimum is
+        `UNCLAIMED` for cells without masked values.
+    """
     at = jnp.where(mask, cell, state.claims.shape[0])
     claims = state.claims.at[at].min(value, mode="drop")
     minimum = claims[cell]
-    # Only the cells of the batch are reset, so that no addition pays for the others. The reset depends on what was read: if it
-    # could come first, XLA would copy all claims.
+    # Only the cells of the batch are reset, so the cost does not depend on the number of cells. The
+    # reset depends on the value read, because otherwise XLA could reorder them and copy all claims.
     reset = jnp.where(minimum == UNCLAIMED, minimum, UNCLAIMED)
     return minimum, state._replace(claims=claims.at[at].set(reset, mode="drop"))
 
 
-def descending(fitness: jax.Array) -> jax.Array:
-    """int32 in the reverse order of float32 fitness, equal where it is: negative floats are ordered by their bits reversed."""
-    bits = jax.lax.bitcast_convert_type(jnp.where(fitness == 0, 0.0, fitness), jnp.int32)  # -0 is 0
+def descending_sort_keys(fitness: jax.Array) -> jax.Array:
+    """Return int32 keys whose ascending order is the descending order of the float32 fitness.
+
+    Equal fitness has equal keys. The bits of negative floats are inverted so that their integers
+    have the order of the floats.
+    """
+    # maps -0 to 0
+    bits = jax.lax.bitcast_convert_type(jnp.where(fitness == 0, 0.0, fitness), jnp.int32)
     return ~jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
-def winners(state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array) -> tuple[jax.Array, CellsState]:
-    """Which solution wins each cell, bool [B]: of those that compete, the highest fitness, of equals the lowest index."""
-    value = descending(fitness)
-    best, state = min_of_each(state, cell, value, competes)
+def find_winners(
+    state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array
+) -> tuple[jax.Array, CellsState]:
+    """Return a mask of the solutions that win their cell, and the archive state with reset claims.
+
+    The solution with the highest fitness wins a cell. Ties go to the lowest index.
+
+    Args:
+        state: State of the archive.
+        cell: Cell of each solution, `[B]`.
+        fitness: Fitness of each solution, `[B]`.
+        competes: Solutions that compete, bool `[B]`.
+
+    Returns:
+        The mask, bool `[B]`, and the state.
+    """
+    value = descending_sort_keys(fitness)
+    best, state = min_per_cell(state, cell, value, competes)
     is_best = competes & (value == best)
-    first, state = first_of_each(state, cell, is_best)
+    first, state = first_index_per_cell(state, cell, is_best)
     return is_best & (first == jnp.arange(cell.shape[0])), state
 
 
-def write(state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array, batch: Scored) -> CellsState:
-    """The state with the winners in their cells, which are distinct, and in the order of cells."""
+def write_winners(
+    state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array, batch: ScoredSolutions
+) -> CellsState:
+    """Return the state with the winners written to their cells, at most one per cell.
+
+    Args:
+        state: State of the archive.
+        cell: Cell of each solution, `[B]`.
+        wins: Solutions to write, bool `[B]`.
+        is_new: Winners of empty cells, bool `[B]`.
+        batch: Scored batch.
+
+    Returns:
+        The state with updated elites, filling order and best elite.
+    """
     size = state.order.shape[0]
     at = jnp.where(wins, cell, size)
     elites = jax.tree.map(lambda rows, x: rows.at[at].set(x, mode="drop"), state.elites, batch)
     place = jnp.where(is_new, state.filled + jnp.cumsum(is_new) - 1, size)
     order = state.order.at[place].set(cell, mode="drop")
     filled = state.filled + jnp.sum(is_new, dtype=jnp.int32)
-    # A cell never gets worse, so the best is the best before or one of the winners. Fitness is read after it is written: for a
-    # read of what was before, XLA would copy that of all cells.
+    # A cell never gets worse, so the best elite is the previous one or one of the winners. Fitness
+    # is read after it is written, because reading it before would make XLA copy the fitness of all
+    # cells.
     fitness = jnp.where(wins, batch.fitness, -jnp.inf)
     first = jnp.argmax(fitness)
     is_better = (fitness[first] > elites.fitness[state.best]) | jnp.any(wins & (cell == state.best))
@@ -205,35 +447,57 @@ def write(state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array
     return state._replace(elites=elites, order=order, filled=filled, best=best)
 
 
-def updated_thresholds(
-    state: CellsState, cell: jax.Array, fitness: jax.Array, accepted: jax.Array, threshold: Threshold
+def update_thresholds(
+    state: CellsState,
+    cell: jax.Array,
+    fitness: jax.Array,
+    accepted: jax.Array,
+    threshold: AcceptanceThreshold,
 ) -> CellsState:
-    """The thresholds after a batch: t' = (1 - a)^n t + (1 - (1 - a)^n) mean f, over the n accepted solutions of a cell.
+    """Update the thresholds of the cells after a batch.
 
-    The rule for batches of Fontaine and Nikolaidis 2023, arXiv:2205.10752, appendix.
+    The threshold t of a cell becomes
+
+        t' = (1 - a)^n t + (1 - (1 - a)^n) mean f
+
+    where n is the number of accepted solutions in the cell, mean f is their mean fitness, and a is
+    the learning rate. This is the batch update rule in the appendix of Fontaine and Nikolaidis
+    2023, arXiv:2205.10752.
+
+    Args:
+        state: State of the archive.
+        cell: Cell of each solution, `[B]`.
+        fitness: Fitness of each solution, `[B]`.
+        accepted: Solutions that were accepted, bool `[B]`.
+        threshold: Settings of the acceptance thresholds.
+
+    Returns:
+        The state with updated thresholds.
     """
     size, thresholds = cell.shape[0], state.threshold
     assert thresholds is not None
-    # One row of the batch stands for each cell, so that sums are over `[B]` and never over `[C]`.
-    row, state = first_of_each(state, cell, accepted)
+    # One row of the batch represents each cell, so that sums are over `[B]` instead of `[C]`.
+    row, state = first_index_per_cell(state, cell, accepted)
     row = jnp.where(accepted, row, size)
-    number, total = (jax.ops.segment_sum(x, row, size)[row] for x in (jnp.ones(size), fitness))
+    number = jax.ops.segment_sum(jnp.ones(size), row, size)[row]
+    total = jax.ops.segment_sum(fitness, row, size)[row]
     keep = (1.0 - threshold.learning_rate) ** number
     new = keep * thresholds[cell] + (1 - keep) * total / number
     at = jnp.where(accepted, cell, state.order.shape[0])
     return state._replace(threshold=thresholds.at[at].set(new, mode="drop"))
 
 
-def sample(state: CellsState, key: jax.Array, number: int) -> Scored:
-    """Members `[n]`, uniformly, with replacement; of an empty archive its zeros."""
+def sample_elites(state: CellsState, key: jax.Array, number: int) -> ScoredSolutions:
+    """Sample `number` elites uniformly with replacement, or return zeros for an empty archive."""
     index = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
-    return at(state.elites, state.order[index])
+    return gather_elites(state.elites, state.order[index])
 
 
-def best(state: CellsState) -> Scored:
-    return jax.tree.map(lambda row: row[0], at(state.elites, state.best[None]))
+def best_elite(state: CellsState) -> ScoredSolutions:
+    """Return the elite with the highest fitness."""
+    return jax.tree.map(lambda row: row[0], gather_elites(state.elites, state.best[None]))
 
 
-def at(elites: Scored, places: jax.Array) -> Scored:
-    """The elites at places int32 `[n]`: on every device, wherever they lie."""
-    return tree.spread(jax.tree.map(lambda rows: rows[places], elites), False)
+def gather_elites(elites: ScoredSolutions, places: jax.Array) -> ScoredSolutions:
+    """Return the elites with indices `places`, int32 `[n]`, replicated on every device."""
+    return tree.constrain_sharding(jax.tree.map(lambda rows: rows[places], elites), False)

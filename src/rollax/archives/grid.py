@@ -1,53 +1,94 @@
-"""Grid archives (MAP-Elites, Mouret and Clune 2015, arXiv:1504.04909): equal cells along every dimension of the descriptor."""
+"""Grid archives, which divide every descriptor dimension into cells of equal size.
+
+MAP-Elites, Mouret and Clune 2015, arXiv:1504.04909.
+"""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.cells import Cells, Threshold, cells_archive, check_bounds
-from rollax.archives.core import Archive
+from rollax.archives.archive import Archive
+from rollax.archives.cells import AcceptanceThreshold, Cells, cells_archive, check_bounds
 from rollax.errors import UsageError
 
 
-def grid(
-    shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...], threshold: Threshold | None = None
+def grid_archive(
+    shape: tuple[int, ...],
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    threshold: AcceptanceThreshold | None = None,
 ) -> Archive:
-    """An archive of `shape` cells, n_k along dimension k. Raises UsageError as `grid_cells`."""
+    """Build an archive whose cells form a grid.
+
+    Args:
+        shape: Number of cells along each dimension.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
+
+    Returns:
+        The archive.
+
+    Raises:
+        UsageError: If the bounds or the shape are not valid.
+    """
     return cells_archive(grid_cells(shape, low, high), threshold)
 
 
 def grid_cells(shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> Cells:
-    """`shape` cells, n_k along dimension k; a cell's number is that of row-major order.
+    """Return the cells of a grid, numbered in row-major order.
 
-    The cell of d is floor(n (d - low) / (high - low)) along each dimension, the last or the first beyond the bounds.
+    The cell of a descriptor d along a dimension with n cells is floor(n (d - low) / (high - low)),
+    clipped to the first and the last cell.
 
-    Raises UsageError when the dimensions of `shape` and bounds differ.
+    Args:
+        shape: Number of cells along each dimension.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+
+    Returns:
+        The cells.
+
+    Raises:
+        UsageError: If the bounds are not valid, if shape and bounds differ in the number of
+            dimensions, or if a dimension has less than 1 cell.
     """
     check_bounds(low, high)
     if len(shape) != len(low):
         raise UsageError(
-            f"grid ({' '.join(map(str, shape))}) has {len(shape)} dimensions, but descriptors have {len(low)}: "
-            f"give {len(low)} numbers"
+            f"grid must have one number per descriptor dimension ({len(low)}), got "
+            f"{' '.join(map(str, shape))}."
         )
     if min(shape) < 1:
-        raise UsageError(f"grid ({' '.join(map(str, shape))}) must have at least 1 cell along every dimension")
+        raise UsageError(
+            "grid must have at least 1 cell along every dimension, got "
+            f"{' '.join(map(str, shape))}."
+        )
 
-    def cell_of(_: Any, descriptor: jax.Array) -> jax.Array:
-        return jax.vmap(lambda d: cell_number(d, shape, low, high))(descriptor)
+    def cell_of(_: tuple[()], descriptor: jax.Array) -> jax.Array:
+        return jax.vmap(lambda d: cell_index(d, shape, low, high))(descriptor)
 
-    def center_of(_: Any) -> jax.Array:
-        axes = [a + (jnp.arange(n) + 0.5) * (b - a) / n for n, a, b in zip(shape, low, high, strict=True)]
+    def center_of(_: tuple[()]) -> jax.Array:
+        axes = [
+            a + (jnp.arange(n) + 0.5) * (b - a) / n
+            for n, a, b in zip(shape, low, high, strict=True)
+        ]
         return jnp.stack([x.reshape(-1) for x in jnp.meshgrid(*axes, indexing="ij")], axis=-1)
 
     return Cells(math.prod(shape), low, high, lambda key: (), cell_of, center_of, True)
 
 
-def cell_number(descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> jax.Array:
-    """The cell of a finite descriptor `[K]`, int32 []."""
-    scale = jnp.asarray([n / (upper - lower) for n, lower, upper in zip(shape, low, high, strict=True)], jnp.float32)
-    # Clipped as floats: beyond the range of int32 the conversion is undefined.
-    position = jnp.clip(jnp.floor((descriptor - jnp.asarray(low)) * scale), 0, jnp.asarray(shape) - 1).astype(jnp.int32)
+def cell_index(
+    descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]
+) -> jax.Array:
+    """Return the cell of a finite descriptor `[K]`, int32 `[]`."""
+    scale = jnp.asarray(
+        [n / (upper - lower) for n, lower, upper in zip(shape, low, high, strict=True)], jnp.float32
+    )
+    # Clipped as floats, because the conversion is undefined outside the range of int32.
+    position = jnp.clip(
+        jnp.floor((descriptor - jnp.asarray(low)) * scale), 0, jnp.asarray(shape) - 1
+    ).astype(jnp.int32)
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return jnp.sum(position * jnp.asarray(strides, jnp.int32))

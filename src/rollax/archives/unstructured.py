@@ -1,10 +1,14 @@
-"""An archive without cells whose elites are a minimum distance apart in a space that it learns (AURORA).
+"""Archive without cells whose elites keep a minimum distance in a learned space (AURORA).
 
-Cully 2019, arXiv:1905.11874, with the control of size of Grillotti and Cully 2022, arXiv:2106.05648. An elite has a code: what
-an autoencoder makes of what was seen of it, which comes as extras `[D]`. A solution enters where no code is nearer than the
-distance, or in place of the nearest where it is fitter and no other code is that near: all elites are at least this distance
-apart. Once an update the distance follows the number of elites towards a target, and at updates 1, 2, 4, 8, ... the autoencoder
-learns anew from all elites; then those are added again, the fittest first.
+Cully 2019, arXiv:1905.11874, with the size control of Grillotti and Cully 2022, arXiv:2106.05648.
+The extras `[D]` of a solution are its recorded observations, and its code is their encoding by the
+autoencoder. A solution is inserted if all codes in the archive are farther away than the minimum
+distance. If only the nearest elite is closer, a fitter solution replaces it. All elites therefore
+keep the minimum distance.
+
+Once per update, the minimum distance adapts so that the number of elites approaches a target. At
+updates 1, 2, 4, 8, ... the autoencoder is trained on all elites, which are then inserted again,
+fittest first.
 """
 
 import functools
@@ -14,79 +18,130 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.archives.cells import Cells, check_cells, metrics_within
-from rollax.archives.core import BETTER, NEW, REJECTED, Added, Archive, Counts, Elites, Scored, sound
+from rollax.archives.archive import (
+    STATUS_IMPROVED,
+    STATUS_NEW,
+    STATUS_REJECTED,
+    Archive,
+    Insertion,
+    InsertionResult,
+    ScoredSolutions,
+    count_insertions,
+    find_valid_solutions,
+)
+from rollax.archives.cells import Cells, check_cells, qd_metrics_in_cells
 from rollax.archives.grid import grid_cells
+from rollax.archives.rows import (
+    clear_rows,
+    count_filled,
+    find_best_row,
+    is_filled,
+    list_rows,
+    make_empty_rows,
+    read_best_row,
+    sample_rows_uniformly,
+    set_best,
+)
 from rollax.errors import UsageError
 from rollax.learning import autoencoder
+from rollax.types import Scalar
 
-ROOM = 2  # places for each elite that is aimed at
+CAPACITY_FACTOR = 2  # places per elite of the target number
 
 
-class Learning(NamedTuple):
-    """How codes are learnt."""
+class AutoencoderSettings(NamedTuple):
+    """Settings of the autoencoder.
+
+    Attributes:
+        code_size: Dimension of the code.
+        hidden: Sizes of the dense layers.
+        num_steps: Gradient steps per training.
+        batch_size: Samples per gradient step.
+        learning_rate: Learning rate (Adam).
+    """
 
     code_size: int
     hidden: tuple[int, ...]
-    num_steps: int  # of Adam, each time
+    num_steps: int
     batch_size: int
     learning_rate: Any
 
 
 class UnstructuredState(NamedTuple):
-    """Everything that changes. Rows `[C]`, those that are filled first."""
+    """State of an unstructured archive with C rows. Filled rows come first.
 
-    coder: autoencoder.CodeState
-    elites: Scored  # fitness is -inf where there is none; extras are what was seen
-    code: jax.Array  # float32 [C, K]
-    distance: jax.Array  # float32 []: minimum distance between codes
-    filled: jax.Array  # int32 []
-    best: jax.Array  # int32 []: the row of the best
-    updates: jax.Array  # int32 []
-
-
-def unstructured(
-    target_size: int, low: tuple[float, ...], high: tuple[float, ...], rate: Any, learning: Learning, grid: tuple[int, ...]
-) -> Archive:
-    """An archive of about `target_size` elites, at most twice as many. The distance changes by up to `rate` of it an update.
-
-    `low`, `high`: bounds of the environment's own descriptors, which metrics lay on a `grid`.
-
-    Raises UsageError for bounds that are no bounds, a grid that does not fit them, or more of its cells than can be counted.
+    Attributes:
+        autoencoder: State of the autoencoder.
+        elites: Elites `[C, ...]`, with fitness -inf in empty rows. Their extras are the recorded
+            observations.
+        code: Codes of the elites, float32 `[C, K]`.
+        distance: Minimum distance between codes, float32 `[]`.
+        filled: Number of filled rows, int32 `[]`.
+        best: Row of the best elite, int32 `[]`.
+        updates: Number of updates, int32 `[]`.
     """
-    cells, size = grid_cells(grid, low, high), ROOM * target_size
+
+    autoencoder: autoencoder.AutoencoderState
+    elites: ScoredSolutions
+    code: jax.Array
+    distance: jax.Array
+    filled: jax.Array
+    best: jax.Array
+    updates: jax.Array
+
+
+def unstructured_archive(
+    target_size: int,
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    rate: Scalar,
+    learning: AutoencoderSettings,
+    grid: tuple[int, ...],
+) -> Archive:
+    """Build an archive of about `target_size` elites, and at most twice as many.
+
+    Args:
+        target_size: Target number of elites.
+        low: Lower bounds of the environment's descriptors, used only for metrics.
+        high: Upper bounds of the environment's descriptors.
+        rate: Maximum relative change of the minimum distance per update.
+        learning: Settings of the autoencoder.
+        grid: Cells per dimension of the grid used for metrics.
+
+    Returns:
+        The archive. Its `init` raises a `UsageError` if solutions have no recorded observations.
+
+    Raises:
+        UsageError: If the bounds are not valid, or if the grid does not match them or is too large.
+    """
+    cells, size = grid_cells(grid, low, high), CAPACITY_FACTOR * target_size
     check_cells(cells)
 
-    def init(key: jax.Array, example: Scored) -> UnstructuredState:
+    def init(key: jax.Array, example: ScoredSolutions) -> UnstructuredState:
         if getattr(example.extras, "ndim", 0) != 1:
-            raise UsageError("an archive that learns descriptors needs what was seen of solutions, as rows of numbers")
-        rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
-        coder = autoencoder.begin(example.extras.shape[0], learning.code_size, learning.hidden, learning.learning_rate, key)
-        code, zero = jnp.zeros((size, learning.code_size)), jnp.zeros((), jnp.int32)
-        # Codes have deviation 1, so about as many as are aimed at are this far apart.
-        distance = jnp.asarray(3.0 / target_size ** (1 / learning.code_size), jnp.float32)
-        return UnstructuredState(coder, rows._replace(fitness=jnp.full(size, -jnp.inf)), code, distance, zero, zero, zero)
-
-    def sample(state: UnstructuredState, key: jax.Array, number: int) -> Scored:
-        rows = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
-        return jax.tree.map(lambda x: x[rows], state.elites)
-
-    def elites(state: UnstructuredState) -> Elites:
-        return Elites(state.elites, state.elites.fitness > -jnp.inf, state.elites.descriptor, jnp.zeros((), bool))
+            raise UsageError(
+                "Extras must be the recorded observations of each solution as a vector. Record "
+                "them with ScoringOptions(num_frames=...)."
+            )
+        return make_empty_state(example, size, learning, target_size, key)
 
     def empty(state: UnstructuredState) -> UnstructuredState:
-        rows, zero = jax.tree.map(jnp.zeros_like, state.elites), jnp.zeros((), jnp.int32)
-        elites = rows._replace(fitness=jnp.full(size, -jnp.inf))
-        return state._replace(elites=elites, code=jnp.zeros_like(state.code), filled=zero, best=zero)
+        zero = jnp.zeros((), jnp.int32)
+        return state._replace(
+            elites=clear_rows(state.elites),
+            code=jnp.zeros_like(state.code),
+            filled=zero,
+            best=zero,
+        )
 
     return Archive(
         init=init,
-        add=functools.partial(add, low, high),
-        sample=sample,
-        elites=elites,
-        num_elites=lambda state: state.filled,
-        best=lambda state: jax.tree.map(lambda x: x[state.best], state.elites),
-        with_best=lambda state, place: state._replace(best=jnp.asarray(place, jnp.int32)),
+        add=functools.partial(add_batch, low, high),
+        sample=sample_rows_uniformly,
+        elites=list_rows,
+        num_elites=count_filled,
+        best=read_best_row,
+        with_best=set_best,
         metrics=functools.partial(metrics, cells),
         size=size,
         low=low,
@@ -98,43 +153,166 @@ def unstructured(
     )
 
 
-def add(
-    low: tuple[float, ...], high: tuple[float, ...], state: UnstructuredState, batch: Scored
-) -> tuple[UnstructuredState, Added, Counts]:
-    """The archive after a batch `[B]`."""
-    finite, _, outside = sound(batch, low, high)
-    code = autoencoder.codes(state.coder, jnp.where(finite[:, None], batch.extras, 0.0))
-    state, added = jax.lax.scan(add_one, state, (batch, code, finite))
-    new, better = (jnp.sum(added.status == kind, dtype=jnp.float32) for kind in (NEW, BETTER))
-    counts = Counts(new, better, *(jnp.sum(x, dtype=jnp.float32) for x in (outside, ~finite)))
-    return state._replace(best=jnp.argmax(state.elites.fitness).astype(jnp.int32)), added, counts
+def make_empty_state(
+    example: ScoredSolutions,
+    size: int,
+    learning: AutoencoderSettings,
+    target_size: int,
+    key: jax.Array,
+) -> UnstructuredState:
+    """Return a state without elites and with a new autoencoder.
+
+    Args:
+        example: Solution without a leading axis. Its extras are its recorded observations `[D]`.
+        size: Number of rows.
+        learning: Settings of the autoencoder.
+        target_size: Target number of elites.
+        key: Random key of the autoencoder.
+
+    Returns:
+        The state.
+    """
+    coder = autoencoder.init_autoencoder(
+        example.extras.shape[0], learning.code_size, learning.hidden, learning.learning_rate, key
+    )
+    zero = jnp.zeros((), jnp.int32)
+    # Codes have standard deviation 1, so about `target_size` of them are this far apart.
+    distance = jnp.asarray(3.0 / target_size ** (1 / learning.code_size), jnp.float32)
+    return UnstructuredState(
+        autoencoder=coder,
+        elites=make_empty_rows(example, size),
+        code=jnp.zeros((size, learning.code_size)),
+        distance=distance,
+        filled=zero,
+        best=zero,
+        updates=zero,
+    )
 
 
-def refresh(target_size: int, rate: Any, learning: Learning, state: UnstructuredState, key: jax.Array) -> UnstructuredState:
-    """The archive before the next update: what it learns, and how far apart its elites are."""
-    mask = state.elites.fitness > -jnp.inf
+def add_batch(
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    state: UnstructuredState,
+    batch: ScoredSolutions,
+) -> Insertion:
+    """Insert the solutions of a batch `[B]` into the archive, one after the other.
+
+    Args:
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+        state: State of the archive.
+        batch: Scored batch.
+
+    Returns:
+        The outcome of the insertion.
+    """
+    validity = find_valid_solutions(batch, low, high)
+    observations = jnp.where(validity.finite[:, None], batch.extras, 0.0)
+    code = autoencoder.encode_rows(state.autoencoder, observations)
+    solutions = EncodedSolution(solution=batch, code=code, is_finite=validity.finite)
+    state, result = jax.lax.scan(add_solution, state, solutions)
+    counts = count_insertions(
+        new=result.status == STATUS_NEW,
+        better=result.status == STATUS_IMPROVED,
+        validity=validity,
+    )
+    return Insertion(
+        state=state._replace(best=find_best_row(state.elites)), result=result, counts=counts
+    )
+
+
+def refresh(
+    target_size: int,
+    rate: Scalar,
+    learning: AutoencoderSettings,
+    state: UnstructuredState,
+    key: jax.Array,
+) -> UnstructuredState:
+    """Train the autoencoder if its training is due, and adapt the minimum distance.
+
+    Args:
+        target_size: Target number of elites.
+        rate: Maximum relative change of the minimum distance.
+        learning: Settings of the autoencoder.
+        state: State of the archive.
+        key: Random key of the training.
+
+    Returns:
+        The state before the next update.
+    """
+    mask = is_filled(state.elites)
     updates = state.updates
     is_due = (updates > 0) & (updates & (updates - 1) == 0) & (state.filled > 0)
     steps = jnp.where(is_due, learning.num_steps, 0)
     rows, samples = state.elites.extras, min(learning.batch_size, state.code.shape[0])
-    coder = autoencoder.learned(state.coder, rows, mask, steps, samples, learning.learning_rate, key)
-    coder = tree.where(is_due, coder, state.coder)
+    coder = autoencoder.train_autoencoder(
+        state.autoencoder, rows, mask, steps, samples, learning.learning_rate, key
+    )
+    coder = tree.where(is_due, coder, state.autoencoder)
     excess = (state.filled - target_size) / target_size
-    distance = state.distance * (1 + jnp.where(state.filled > 0, rate * jnp.maximum(excess, -1.0), 0.0))
-    state = state._replace(coder=coder, code=autoencoder.codes(coder, rows), distance=distance, updates=updates + 1)
-    return thinned(state)
+    distance = state.distance * (
+        1 + jnp.where(state.filled > 0, rate * jnp.maximum(excess, -1.0), 0.0)
+    )
+    state = state._replace(
+        autoencoder=coder,
+        code=autoencoder.encode_rows(coder, rows),
+        distance=distance,
+        updates=updates + 1,
+    )
+    return remove_near_elites(state)
 
 
-def metrics(cells: Cells, state: UnstructuredState, offset: Any) -> dict[str, jax.Array]:
-    """Besides those of the elites within cells of the environment's descriptors: `num_elites`, the minimum `distance` of codes,
-    and `reconstruction_loss`, the autoencoder's when it learned last."""
-    own = {"num_elites": state.filled, "distance": state.distance, "reconstruction_loss": state.coder.loss}
-    return metrics_within(cells, state.elites, offset) | {name: value.astype(jnp.float32) for name, value in own.items()}
+def metrics(cells: Cells, state: UnstructuredState, offset: Scalar) -> dict[str, jax.Array]:
+    """Return the QD metrics of the elites on the grid, and metrics of the learned space.
+
+    `num_elites` is the number of elites, `distance` the minimum distance between codes, and
+    `reconstruction_loss` the loss of the autoencoder at its last training.
+
+    Args:
+        cells: Grid of the environment's descriptors.
+        state: State of the archive.
+        offset: Offset of the QD score.
+
+    Returns:
+        Metrics by name.
+    """
+    archive_metrics = {
+        "num_elites": state.filled,
+        "distance": state.distance,
+        "reconstruction_loss": state.autoencoder.loss,
+    }
+    return qd_metrics_in_cells(cells, state.elites, offset) | {
+        name: value.astype(jnp.float32) for name, value in archive_metrics.items()
+    }
 
 
-def add_one(state: UnstructuredState, row: Any) -> tuple[UnstructuredState, Added]:
-    """The archive after one solution, and what became of it, compared with its nearest neighbor."""
-    solution, code, is_finite = row
+class EncodedSolution(NamedTuple):
+    """Solution to insert.
+
+    Attributes:
+        solution: Scored solution.
+        code: Code of its recorded observations, float32 `[K]`.
+        is_finite: Whether its scores are finite, bool `[]`.
+    """
+
+    solution: ScoredSolutions
+    code: jax.Array
+    is_finite: jax.Array
+
+
+def add_solution(
+    state: UnstructuredState, candidate: EncodedSolution
+) -> tuple[UnstructuredState, InsertionResult]:
+    """Insert one solution according to its distance from the nearest elites.
+
+    Args:
+        state: State of the archive.
+        candidate: Solution to insert.
+
+    Returns:
+        The state and the result of the insertion.
+    """
+    solution, code, is_finite = candidate
     size = state.code.shape[0]
     away = jnp.sqrt(jnp.sum((state.code - code[None]) ** 2, axis=1))
     away = jnp.where(state.elites.fitness > -jnp.inf, away, jnp.inf)
@@ -145,15 +323,26 @@ def add_one(state: UnstructuredState, row: Any) -> tuple[UnstructuredState, Adde
     enters = is_finite & is_novel & (state.filled < size)
     replaces = is_finite & ~is_novel & (solution.fitness > old) & (second > state.distance)
     place = jnp.where(enters, state.filled, jnp.where(replaces, nearest, size))
-    elites = jax.tree.map(lambda rows, new: rows.at[place].set(new, mode="drop"), state.elites, solution)
-    state = state._replace(elites=elites, code=state.code.at[place].set(code, mode="drop"), filled=state.filled + enters)
-    status = jnp.where(enters, NEW, jnp.where(replaces, BETTER, REJECTED)).astype(jnp.int32)
+    elites = jax.tree.map(
+        lambda rows, new: rows.at[place].set(new, mode="drop"), state.elites, solution
+    )
+    state = state._replace(
+        elites=elites,
+        code=state.code.at[place].set(code, mode="drop"),
+        filled=state.filled + enters,
+    )
+    status = jnp.where(
+        enters, STATUS_NEW, jnp.where(replaces, STATUS_IMPROVED, STATUS_REJECTED)
+    ).astype(jnp.int32)
     improvement = jnp.where(is_novel, solution.fitness, solution.fitness - old)
-    return state, Added(status, jnp.where(is_finite, improvement, -jnp.inf))
+    return state, InsertionResult(status, jnp.where(is_finite, improvement, -jnp.inf))
 
 
-def thinned(state: UnstructuredState) -> UnstructuredState:
-    """The archive of those elites that are the distance apart, the fittest of near ones, in the order in which they were."""
+def remove_near_elites(state: UnstructuredState) -> UnstructuredState:
+    """Remove elites that are closer than the minimum distance to a fitter elite.
+
+    The remaining elites keep their order and move to the first rows.
+    """
     order = jnp.argsort(-state.elites.fitness, stable=True)
 
     def judge(kept: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
@@ -165,5 +354,9 @@ def thinned(state: UnstructuredState) -> UnstructuredState:
     rows = jnp.argsort(~kept, stable=True)
     elites = jax.tree.map(lambda x: x[rows], state.elites)
     elites = elites._replace(fitness=jnp.where(kept[rows], elites.fitness, -jnp.inf))
-    best = jnp.argmax(elites.fitness).astype(jnp.int32)
-    return state._replace(elites=elites, code=state.code[rows], filled=jnp.sum(kept, dtype=jnp.int32), best=best)
+    return state._replace(
+        elites=elites,
+        code=state.code[rows],
+        filled=jnp.sum(kept, dtype=jnp.int32),
+        best=find_best_row(elites),
+    )

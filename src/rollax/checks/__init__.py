@@ -1,1 +1,1 @@
-"""Checks of what users bring: their environments and their algorithms."""
+"""Checks of custom environments and algorithms."""

@@ -1,4 +1,4 @@
-"""What all parts of the check share: running code of the user's, and values in words."""
+"""Helpers for checks: calls of user code, and formatting of values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,67 +7,136 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.errors import error_message
+from rollax.spaces import Dict, Space
+from rollax.types import Leaf, PyTree
 
-def attempt(faults: list[str], what: str, function: Callable[[], Any], remedy: str = "") -> Any:
-    """The function's result, or None and one fault more."""
+
+def attempt(faults: list[str], what: str, function: Callable[[], object], remedy: str = "") -> Any:
+    """Call a function, and append a fault to `faults` if it raises an error.
+
+    Args:
+        faults: List of messages.
+        what: Description of the call in the message.
+        function: Function to call.
+        remedy: Remedy in the message. "" selects a general remedy.
+
+    Returns:
+        The result of the function, or None after an error.
+    """
     try:
         return function()
-    except Exception as error:  # a user's code may raise anything
-        faults.append(failure(what, error, remedy))
+    except Exception as error:  # User code may raise any error.
+        faults.append(describe_failure(what, error, remedy))
         return None
 
 
-def failure(what: str, error: Exception, remedy: str = "") -> str:
-    """The fault that running something raised an error."""
-    text = str(error).strip().split("\n")[0].rstrip(".") or "no message"
-    return f"{what} fails with {type(error).__name__}: {text}. {remedy or 'Run it by itself to see where.'}"
+def describe_failure(what: str, error: Exception, remedy: str = "") -> str:
+    """Return the message of a fault for an error.
+
+    Args:
+        what: Description of the failed call.
+        error: The error.
+        remedy: Remedy in the message. "" selects a general remedy.
+
+    Returns:
+        The message.
+    """
+    text = error_message(error).split("\n")[0].rstrip(".")
+    return (
+        f"{what} fails with {type(error).__name__}: {text}. "
+        f"{remedy or 'Run it in isolation to locate the error.'}"
+    )
 
 
-def plain(leaf: Any) -> np.ndarray:
-    """A leaf as a numpy array, typed keys included."""
+def to_numpy(leaf: Leaf) -> np.ndarray:
+    """Convert a leaf to a NumPy array. Typed keys are converted to their data."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
-def shown(array: np.ndarray) -> str:
-    """A few of its numbers."""
+def format_array(array: np.ndarray) -> str:
+    """Format an array as text on one line. Only some elements of large arrays are included."""
     return np.array2string(array, precision=5, threshold=8, edgeitems=2).replace("\n", "")
 
 
-def type_of(leaf: Any) -> str:
-    """Its type and shape: float32[2, 3]."""
+def describe_type(leaf: Leaf) -> str:
+    """Return the dtype and shape of an array, such as "float32[2, 3]", or the name of its type."""
     is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
     return f"{leaf.dtype}{list(leaf.shape)}" if is_array else type(leaf).__name__
 
 
-def short(value: Any) -> str:
-    """A value and its type, for a message of one line."""
+def format_value(value: object) -> str:
+    """Format a value and its type on one line, for messages."""
     text = repr(value).split("\n")[0]
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-def unlike(a: Any, b: Any, tolerance: float) -> list[str]:
-    """Which leaves of two trees of one structure differ, and their values."""
+def find_differences(a: PyTree, b: PyTree, tolerance: float) -> list[str]:
+    """Return a description of each leaf that differs between two pytrees.
+
+    Args:
+        a: First pytree.
+        b: Second pytree.
+        tolerance: Relative and absolute tolerance of floats.
+
+    Returns:
+        One description per difference.
+    """
     if jax.tree.structure(a) != jax.tree.structure(b):
-        return ["its structure is another each time"]
+        return ["its structure differs each time"]
     differences = []
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
-        x, y = plain(x), plain(y)
-        near = x.dtype.kind in "fc" and x.shape == y.shape and np.allclose(x, y, tolerance, tolerance, equal_nan=True)
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True
+    ):
+        x, y = to_numpy(x), to_numpy(y)
+        near = (
+            x.dtype.kind in "fc"
+            and x.shape == y.shape
+            and np.allclose(x, y, tolerance, tolerance, equal_nan=True)
+        )
         if not (near or np.array_equal(x, y)):
-            differences.append(f"{jax.tree_util.keystr(path)} is {shown(x)} and {shown(y)}")
+            differences.append(
+                f"{jax.tree_util.keystr(path)} is {format_array(x)} and {format_array(y)}"
+            )
     return differences
 
 
-def outside(found: Any, space: Any, axes: int, what: str) -> list[str]:
-    """Faults where what was found, with `axes` leading axes, lies outside the space."""
-    if hasattr(space, "spaces"):
-        return [fault for name, part in space.items for fault in outside(found[name], part, axes, f"{what}['{name}']")]
+def out_of_space_faults(
+    samples: PyTree, space: Space, axes: int, what: str, is_exact: bool | None = None
+) -> list[str]:
+    """Return faults of values outside of their space.
+
+    Args:
+        samples: Values to compare with the space, with leading axes.
+        space: The space.
+        axes: Number of leading axes.
+        what: Name of the values in messages.
+        is_exact: True checks only integers and booleans, False checks only floats, None checks all
+            parts.
+
+    Returns:
+        One message per part of the space with such values.
+    """
+    if isinstance(space, Dict):
+        return [
+            fault
+            for name, part in space.items
+            for fault in out_of_space_faults(
+                samples[name], part, axes, f"{what}['{name}']", is_exact
+            )
+        ]
+    if is_exact is not None and is_exact == space.dtype.startswith("float"):
+        return []
     contains: Callable[[Any], Any] = space.contains
     for _ in range(axes):
         contains = jax.vmap(contains)
-    inside = np.asarray(contains(jnp.asarray(found)))
+    inside = np.asarray(contains(jnp.asarray(samples)))
     if inside.all():
         return []
-    worst = plain(found)[~inside][0] if axes else plain(found)
-    return [f"{what} leaves its space: {shown(worst)} is not in {space}; widen the bounds or clip the observation."]
+    values = to_numpy(samples)
+    worst = values[~inside][0] if axes else values
+    return [
+        f"{what} leaves its space: {format_array(worst)} is not in {space} (values seen: "
+        f"{values.min():g} to {values.max():g}). Widen the bounds or clip the observation."
+    ]

@@ -1,106 +1,175 @@
-"""The command line: which command runs, what all commands share, and how errors end."""
+"""Entry point of the command line: command dispatch, shared options and error handling."""
 
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rollax import startup
-from rollax.cli import benching, exporting, listings, plotting, reporting, runs, runs_list, sweeping, training
-from rollax.cli.shared import Shared, take_shared
+from rollax import api  # noqa: F401  api: slow imports precede `finish_imports`
+from rollax.cli import (
+    bench_command,
+    catalogue_commands,
+    evaluate_command,
+    export_command,
+    list_command,
+    plot_command,
+    render_command,
+    report_command,
+    sweep_command,
+    train_command,
+)
+from rollax.cli.parsing.dynamic_options import HELP_FLAGS
+from rollax.cli.parsing.shared_options import SharedOptions, take_shared_options
+from rollax.distributed import processes
 from rollax.errors import UnknownNameError, UsageError
+from rollax.runtime import output, startup
+from rollax.runtime.numerics import standard_numerics
+from rollax.runtime.printing import print_line
+from rollax.training.compile import background, cache
+from rollax.training.user_imports import trust_folders
+from rollax.version import __version__
 
-OVERVIEW = """\
+OVERVIEW_TEXT = """\
 rollax: reinforcement learning trained end to end in JAX
 
-  rollax train ppo gymnax/CartPole-v1     train, and leave a run folder
-  rollax resume RUN                       go on with a run, bit for bit
-  rollax sweep --help                     compare many settings: a grid or Optuna's samplers, on one machine or many
-  rollax eval RUN                         play whole episodes with its policy, and with every elite of its archive
-  rollax plot RUN...                      draw learning curves, figures for papers, aggregates over environments, archives
-  rollax report RUN...                    one HTML page to show to others: curves to zoom, videos, settings, archives
-  rollax render RUN                       an episode as a GIF, with --text in the terminal, with --sheet N many elites
-  rollax export RUN --to FORMAT           its policy as files that need no rollax: jax, stablehlo, onnx, numpy
-  rollax bench ppo gymnax/CartPole-v1     how fast it trains, and what the time of an update goes into
-  rollax ls [FOLDER]                      list runs: what, how far, how good, done or not
+  rollax train ppo gymnax/CartPole-v1     train a policy and write a run folder
+  rollax resume RUN                       continue a run, bit for bit
+  rollax sweep --help                     compare settings by grid search or Optuna
+  rollax eval RUN                         evaluate the policy and the elites of the archive
+  rollax plot RUN...                      plot learning curves, figures for papers and archives
+  rollax report RUN...                    build an HTML report with curves, videos and settings
+  rollax render RUN                       render an episode as a GIF or MP4, or in the terminal
+  rollax export RUN --to FORMAT           export the policy: jax, stablehlo, onnx or numpy
+  rollax bench ppo gymnax/CartPole-v1     measure training speed and profile one update
+  rollax ls [FOLDER]                      list runs with their progress, score and status
   rollax envs [SUITE]                     list the environments
   rollax algorithms                       list the algorithms
-  rollax doctor                           versions, devices, what is installed and what is not
+  rollax doctor                           show versions, devices and installed extras
 
-rollax COMMAND --help says more; `rollax train ALGORITHM ENVIRONMENT --help` shows every setting with its tuned value.
-Every command takes --import MODULE, also several times: the module registers environments of your own. Compiled programs are
-kept in the user's cache folder, at most 1 GB, so that a second start is fast; --no-compilation-cache does without. One run by
-several processes or hosts: --distributed, of train and resume, in every one of them (docs: scaling).
+Run `rollax COMMAND --help` for the options of a command, and
+`rollax train ALGORITHM ENVIRONMENT --help` for all settings with their tuned values.
+
+Options of every command:
+  --import MODULE           import a module that registers custom environments (repeatable)
+  --trust                   allow a run folder to name modules to import and databases to open
+  --no-compilation-cache    do not cache compiled programs (default: up to 1 GB in the
+                            user's cache folder)
+
+To train one run with several processes or hosts, start `rollax train` or `rollax resume` with
+--distributed in each process (see docs/scaling.md).
 """
 
-COMMANDS: dict[str, Callable[[list[str], Shared], int]] = {
-    "train": training.train,
-    "resume": training.resume,
-    "sweep": sweeping.sweep,
-    "eval": runs.evaluate,
-    "plot": plotting.plot,
-    "report": reporting.report,
-    "render": runs.render,
-    "export": exporting.export,
-    "bench": benching.bench,
-    "ls": runs_list.ls,
-    "envs": listings.envs,
-    "algorithms": listings.algorithms,
-    "doctor": listings.doctor,
+COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
+    "train": train_command.train,
+    "resume": train_command.resume,
+    "sweep": sweep_command.sweep,
+    "eval": evaluate_command.evaluate,
+    "plot": plot_command.plot,
+    "report": report_command.report,
+    "render": render_command.render,
+    "export": export_command.export,
+    "bench": bench_command.bench,
+    "ls": list_command.ls,
+    "envs": catalogue_commands.envs,
+    "algorithms": catalogue_commands.algorithms,
+    "doctor": catalogue_commands.doctor,
 }
 
 
+RUN_COMMANDS = ("train", "resume", "sweep")  # commands that write their result to a folder
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns the exit code: 0 done, 1 failed, 2 bad usage, 3 not finite, 4 a simulator on the host failed, 130
-    or 143 stopped by a signal.
+    """Run a command and return its exit code.
+
+    Exit codes: 0 finished, 1 failed, 2 bad usage, 3 numbers are not finite, 4 a host simulator
+    failed, 129, 130 or 143 stopped by a signal. If output cannot be written, the code changes
+    only if the output is the result of the command (see `rollax.runtime.output.finish_output`).
+
+    Args:
+        arguments: Words of the command line without the program name (default: `sys.argv[1:]`).
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: If the argument parser prints help or rejects an option.
     """
-    startup.imported()
+    startup.finish_imports()
+    if startup.was_started_as_command():
+        output.prepare_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        words, shared = take_shared(words)
+        code = _run_command(words)
+    except SystemExit as ended:  # raised by the argument parser
+        ended.code = output.finish_output(
+            ended.code if isinstance(ended.code, int) else 0, is_run=False
+        )
+        raise
+    except OSError:  # standard error cannot be written
+        if os.environ.get("ROLLAX_TRACEBACK"):
+            raise
+        code = 1
+    is_run = words[:1] in ([name] for name in RUN_COMMANDS) and not any(
+        word in words for word in HELP_FLAGS
+    )
+    return output.finish_output(code, is_run)
+
+
+def _run_command(words: list[str]) -> int:
+    """Run a command, print its error if it fails, and return its exit code."""
+    try:
+        words, shared = take_shared_options(words)
         command = words[0] if words else "help"
         if command in ("-h", "--help", "help"):
-            print(OVERVIEW, end="")
+            print(OVERVIEW_TEXT, end="")
             return 0
         if command == "--version":
-            from rollax.version import __version__
-
             print(__version__)
             return 0
         if command not in COMMANDS:
             raise UnknownNameError("command", command, COMMANDS)
-        code = COMMANDS[command](words[1:], shared)
-        return code if shared.place is None else _leave(code, alone=False)
+        with trust_folders(shared.trust), standard_numerics():
+            code = COMMANDS[command](words[1:], shared)
+        return code if shared.place is None else _leave_processes(code, alone=False)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return _refused(error, 2)
-    except BrokenPipeError:
-        # Whoever read our output has enough; Python would complain once more while closing it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141 if words[:1] in (["train"], ["resume"]) else 0  # a run that was cut short is no success
+        print_line(f"error: {error}", sys.stderr)
+        return _leave_after_error(error, 2)
     except KeyboardInterrupt:
-        print("error: interrupted at once; a run goes on from its last checkpoint", file=sys.stderr)
-        return _leave(130, alone=True)
+        print(
+            "error: Interrupted. Run `rollax resume` to continue from the last checkpoint.",
+            file=sys.stderr,
+        )
+        return _end_immediately(_leave_processes(130, alone=True))
     except (OSError, RuntimeError) as error:
         if os.environ.get("ROLLAX_TRACEBACK"):
             raise
-        print(f"error: {error}\n(ROLLAX_TRACEBACK=1 shows where)", file=sys.stderr)
-        return _refused(error, getattr(error, "exit_code", 1))
+        if output.is_output_error(error):  # `output.finish_output` reports it and sets the code
+            return _leave_after_error(error, 0)
+        print_line(f"error: {error}\n(Set ROLLAX_TRACEBACK=1 to see the traceback.)", sys.stderr)
+        return _leave_after_error(error, getattr(error, "exit_code", 1))
 
 
-def _refused(error: Exception, code: int) -> int:
-    """The exit code; of several processes the others hear why this one does not begin."""
-    if "rollax.scale.processes" in sys.modules:
-        sys.modules["rollax.scale.processes"].refuse(error)
-    return _leave(code, alone=True)
+def _leave_after_error(error: Exception, code: int) -> int:
+    """Send the error to the other processes of the run, if any, and return the exit code."""
+    processes.send_error(error)
+    return _leave_processes(code, alone=True)
 
 
-def _leave(code: int, alone: bool) -> int:
-    """The exit code; one of several processes ends here, `alone` without the others."""
-    if "rollax.scale.processes" in sys.modules:
-        if "rollax.host.compilation_cache" in sys.modules:  # which would take such an end for a crash
-            sys.modules["rollax.host.compilation_cache"].settled()
-        return sys.modules["rollax.scale.processes"].leave(code, alone)
+def _end_immediately(code: int) -> int:
+    """End the process if it is a command, even with running threads. Otherwise return the code."""
+    if startup.was_started_as_command():
+        cache.confirm_start()  # otherwise the next start would count this exit as a crash
+        background.end_process(code)
     return code
+
+
+def _leave_processes(code: int, alone: bool) -> int:
+    """End this process if it belongs to a distributed run. Otherwise return the exit code.
+
+    If `alone` is True, the process ends without waiting for the other processes.
+    """
+    cache.confirm_start()  # otherwise the next start would count this exit as a crash
+    return processes.exit_process(code, alone)
 
 
 if __name__ == "__main__":

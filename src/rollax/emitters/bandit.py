@@ -1,142 +1,360 @@
-"""A bandit that gives every part of a batch to the emitter that promises most (ME-MAP-Elites).
+"""Bandit that assigns parts of a batch to the most promising emitters (ME-MAP-Elites).
 
-Cully 2021, arXiv:2007.05352, with the upper confidence bound UCB1 of Auer et al. 2002, doi:10.1023/A:1013689704352.
+Cully 2021, arXiv:2007.05352, with the upper confidence bound UCB1 of Auer et al. 2002,
+doi:10.1023/A:1013689704352.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from rollax.archives.core import REJECTED
-from rollax.emitters.core import Emitter, Told, check_shares
+from rollax.archives.archive import STATUS_REJECTED
+from rollax.emitters.emitter import Emitter, EvaluatedBatch, compute_share
+from rollax.types import PyTree, Scalar, Solution, State
+
+
+class Bandit(NamedTuple):
+    """Emitters of a bandit and its settings.
+
+    Attributes:
+        emitters: Emitters by name.
+        num_slots: Number of slots S.
+        window: Number of recent iterations to count. 0 counts all iterations.
+        zeta: Exploration coefficient.
+    """
+
+    emitters: dict[str, Emitter]
+    num_slots: int
+    window: int
+    zeta: Scalar
 
 
 class BanditState(NamedTuple):
-    """S slots of the batch and E emitters."""
+    """State of a bandit with S slots and E emitters.
 
-    states: dict[str, Any]  # of each emitter by name, [S, ...]: one for every slot, whether or not the slot is its own
-    active: jax.Array  # int32 [S]: which emitter each slot has
-    given: jax.Array  # float32 [W, E]: how many solutions each emitter gave in each of the last W iterations
-    taken: jax.Array  # float32 [W, E]: how many of these the archive took
-    iteration: jax.Array  # int32 []
-
-
-def bandit(emitters: dict[str, Emitter], num_slots: int, window: int, zeta: Any) -> Emitter:
-    """A batch in `num_slots` equal parts, each of which has one of the emitters until that is at its end.
-
-    Then it gets the one with the highest s / n + zeta sqrt(ln N / n), where s of its n solutions in the last `window`
-    iterations (0: in all) entered the archive, and N is the sum of all n; first those that gave none. Solutions to come of
-    slots that have their emitter already count in n, so that one iteration does not give all slots to the same. An emitter is
-    at its end when its metric "restarts" has grown, and after every iteration if it has none.
-
-    `init` raises UsageError when the batch does not divide among the slots.
+    Attributes:
+        emitter_states: States of each emitter by name, `[S, ...]`. Every slot has a state of every
+            emitter, including inactive emitters.
+        active_emitter: Index of the active emitter of each slot, int32 `[S]`.
+        num_proposed: Number of solutions of each emitter in each of the last W iterations, float32
+            `[W, E]`. Without a window, W is 1 and the only row counts all iterations.
+        num_accepted: Number of these solutions that the archive accepted, float32 `[W, E]`.
+        iteration: Number of iterations, int32 `[]`.
     """
-    names = list(emitters)
 
-    def init(key: jax.Array, solutions: Any) -> BanditState:
-        share = check_shares(solutions, num_slots, 2)
-        slots = jax.tree.map(lambda x: x.reshape(num_slots, share, *x.shape[1:]), solutions)
-        keys = jax.random.split(key, (len(names), num_slots))
-        states = {name: jax.vmap(emitters[name].init)(keys[i], slots) for i, name in enumerate(names)}
-        none, yes = jnp.zeros((max(window, 1), len(names))), jnp.ones(num_slots, bool)
-        active = chosen(jnp.zeros(num_slots, jnp.int32), yes, none.sum(axis=0), none.sum(axis=0), share, zeta)
-        return BanditState(states, active, none, none, jnp.zeros((), jnp.int32))
+    emitter_states: dict[str, Any]
+    active_emitter: jax.Array
+    num_proposed: jax.Array
+    num_accepted: jax.Array
+    iteration: jax.Array
 
-    def ask(state: BanditState, archive_state: Any, key: jax.Array, number: int) -> tuple[BanditState, Any]:
-        def of_slot(name: str, mine: Any, key: jax.Array) -> tuple[Any, Any]:
-            return emitters[name].ask(mine, archive_state, key, number // num_slots)
 
-        states, solutions = by_slot(names, of_slot, state, jax.random.split(key, num_slots))
-        return state._replace(states=states), jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), solutions)
+def bandit_emitter(
+    emitters: dict[str, Emitter], num_slots: int, window: int, zeta: Scalar
+) -> Emitter:
+    """Build an emitter that divides a batch into slots and assigns an emitter to each slot.
 
-    def tell(state: BanditState, archive_state: Any, told: Told, key: jax.Array) -> BanditState:
-        def of_slot(name: str, mine: Any, key: jax.Array, told: Told) -> tuple[Any, jax.Array]:
-            after = emitters[name].tell(mine, archive_state, told, key)
-            return after, is_at_its_end(emitters[name], mine, after)
+    A slot keeps its emitter until the emitter has finished. The slot is then assigned the emitter
+    with the highest s / n + zeta sqrt(ln N / n). Here n is the number of solutions of an emitter in
+    the last `window` iterations, s is the number of these solutions that entered the archive, and N
+    is the sum of n over all emitters. Emitters without solutions come first. The solutions that
+    slots will create in the next iteration count toward n, so that one iteration does not assign
+    all slots to the same emitter. An emitter has finished when its metric "restarts" increases, or
+    after every iteration if it does not report this metric.
 
-        states, over = by_slot(names, of_slot, state, jax.random.split(key, num_slots), in_slots(told, num_slots))
-        state = counted(state._replace(states=states), told, window)
-        share = told.scored.fitness.shape[0] // num_slots
-        active = chosen(state.active, over, state.given.sum(axis=0), state.taken.sum(axis=0), share, zeta)
-        return state._replace(active=active)
+    Args:
+        emitters: Emitters by name.
+        num_slots: Number of slots S.
+        window: Number of recent iterations to count. 0 counts all iterations.
+        zeta: Exploration coefficient.
+
+    Returns:
+        The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
+        number of slots, or less than two solutions per slot.
+    """
+    bandit = Bandit(emitters=emitters, num_slots=num_slots, window=window, zeta=zeta)
 
     def metrics(state: BanditState) -> dict[str, jax.Array]:
-        return {f"{name}/slots": jnp.sum(state.active == i).astype(jnp.float32) for i, name in enumerate(names)}
+        return {
+            f"{name}/slots": jnp.sum(state.active_emitter == i).astype(jnp.float32)
+            for i, name in enumerate(emitters)
+        }
 
     def refresh(state: BanditState) -> BanditState:
-        of_slot = lambda name, mine, _: (emitters[name].refresh(mine), ())  # noqa: E731
-        return state._replace(states=by_slot(names, of_slot, state, None)[0])
+        def refresh_slot(name: str, emitter_state: State, key: None, data: None) -> SlotResult:
+            return SlotResult(emitters[name].refresh(emitter_state), ())
 
-    return Emitter(init, ask, tell, metrics, refresh)
+        called = call_slot_emitters(list(emitters), refresh_slot, state, None, None)
+        return state._replace(emitter_states=called.emitter_states)
+
+    return Emitter(
+        init=functools.partial(init_slots, bandit),
+        ask=functools.partial(ask_slots, bandit),
+        tell=functools.partial(tell_slots, bandit),
+        metrics=metrics,
+        refresh=refresh,
+    )
 
 
-def by_slot(names: list[str], call: Callable[..., tuple[Any, Any]], state: BanditState, keys: Any, *more: Any) -> Any:
-    """The states of all emitters, and results `[S, ...]`, after `call(name, its state, key, *more)` of each slot's emitter.
+def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditState:
+    """Return the initial state, with a state of every emitter in every slot.
 
-    One slot comes after the other, so that no other emitter is computed.
+    Args:
+        bandit: Emitters and settings.
+        key: Random key.
+        solutions: Initial solutions `[B]`.
 
-    `keys`: one for each slot, or None; `more`: trees that lead with `[S]`.
+    Returns:
+        The state.
+    """
+    names, num_slots = list(bandit.emitters), bandit.num_slots
+    share = compute_share(solutions, num_slots, 2)
+    slots = jax.tree.map(lambda x: x.reshape(num_slots, share, *x.shape[1:]), solutions)
+    keys = jax.random.split(key, (len(names), num_slots))
+    states = {
+        name: jax.vmap(bandit.emitters[name].init)(keys[i], slots) for i, name in enumerate(names)
+    }
+    counts = jnp.zeros((max(bandit.window, 1), len(names)))
+    active = choose_emitters(
+        active=jnp.zeros(num_slots, jnp.int32),
+        is_over=jnp.ones(num_slots, bool),
+        num_proposed=counts.sum(axis=0),
+        num_accepted=counts.sum(axis=0),
+        share=share,
+        zeta=bandit.zeta,
+    )
+    return BanditState(
+        emitter_states=states,
+        active_emitter=active,
+        num_proposed=counts,
+        num_accepted=counts,
+        iteration=jnp.zeros((), jnp.int32),
+    )
+
+
+def ask_slots(
+    bandit: Bandit, state: BanditState, archive_state: State, key: jax.Array, number: int
+) -> tuple[BanditState, Any]:
+    """Request a share of the batch from the active emitter of every slot.
+
+    Args:
+        bandit: Emitters and settings.
+        state: State of the bandit.
+        archive_state: State of the archive.
+        key: Random key.
+        number: Number of solutions B.
+
+    Returns:
+        The state, and solutions `[B]`.
     """
 
-    def of_slot(slot: Any) -> tuple[Any, Any]:
-        states, active, key, more = slot
-        # As numbers, which the check against reuse of keys does not follow: `vmap` hands a key to all branches.
-        data = None if key is None else (jax.random.key_data(key), jax.random.key_impl(key))
+    def ask_slot(name: str, emitter_state: State, key: jax.Array, data: None) -> SlotResult:
+        share = number // bandit.num_slots
+        return SlotResult(*bandit.emitters[name].ask(emitter_state, archive_state, key, share))
 
-        def branch(name: str) -> tuple[Any, Any]:
-            mine, result = call(name, states[name], data and jax.random.wrap_key_data(data[0], impl=data[1]), *more)
-            return states | {name: mine}, result
-
-        return jax.lax.switch(active, [lambda name=name: branch(name) for name in names])
-
-    return jax.lax.map(of_slot, (state.states, state.active, keys, more))
+    keys = jax.random.split(key, bandit.num_slots)
+    called = call_slot_emitters(list(bandit.emitters), ask_slot, state, keys, None)
+    solutions = jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), called.result)
+    return state._replace(emitter_states=called.emitter_states), solutions
 
 
-def in_slots(told: Told, number: int) -> Told:
-    """What each slot is told, `[S, ...]`."""
-    experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), told.experience)
-    scored, added, experience = jax.tree.map(
-        lambda x: x.reshape(number, -1, *x.shape[1:]), (told.scored, told.added, experience)
+def tell_slots(
+    bandit: Bandit,
+    state: BanditState,
+    archive_state: State,
+    evaluated: EvaluatedBatch,
+    key: jax.Array,
+) -> BanditState:
+    """Update the active emitter of every slot, and reassign slots whose emitter has finished.
+
+    Args:
+        bandit: Emitters and settings.
+        state: State of the bandit.
+        archive_state: State of the archive after the insertion.
+        evaluated: Evaluated batch.
+        key: Random key.
+
+    Returns:
+        The updated state.
+    """
+
+    def tell_slot(
+        name: str, emitter_state: State, key: jax.Array, evaluated: EvaluatedBatch
+    ) -> SlotResult:
+        emitter = bandit.emitters[name]
+        after = emitter.tell(emitter_state, archive_state, evaluated, key)
+        return SlotResult(after, has_restarted(emitter, emitter_state, after))
+
+    keys = jax.random.split(key, bandit.num_slots)
+    slots = split_by_slot(evaluated, bandit.num_slots)
+    called = call_slot_emitters(list(bandit.emitters), tell_slot, state, keys, slots)
+    state = state._replace(emitter_states=called.emitter_states)
+    state = update_counts(state, evaluated, bandit.window)
+    active = choose_emitters(
+        active=state.active_emitter,
+        is_over=called.result,
+        num_proposed=state.num_proposed.sum(axis=0),
+        num_accepted=state.num_accepted.sum(axis=0),
+        share=evaluated.solutions.fitness.shape[0] // bandit.num_slots,
+        zeta=bandit.zeta,
     )
-    return Told(scored, added, jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), experience))
+    return state._replace(active_emitter=active)
 
 
-def is_at_its_end(emitter: Emitter, before: Any, after: Any) -> jax.Array:
-    """Whether an emitter has begun again, or every time if it does not say so, bool []."""
+class SlotResult(NamedTuple):
+    """Result of calling the active emitter of one slot, or of all slots `[S, ...]`.
+
+    Attributes:
+        emitter_states: State of the called emitter, or the states of all emitters by name.
+        result: Result of the call.
+    """
+
+    emitter_states: Any
+    result: Any
+
+
+class SlotCall(NamedTuple):
+    """Arguments for calling the active emitter of one slot.
+
+    Attributes:
+        emitter_states: States of all emitters by name.
+        active_emitter: Index of the active emitter, int32 `[]`.
+        key: Random key, or None.
+        data: Other data of the call.
+    """
+
+    emitter_states: dict[str, Any]
+    active_emitter: jax.Array
+    key: jax.Array | None
+    data: Any
+
+
+def call_slot_emitters(
+    names: list[str],
+    call: Callable[..., SlotResult],
+    state: BanditState,
+    keys: jax.Array | None,
+    data: PyTree,
+) -> SlotResult:
+    """Call the active emitter of every slot.
+
+    Slots are processed sequentially, so that only the active emitter of each slot is computed.
+
+    Args:
+        names: Names of the emitters.
+        call: Function `(name, emitter_state, key, data)` that returns the new state and a result.
+        state: State of the bandit.
+        keys: One random key per slot, or None.
+        data: Pytree whose leaves have the leading axis `[S]`, or None.
+
+    Returns:
+        The states of all emitters by name, and the results `[S, ...]`.
+    """
+
+    def call_slot(slot: SlotCall) -> SlotResult:
+        # Keys are passed as data, because `vmap` hands a key to all branches and the check against
+        # key reuse would report it.
+        key_data, impl = None, None
+        if slot.key is not None:
+            key_data, impl = jax.random.key_data(slot.key), jax.random.key_impl(slot.key)
+
+        def branch(name: str) -> SlotResult:
+            key = None if key_data is None else jax.random.wrap_key_data(key_data, impl=impl)
+            new_state, result = call(name, slot.emitter_states[name], key, slot.data)
+            return SlotResult(slot.emitter_states | {name: new_state}, result)
+
+        branches = [functools.partial(branch, name) for name in names]
+        return jax.lax.switch(slot.active_emitter, branches)
+
+    slots = SlotCall(
+        emitter_states=state.emitter_states,
+        active_emitter=state.active_emitter,
+        key=keys,
+        data=data,
+    )
+    return jax.lax.map(call_slot, slots)
+
+
+def split_by_slot(evaluated: EvaluatedBatch, number: int) -> EvaluatedBatch:
+    """Split an evaluated batch into slots. The leaves of the result have a leading axis `[S]`."""
+    experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
+    slots = jax.tree.map(
+        lambda x: x.reshape(number, -1, *x.shape[1:]), evaluated._replace(experience=experience)
+    )
+    return slots._replace(
+        experience=jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), slots.experience)
+    )
+
+
+def has_restarted(emitter: Emitter, before: State, after: State) -> jax.Array:
+    """Return whether an emitter has restarted, bool `[]`.
+
+    The result is true for emitters that do not report restarts.
+    """
     restarts = emitter.metrics(after).get("restarts")
-    return jnp.ones((), bool) if restarts is None else restarts > emitter.metrics(before)["restarts"]
+    return (
+        jnp.ones((), bool) if restarts is None else restarts > emitter.metrics(before)["restarts"]
+    )
 
 
-def counted(state: BanditState, told: Told, window: int) -> BanditState:
-    """The state with what the emitters of all slots gave, and what of it was taken, in place of the oldest counts."""
-    number, size = state.active.shape[0], state.given.shape[1]
-    entered = (told.added.status > REJECTED).reshape(number, -1)
-    of_slots = jnp.full(number, float(entered.shape[1])), jnp.sum(entered, axis=1, dtype=jnp.float32)
-    given, taken = (jax.ops.segment_sum(x, state.active, size) for x in of_slots)
-    row = state.iteration % state.given.shape[0]
-    old = jnp.where(window > 0, 0.0, 1.0)  # without a window there is one row, of all iterations
+def update_counts(state: BanditState, evaluated: EvaluatedBatch, window: int) -> BanditState:
+    """Return the state with the counts of this batch.
+
+    With a window, they replace the oldest row. Without a window, they are added to the only row.
+    """
+    num_slots, num_emitters = state.active_emitter.shape[0], state.num_proposed.shape[1]
+    entered = (evaluated.insertion.status > STATUS_REJECTED).reshape(num_slots, -1)
+
+    def sum_by_emitter(of_slots: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(of_slots, state.active_emitter, num_emitters)
+
+    proposed = sum_by_emitter(jnp.full(num_slots, float(entered.shape[1])))
+    accepted = sum_by_emitter(jnp.sum(entered, axis=1, dtype=jnp.float32))
+    row = state.iteration % state.num_proposed.shape[0]
+    old = jnp.where(window > 0, 0.0, 1.0)  # Without a window, one row counts all iterations.
     return state._replace(
-        given=state.given.at[row].set(old * state.given[row] + given),
-        taken=state.taken.at[row].set(old * state.taken[row] + taken),
+        num_proposed=state.num_proposed.at[row].set(old * state.num_proposed[row] + proposed),
+        num_accepted=state.num_accepted.at[row].set(old * state.num_accepted[row] + accepted),
         iteration=state.iteration + 1,
     )
 
 
-def chosen(active: jax.Array, over: jax.Array, given: jax.Array, taken: jax.Array, share: int, zeta: Any) -> jax.Array:
-    """The emitter of each slot: as before, and by the rule of `bandit` where `over`, int32 [S].
+def choose_emitters(
+    active: jax.Array,
+    is_over: jax.Array,
+    num_proposed: jax.Array,
+    num_accepted: jax.Array,
+    share: int,
+    zeta: Scalar,
+) -> jax.Array:
+    """Choose the emitter of each slot. Slots whose emitter has not finished keep it.
 
-    `given`, `taken`: n and s, `[E]`; `share`: solutions of a slot in an iteration.
+    Args:
+        active: Current emitter of each slot, `[S]`.
+        is_over: Whether the emitter of a slot has finished, `[S]`.
+        num_proposed: Number of solutions n of each emitter, `[E]`.
+        num_accepted: Number of accepted solutions s of each emitter, `[E]`.
+        share: Number of solutions per slot and iteration.
+        zeta: Exploration coefficient.
+
+    Returns:
+        Index of the emitter of each slot, int32 `[S]`.
     """
-    size = given.shape[0]
-    staying = jax.ops.segment_sum(jnp.where(over, 0.0, float(share)), active, size)
-    rate = taken / jnp.maximum(given, 1.0)
+    num_emitters = num_proposed.shape[0]
+    staying = jax.ops.segment_sum(jnp.where(is_over, 0.0, float(share)), active, num_emitters)
+    rate = num_accepted / jnp.maximum(num_proposed, 1.0)
 
     def choose(number: jax.Array, slot: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before, is_over = slot
-        bonus = zeta * jnp.sqrt(jnp.log(jnp.maximum(jnp.sum(number), 1.0)) / jnp.maximum(number, 1.0))
+        bonus = zeta * jnp.sqrt(
+            jnp.log(jnp.maximum(jnp.sum(number), 1.0)) / jnp.maximum(number, 1.0)
+        )
         best = jnp.argmax(jnp.where(number > 0, rate + bonus, jnp.inf)).astype(jnp.int32)
-        return number.at[best].add(jnp.where(is_over, float(share), 0.0)), jnp.where(is_over, best, before)
+        return number.at[best].add(jnp.where(is_over, float(share), 0.0)), jnp.where(
+            is_over, best, before
+        )
 
-    return jax.lax.scan(choose, given + staying, (active, over))[1]
+    return jax.lax.scan(choose, num_proposed + staying, (active, is_over))[1]

@@ -1,33 +1,61 @@
-"""The covariance matrix adaptation evolution strategy, CMA-ES, as functions of one search distribution.
+"""CMA-ES (covariance matrix adaptation evolution strategy) as pure functions.
 
-Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772; numbers in brackets are its equations. Weights are
-positive only, and the step size follows |p|^2 / D - 1 in place of |p| / E|N| - 1, as in the author's pycma ("purecma"). In
-place of the root C^(1/2) = B D B^T stands the Cholesky factor A, A A^T = C, as in Krause, Arbones and Igel 2016, "CMA-ES with
-optimal covariance update and storage complexity": samples have the same distribution, the path of the step size is another
-rotation of the same, and a factor costs a fifteenth of eigenvectors (100 dimensions). How many parents there are may differ
-from call to call: their weights and all rates follow from that number.
+Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772. Numbers in brackets are
+equations of this tutorial. All weights are positive, and the step size adapts by |p|^2 / D - 1
+instead of |p| / E|N| - 1, as in the author's pycma ("purecma"). The Cholesky factor A with
+A A^T = C replaces the square root C^(1/2) = B D B^T, as in Krause, Arbones and Igel 2016, "CMA-ES
+with optimal covariance update and storage complexity". With it, samples have the same distribution,
+the path of the step size is rotated, and the factorization costs a fifteenth of the
+eigendecomposition (100 dimensions). The number of parents may change between calls. Weights and
+rates are computed from it.
 """
 
-from typing import Any, NamedTuple
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from rollax.types import Scalar
+
+LOWEST_VALUE = float(
+    np.finfo(np.float32).min
+)  # Initial value, and value of solutions that are not finite.
 
 
-class Search(NamedTuple):
-    """A normal distribution N(mean, sigma^2 C) and what adapts it, D dimensions, float32."""
+class SearchDistribution(NamedTuple):
+    """Normal distribution N(mean, sigma^2 C) in D dimensions with its adaptation state, float32.
 
-    mean: jax.Array  # [D]
-    sigma: jax.Array  # []
-    covariance: jax.Array  # [D, D]
-    factor: jax.Array  # [D, D]: lower triangular A with A A^T = C, of C when it was last decomposed
-    path: jax.Array  # [D]: of the mean, in units of sigma
-    sigma_path: jax.Array  # [D]: likewise, without what C explains
-    generation: jax.Array  # int32 []
+    Attributes:
+        mean: Mean, `[D]`.
+        sigma: Step size, `[]`.
+        covariance: Covariance C, `[D, D]`.
+        factor: Lower triangular A with A A^T = C at the time of the last decomposition, `[D, D]`.
+        path: Evolution path of the mean in units of sigma, `[D]`.
+        sigma_path: Evolution path of the mean in coordinates where C is the identity, `[D]`.
+        generation: Number of generations, int32 `[]`.
+        best_value: Highest value since the archive last accepted a solution, `[]`.
+        num_stalled_generations: Number of generations since the archive last accepted a solution or
+            `best_value` last increased, int32 `[]`.
+    """
+
+    mean: jax.Array
+    sigma: jax.Array
+    covariance: jax.Array
+    factor: jax.Array
+    path: jax.Array
+    sigma_path: jax.Array
+    generation: jax.Array
+    best_value: jax.Array
+    num_stalled_generations: jax.Array
 
 
-class Rates(NamedTuple):
-    """What follows from the number of parents mu and of dimensions, float32; weights are `[B]`, 0 beyond mu."""
+class CMAParameters(NamedTuple):
+    """Parameters derived from the number of parents mu and the dimension, float32.
+
+    Weights have the shape `[B]` and are 0 for solutions that are not parents.
+    """
 
     weights: jax.Array
     mu_eff: jax.Array
@@ -38,43 +66,87 @@ class Rates(NamedTuple):
     damping: jax.Array
 
 
-def begin(mean: jax.Array, sigma: Any) -> Search:
-    """A search from a mean `[D]`, with equal deviations in all directions."""
+def init_search(mean: jax.Array, sigma: Scalar) -> SearchDistribution:
+    """Return the initial search distribution.
+
+    Args:
+        mean: Mean, `[D]`.
+        sigma: Standard deviation in all directions.
+
+    Returns:
+        The search distribution.
+    """
     size = mean.shape[0]
     identity, zeros = jnp.eye(size, dtype=mean.dtype), jnp.zeros_like(mean)
-    return Search(mean, jnp.asarray(sigma, mean.dtype), identity, identity, zeros, zeros, jnp.zeros((), jnp.int32))
+    return SearchDistribution(
+        mean=mean,
+        sigma=jnp.asarray(sigma, mean.dtype),
+        covariance=identity,
+        factor=identity,
+        path=zeros,
+        sigma_path=zeros,
+        generation=jnp.zeros((), jnp.int32),
+        best_value=jnp.asarray(LOWEST_VALUE, mean.dtype),
+        num_stalled_generations=jnp.zeros((), jnp.int32),
+    )
 
 
 @jax.custom_batching.custom_vmap
 def _cholesky(matrix: jax.Array) -> jax.Array:
-    """The factor of a matrix. Of many on the devices of a CPU, one after the other: LAPACK's calls of a batch each wait for
-    threads of one pool, and those of several devices for one another, for ever (jaxlib 0.10)."""
+    """Return the Cholesky factor of a matrix.
+
+    Batches on several CPU devices are processed sequentially. LAPACK's batched calls wait for
+    threads of one shared pool, and those of several devices deadlock (jaxlib 0.10).
+    """
     return jnp.linalg.cholesky(matrix)
 
 
 @_cholesky.def_vmap
-def _cholesky_of_many(size: int, batched: list[bool], matrices: jax.Array) -> tuple[jax.Array, bool]:
+def _batched_cholesky(
+    size: int, batched: list[bool], matrices: jax.Array
+) -> tuple[jax.Array, bool]:
     is_apart = jax.default_backend() == "cpu" and jax.device_count() > 1
     return jax.lax.map(_cholesky, matrices) if is_apart else jnp.linalg.cholesky(matrices), True
 
 
-def decompose(search: Search) -> Search:
-    """The search with the factor of its covariance as it is now."""
+def decompose(search: SearchDistribution) -> SearchDistribution:
+    """Update the Cholesky factor of a search to its current covariance.
+
+    If the factorization fails, the previous factor is kept.
+    """
     covariance = search.covariance
-    # Rounding may leave eigenvalues below 0 that are nearly 0; this is about what is lost of them.
+    # Rounding may make small eigenvalues negative. This term is about the size of that error.
     lost = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
     factor = _cholesky(covariance + lost * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
     return search._replace(factor=jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor))
 
 
-def sample(search: Search, key: jax.Array, number: int) -> jax.Array:
-    """x = m + sigma A z, z ~ N(0, I) [38-40], `[B, D]`."""
+def sample_points(search: SearchDistribution, key: jax.Array, number: int) -> jax.Array:
+    """Sample x = m + sigma A z, z ~ N(0, I) [38-40], `[B, D]`.
+
+    Args:
+        search: Search distribution.
+        key: Random key.
+        number: Number of samples B.
+
+    Returns:
+        The samples.
+    """
     noise = jax.random.normal(key, (number, search.mean.shape[0]), search.mean.dtype)
     return search.mean[None] + search.sigma * noise @ search.factor.T
 
 
-def rates(number: int, parents: jax.Array, size: int) -> Rates:
-    """Table 1 of the tutorial, for the best `parents` (int32 [], at least 1) of `number` solutions."""
+def compute_parameters(number: int, parents: jax.Array, size: int) -> CMAParameters:
+    """Compute the default parameters (table 1 of the tutorial).
+
+    Args:
+        number: Number of solutions B.
+        parents: Number of parents mu, int32 `[]`, at least 1.
+        size: Dimension D.
+
+    Returns:
+        The parameters.
+    """
     index = jnp.arange(1, number + 1)
     weights = jnp.where(index <= parents, jnp.log(parents + 0.5) - jnp.log(index), 0.0)  # [49]
     weights = weights / jnp.sum(weights)
@@ -82,25 +154,41 @@ def rates(number: int, parents: jax.Array, size: int) -> Rates:
     path = (4 + mu_eff / size) / (size + 4 + 2 * mu_eff / size)  # [56]
     sigma = (mu_eff + 2) / (size + mu_eff + 5)  # [55]
     rank_one = 2 / ((size + 1.3) ** 2 + mu_eff)  # [57]
-    rank_mu = jnp.minimum(1 - rank_one, 2 * (mu_eff - 2 + 1 / mu_eff) / ((size + 2) ** 2 + mu_eff))  # [58]
+    rank_mu = jnp.minimum(
+        1 - rank_one, 2 * (mu_eff - 2 + 1 / mu_eff) / ((size + 2) ** 2 + mu_eff)
+    )  # [58]
     damping = 1 + 2 * jnp.maximum(0.0, jnp.sqrt((mu_eff - 1) / (size + 1)) - 1) + sigma
-    return Rates(weights, mu_eff, path, sigma, rank_one, rank_mu, damping)
+    return CMAParameters(weights, mu_eff, path, sigma, rank_one, rank_mu, damping)
 
 
-def adapt(search: Search, ranked: jax.Array, parents: jax.Array) -> Search:
-    """One generation: the search after solutions `[B, D]`, best first, of which the first `parents` count."""
+def adapt(search: SearchDistribution, ranked: jax.Array, parents: jax.Array) -> SearchDistribution:
+    """Update a search distribution with the solutions of one generation.
+
+    Args:
+        search: Search distribution.
+        ranked: Solutions `[B, D]`, best first.
+        parents: Number of parents, int32 `[]`, at least 1.
+
+    Returns:
+        The updated search distribution.
+    """
     number, size = ranked.shape
-    rate = rates(number, parents, size)
+    rate = compute_parameters(number, parents, size)
     steps = (ranked - search.mean[None]) / search.sigma  # y
     mean_step = rate.weights @ steps
     generation = search.generation + 1
-    # Coordinates in which C is the identity: A^(-1) y, for C^(-1/2) y [43].
+    # A^(-1) y in coordinates where C is the identity, for C^(-1/2) y [43].
     white = jax.scipy.linalg.solve_triangular(search.factor, mean_step, lower=True)
-    sigma_path = (1 - rate.sigma) * search.sigma_path + jnp.sqrt(rate.sigma * (2 - rate.sigma) * rate.mu_eff) * white
+    sigma_path = (1 - rate.sigma) * search.sigma_path + jnp.sqrt(
+        rate.sigma * (2 - rate.sigma) * rate.mu_eff
+    ) * white
     squared = jnp.sum(sigma_path**2) / size
-    # While the step size is far too small, the path is left as it is: it would make C grow too fast [page 31, h_sigma].
+    # While the step size is far too small, the path is not updated, because C would grow too fast
+    # [page 31, h_sigma].
     is_calm = squared / (1 - (1 - rate.sigma) ** (2 * generation)) < 2 + 4 / (size + 1)
-    path = (1 - rate.path) * search.path + is_calm * jnp.sqrt(rate.path * (2 - rate.path) * rate.mu_eff) * mean_step  # [45]
+    path = (1 - rate.path) * search.path + is_calm * jnp.sqrt(
+        rate.path * (2 - rate.path) * rate.mu_eff
+    ) * mean_step  # [45]
     lost = jnp.where(is_calm, 0.0, rate.rank_one * rate.path * (2 - rate.path))
     covariance = (
         (1 - rate.rank_one - rate.rank_mu + lost) * search.covariance
@@ -110,16 +198,94 @@ def adapt(search: Search, ranked: jax.Array, parents: jax.Array) -> Search:
     sigma = search.sigma * jnp.exp(jnp.minimum(1.0, rate.sigma / rate.damping * (squared - 1) / 2))
     mean = search.mean + search.sigma * mean_step  # [42]
     return search._replace(
-        mean=mean, sigma=sigma, covariance=covariance, path=path, sigma_path=sigma_path, generation=generation
+        mean=mean,
+        sigma=sigma,
+        covariance=covariance,
+        path=path,
+        sigma_path=sigma_path,
+        generation=generation,
     )
 
 
-def has_converged(search: Search, best: jax.Array, worst: jax.Array) -> jax.Array:
-    """Whether nothing more comes of the search, bool []: C is singular, no step is left, or all were ranked alike.
+def update_stall_count(
+    search: SearchDistribution, value: jax.Array, is_accepted: jax.Array
+) -> SearchDistribution:
+    """Update the number of consecutive generations without progress.
 
-    `best`, `worst`: what the first and the last of a generation were ranked by, `[K]`. The limits are those of pyribs; the
-    axes of C are told from the diagonal of its factor, which lies between the smallest and the largest.
+    Values are compared only between generations whose solutions the archive rejected, because an
+    accepted solution changes the values of all later ones.
+
+    Args:
+        search: Search after a generation.
+        value: Highest value of the generation.
+        is_accepted: Whether the archive accepted a solution of the generation, bool `[]`.
+
+    Returns:
+        The search with updated `best_value` and counter.
     """
-    axes = jnp.diagonal(search.factor)
-    is_singular = jnp.max(axes) > 1e7 * jnp.min(axes)
-    return is_singular | (search.sigma * jnp.max(axes) < 1e-11) | (jnp.max(jnp.abs(best - worst)) < 1e-12)
+    has_improved = is_accepted | (value > search.best_value)
+    best_value = jnp.where(is_accepted, LOWEST_VALUE, jnp.maximum(search.best_value, value))
+    return search._replace(
+        best_value=best_value,
+        num_stalled_generations=jnp.where(has_improved, 0, search.num_stalled_generations + 1),
+    )
+
+
+def has_stagnated(search: SearchDistribution, number: int) -> jax.Array:
+    """Return whether a search has stagnated.
+
+    A search has stagnated after 120 + 30 D / `number` generations without progress. The criterion
+    "Stagnation" of the tutorial (appendix B.3) has the same limit.
+
+    Args:
+        search: Search distribution.
+        number: Number of solutions per generation.
+
+    Returns:
+        Whether the search has stagnated, bool `[]`.
+    """
+    return search.num_stalled_generations >= 120 + 30 * search.mean.shape[0] / number
+
+
+def has_converged(search: SearchDistribution, best: jax.Array, worst: jax.Array) -> jax.Array:
+    """Return whether a search has reached the limits of its numerical precision.
+
+    It uses these criteria of the tutorial (appendix B.3), with limits suited to float32:
+
+    - ConditionCov: The smallest eigenvalue of C consists mostly of the term that `decompose` adds
+      against rounding errors.
+    - NoEffectCoord: A fifth of a standard deviation changes a coordinate of the mean by less than
+      its rounding error.
+    - TolX: All standard deviations are below 1e-11.
+    - TolFun: The best and worst values of the generation differ by less than their rounding error
+      or 1e-12.
+
+    Args:
+        search: Search after a generation.
+        best: Ranking values of the best solution of the generation, `[K]`.
+        worst: Ranking values of the worst solution of the generation, `[K]`.
+
+    Returns:
+        Whether the search has converged, bool `[]`.
+    """
+    epsilon = jnp.finfo(search.factor.dtype).eps
+    variances = jnp.sum(search.factor**2, axis=1)
+    is_singular = smallest_eigenvalue(search.factor) < 2 * epsilon * jnp.sum(variances)
+    deviations = search.sigma * jnp.sqrt(variances)
+    has_no_effect = jnp.any(0.2 * deviations < 0.5 * epsilon * jnp.abs(search.mean)) | (
+        jnp.max(deviations) < 1e-11
+    )
+    resolution = jnp.maximum(1e-12, epsilon * jnp.maximum(jnp.abs(best), jnp.abs(worst)))
+    return is_singular | has_no_effect | jnp.all(jnp.abs(best - worst) <= resolution)
+
+
+def smallest_eigenvalue(factor: jax.Array) -> jax.Array:
+    """Estimate the smallest eigenvalue of A A^T for a lower triangular A.
+
+    The estimate is one step of inverse iteration, starting from the coordinate with the smallest
+    pivot. The pivot alone overestimates the eigenvalue of a rotated C by a factor of up to D.
+    """
+    solve = functools.partial(jax.scipy.linalg.solve_triangular, factor, lower=True)
+    start = jnp.zeros(factor.shape[0], factor.dtype).at[jnp.argmin(jnp.diagonal(factor))].set(1)
+    direction = solve(solve(start), trans=1)
+    return 1 / jnp.sum(solve(direction / jnp.linalg.norm(direction)) ** 2)

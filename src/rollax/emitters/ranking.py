@@ -1,44 +1,76 @@
-"""How a search ranks its own solutions by what the archive made of them, who its parents are, and when it begins again."""
+"""Ranking, parent selection and restart rules of quality-diversity searches."""
 
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from rollax.archives.core import REJECTED, Added, Archive, Scored
+from rollax.archives.archive import STATUS_REJECTED, Archive, InsertionResult, ScoredSolutions
 from rollax.emitters import cma
+from rollax.types import Scalar
 
-Ranking = Literal["improvement", "two_stage_improvement", "random_direction", "two_stage_random_direction", "objective"]
+Ranking = Literal[
+    "improvement",
+    "two_stage_improvement",
+    "random_direction",
+    "two_stage_random_direction",
+    "objective",
+]
 Selection = Literal["filter", "mu"]
-Restart = Literal["no_improvement", "basic"]
+RestartRule = Literal["no_improvement", "basic"]
 
 
-class Rules(NamedTuple):
-    """What distinguishes the searches of CMA-ME, CMA-MAE and their kin.
+class SearchRules(NamedTuple):
+    """Rules that distinguish the searches of CMA-ME, CMA-MAE and related algorithms.
 
-    `ranking`: what is best: how much a solution improves the archive, how far it is in a random direction of descriptors, or
-    its fitness; "two_stage" puts new elites before better ones, and these before the rest. `selection`: parents are the best,
-    as many as the archive took ("filter"), or the better half ("mu"). `restart`: when a generation improves nothing, or only
-    when CMA-ES has converged ("basic").
+    Attributes:
+        ranking: Ranking criterion: improvement of the archive, distance along a random direction in
+            descriptor space, or fitness ("objective"). The "two_stage" variants rank new elites
+            first, then improved elites, then rejected solutions.
+        selection: Parents of the next generation: all solutions that the archive accepted
+            ("filter"), or the better half of the solutions ("mu").
+        restart: Restart criterion: after a generation without accepted solutions
+            ("no_improvement"), or only when CMA-ES has converged or stagnated ("basic").
     """
 
     ranking: Ranking = "two_stage_improvement"
     selection: Selection = "filter"
-    restart: Restart = "no_improvement"
+    restart: RestartRule = "no_improvement"
 
 
-class Ranked(NamedTuple):
-    """One generation of one search."""
+class RankedGeneration(NamedTuple):
+    """Ranked solutions of one generation of a search.
 
-    order: jax.Array  # int32 [B]: the best first
-    parents: jax.Array  # int32 []: how many of these count; may be 0
-    values: jax.Array  # float32 [B, 1 or 2]: what they were ranked by, in that order
-    taken: jax.Array  # int32 []: how many the archive took
+    Attributes:
+        order: Indices of the solutions, best first, int32 `[B]`.
+        parents: Number of parents, which may be 0, int32 `[]`.
+        values: Ranking values of the solutions, best first, float32 `[B, 1]`, or `[B, 2]` with
+            two-stage ranking.
+        taken: Number of solutions that the archive accepted, int32 `[]`.
+    """
+
+    order: jax.Array
+    parents: jax.Array
+    values: jax.Array
+    taken: jax.Array
 
 
-def rank(rules: Rules, direction: jax.Array, scored: Scored, added: Added) -> Ranked:
-    """A generation `[B]` in order; `direction` `[K]` is that of rankings by one. What is not finite comes last."""
+def rank_generation(
+    rules: SearchRules, direction: jax.Array, scored: ScoredSolutions, added: InsertionResult
+) -> RankedGeneration:
+    """Rank the solutions of a generation `[B]`.
+
+    Solutions with scores that are not finite come last.
+
+    Args:
+        rules: Rules of ranking and selection.
+        direction: Random direction in descriptor space used for ranking, `[K]`.
+        scored: Scored solutions.
+        added: Results of their insertion.
+
+    Returns:
+        The ranked generation.
+    """
     if rules.ranking == "objective":
         values = [scored.fitness]
     elif rules.ranking.endswith("random_direction"):
@@ -48,20 +80,67 @@ def rank(rules: Rules, direction: jax.Array, scored: Scored, added: Added) -> Ra
     if rules.ranking.startswith("two_stage"):
         values.insert(0, added.status.astype(jnp.float32))
     is_finite = jnp.isfinite(scored.fitness) & jnp.all(jnp.isfinite(scored.descriptor), axis=-1)
-    values = [jnp.where(is_finite & jnp.isfinite(value), value, np.finfo(np.float32).min) for value in values]
+    values = [
+        jnp.where(is_finite & jnp.isfinite(value), value, cma.LOWEST_VALUE) for value in values
+    ]
     order = jnp.lexsort([-value for value in reversed(values)])
-    taken = jnp.sum(added.status > REJECTED, dtype=jnp.int32)
+    taken = jnp.sum(added.status > STATUS_REJECTED, dtype=jnp.int32)
     parents = taken if rules.selection == "filter" else jnp.asarray(order.shape[0] // 2, jnp.int32)
-    return Ranked(order, parents, jnp.stack(values, axis=-1)[order], taken)
+    return RankedGeneration(order, parents, jnp.stack(values, axis=-1)[order], taken)
 
 
-def is_over(rules: Rules, search: cma.Search, ranked: Ranked) -> jax.Array:
-    """Whether a search has to begin again after this generation, bool []."""
-    has_converged = cma.has_converged(search, ranked.values[0], ranked.values[-1])
-    return has_converged | (ranked.taken == 0) if rules.restart == "no_improvement" else has_converged
+def should_restart(
+    rules: SearchRules, search: cma.SearchDistribution, ranked: RankedGeneration
+) -> jax.Array:
+    """Return whether a search must restart after a generation.
+
+    Args:
+        rules: Rules with the restart criterion.
+        search: Search after the generation.
+        ranked: The ranked generation.
+
+    Returns:
+        Whether the search must restart, bool `[]`.
+    """
+    is_over = cma.has_converged(search, ranked.values[0], ranked.values[-1])
+    is_over |= cma.has_stagnated(search, ranked.order.shape[0])
+    return is_over | (ranked.taken == 0) if rules.restart == "no_improvement" else is_over
 
 
 def random_direction(archive: Archive, key: jax.Array) -> jax.Array:
-    """A random direction of descriptors, in units of their bounds, float32 [K]."""
+    """Return a random direction in descriptor space, scaled by the bounds, float32 `[K]`."""
     span = jnp.asarray(archive.high) - jnp.asarray(archive.low)
     return jax.random.normal(key, span.shape) * span
+
+
+class StartedSearches(NamedTuple):
+    """Searches before their first generation. Every leaf has the leading axis `[E]`.
+
+    Attributes:
+        search: Search distributions.
+        direction: Random direction in descriptor space used for ranking, float32 `[E, K]`.
+    """
+
+    search: cma.SearchDistribution
+    direction: jax.Array
+
+
+def start_searches(
+    archive: Archive, sigma: Scalar, means: jax.Array, key: jax.Array
+) -> StartedSearches:
+    """Start one search per mean.
+
+    Args:
+        archive: Archive, whose bounds scale the random directions.
+        sigma: Initial standard deviation of each search.
+        means: Means of the distributions, `[E, D]`.
+        key: Random key of the directions.
+
+    Returns:
+        The searches.
+    """
+    keys = jax.random.split(key, means.shape[0])
+    return StartedSearches(
+        search=jax.vmap(lambda mean: cma.init_search(mean, sigma))(means),
+        direction=jax.vmap(lambda key: random_direction(archive, key))(keys),
+    )

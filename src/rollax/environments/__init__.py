@@ -1,23 +1,26 @@
-"""Environments: the contract and the registry (`rollax.check_environment` checks one's own)."""
+"""Environment interfaces and the environment registry.
 
-from rollax.environments.core import (
-    AgentsEnvironment,
-    DescribedEnvironment,
+Use `rollax.check_environment` to check a custom environment against these interfaces.
+"""
+
+from rollax.environments.environment import (
+    DescriptorEnvironment,
     Environment,
-    InformedEnvironment,
-    ListedTasksEnvironment,
+    FiniteTaskEnvironment,
+    InfoReductionsEnvironment,
+    MultiAgentEnvironment,
     Transition,
 )
-from rollax.environments.registry import arguments, list_environments, make, register
+from rollax.environments.registry import default_arguments, list_environments, make, register
 
 __all__ = [
-    "AgentsEnvironment",
-    "DescribedEnvironment",
+    "MultiAgentEnvironment",
+    "DescriptorEnvironment",
     "Environment",
-    "InformedEnvironment",
-    "ListedTasksEnvironment",
+    "InfoReductionsEnvironment",
+    "FiniteTaskEnvironment",
     "Transition",
-    "arguments",
+    "default_arguments",
     "list_environments",
     "make",
     "register",

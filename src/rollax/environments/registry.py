@@ -1,4 +1,7 @@
-"""Environments by name: "suite/Name". A suite is imported only when one of its environments is asked for."""
+"""Registry of environments by id, "suite/Name".
+
+A suite is imported only when one of its environments is requested.
+"""
 
 import importlib
 import importlib.metadata
@@ -6,71 +9,155 @@ import sys
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rollax.environments.convert import convert_all, name_fault, signature_defaults
-from rollax.environments.core import Environment
-from rollax.environments.suites.table import SUITES, missing_python
-from rollax.errors import UnknownNameError, UsageError, near
+from rollax.coercion import coerce_arguments, format_value
+from rollax.environments.conversion import convert_arguments, name_fault, signature_defaults
+from rollax.environments.environment import Environment
+from rollax.environments.suites.table import SUITES, missing_python_version
+from rollax.errors import UnknownNameError, UsageError, describe_error, find_similar_names
+from rollax.runtime.installation import install_command
+from rollax.runtime.numerics import standard_numerics
+from rollax.types import Setting
 
-ENTRY_POINTS = "rollax.environments"
+ENTRY_POINT_GROUP = "rollax.environments"
 
-_registered: dict[str, Callable[..., Environment]] = {}
+_registered_factories: dict[str, Callable[..., Environment]] = {}
 
 
-def make(id: str, /, **arguments: Any) -> Environment:
-    """The environment of that id, for example `make("gymnax/CartPole-v1", gravity=5)`.
-
-    Arguments are the environment's own (see `arguments(id)`); texts and whole numbers become the type of the default.
+@standard_numerics()
+@coerce_arguments(id=str)
+def make(id: str, /, **arguments: Setting) -> Environment:
+    """Make an environment from its id, for example `make("gymnax/CartPole-v1", gravity=5)`.
 
     >>> make("probe/memory", delay=5).time_limit
     6
 
+    Args:
+        id: Id of the environment, "suite/Name".
+        **arguments: Arguments of the environment (see `default_arguments`). Strings and integers
+            are converted to the type of the default.
+
+    Returns:
+        The environment.
+
     Raises:
-        UnknownNameError: no such environment or argument; the message names those near it.
-        UsageError: a value that does not fit, or a suite that is not installed.
+        UnknownNameError: If the environment or an argument does not exist. The message suggests
+            similar names.
+        UsageError: If a value cannot be converted, or a suite is not installed.
     """
-    factory = _factory(id)
+    import_package(id)
+    return make_without_import(id, arguments)
+
+
+def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environment:
+    """Make an environment from its id without importing the package in the id.
+
+    Use this instead of `make` for ids from a run folder, which may not be trusted.
+
+    Args:
+        id: Id of the environment.
+        arguments: Arguments of the environment by name.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UnknownNameError: If the environment or an argument does not exist.
+        UsageError: If a value cannot be converted, a suite is not installed, or a package is not
+            imported.
+    """
+    _check_file_arguments(id, arguments)
+    factory = _find_factory(id)
     if factory is not None:
-        return factory(**convert_all(id, arguments, signature_defaults(factory)))
+        return factory(**convert_arguments(id, dict(arguments), signature_defaults(factory)))
     suite, name = id.split("/", 1)
-    module = _suite_module(suite)
+    module = _import_suite(suite)
     try:
-        return module.make(name, arguments)
+        return module.make(name, dict(arguments))
     except (UsageError, ImportError):
         raise
-    except Exception as error:  # whatever a suite makes of sizes and texts that it does not check
+    except Exception as error:  # suites raise any error for values that they do not check
         if not arguments:
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        told = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise UsageError(f"making {id} with {given} fails with {told}") from error
+        raise UsageError(f"Making {id} with {given} fails with {describe_error(error)}.") from error
 
 
-def register(id: str, factory: Callable[..., Environment]) -> None:
-    """Makes `factory(**arguments)` known as `id`, which reads "suite/Name". The last registration of an id counts.
+def _check_file_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
+    """Check that no argument names a pipe, a socket or a device, because reading could block.
 
-    Raises: UsageError when the id has no suite or belongs to one of rollax.
+    Raises:
+        UsageError: If an argument names a special file.
     """
+    for name, value in arguments.items():
+        if isinstance(value, str) and _is_special_file(Path(value)):
+            raise UsageError(
+                f"{id}: {name} must not name a pipe, a socket or a device, got {value!r}. "
+                "Name a file."
+            )
+
+
+def _is_special_file(path: Path) -> bool:
+    """Return whether the path exists and is neither a file nor a folder."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except (OSError, ValueError):  # not a valid path on any file system
+        return False
+
+
+@coerce_arguments(id=str)
+def register(id: str, factory: Callable[..., Environment]) -> None:
+    """Register an environment under an id.
+
+    A later registration of the same id replaces the earlier one.
+
+    Args:
+        id: Id of the environment, "suite/Name".
+        factory: Function that makes the environment. `make` passes its arguments to it.
+
+    Raises:
+        UsageError: If the factory is not callable, or the id has no suite, uses a suite of rollax,
+            or cannot name a run folder.
+    """
+    if not callable(factory):
+        raise UsageError(
+            f"factory ({format_value(factory)}) must be a function that makes the environment {id}."
+        )
     suite, slash, name = id.partition("/")
     if not (slash and suite and name):
-        raise UsageError(f'an environment is registered as "suite/Name", not {id!r}: try "mine/{id.strip("/") or "Name"}".')
+        raise UsageError(
+            f'id must be like "suite/Name", got {id!r}. '
+            f'Write for example "mine/{id.strip("/") or "Name"}".'
+        )
     if suite in SUITES:
-        raise UsageError(f'the suite "{suite}" is part of rollax: register {id!r} under another, such as "mine/{name}".')
+        raise UsageError(
+            f'The suite "{suite}" is part of rollax, so {id!r} cannot be registered. '
+            f'Use another suite, for example "mine/{name}".'
+        )
     fault = name_fault(id)
     if fault is not None:
-        raise UsageError(f"an environment cannot be registered as {id!r}: its {fault}")
-    _registered[id] = factory
+        raise UsageError(f"{id!r} cannot be registered: {fault}")
+    _registered_factories[id] = factory
 
 
+@coerce_arguments(suite=str | None)
 def list_environments(suite: str | None = None) -> list[str]:
-    """The ids of all environments, or of one suite, without importing any suite.
+    """Return the ids of all environments or of one suite, without importing any suite.
 
-    Raises: UnknownNameError when there is no such suite.
+    Args:
+        suite: Name of the suite, or None for all suites.
+
+    Returns:
+        Ids "suite/Name".
+
+    Raises:
+        UnknownNameError: If the suite does not exist.
     """
     ids = [f"{name}/{environment}" for name, entry in SUITES.items() for environment in entry.names]
-    ids += sorted((set(_registered) | set(_entry_points())) - set(ids))
+    ids += sorted((set(_registered_factories) | set(_find_entry_points())) - set(ids))
     if suite is None:
         return ids
     suites = list(dict.fromkeys(id.split("/", 1)[0] for id in ids))
@@ -79,118 +166,240 @@ def list_environments(suite: str | None = None) -> list[str]:
     return [id for id in ids if id.startswith(f"{suite}/")]
 
 
-def arguments(id: str) -> dict[str, Any]:
-    """What `make` accepts for this environment: names and defaults. It may import the suite."""
-    factory = _factory(id)
+def parse_packages(id: object) -> tuple[str, ...]:
+    """Return the package in an id such as "gymnasium/PACKAGE:NAME".
+
+    Returns:
+        The name of the package in a tuple, or an empty tuple if the id has no package.
+    """
+    suite, _, name = id.partition("/") if isinstance(id, str) else ("", "", "")
+    package = name.rpartition(":")[0]
+    return (
+        (package,)
+        if package and suite in SUITES and SUITES[suite].is_open and id not in _registered_factories
+        else ()
+    )
+
+
+def import_package(id: str) -> tuple[str, ...]:
+    """Import the package in an id such as "gymnasium/PACKAGE:NAME".
+
+    Call it only for ids that the user wrote, because an id from a folder may name any module.
+
+    Args:
+        id: Id of the environment.
+
+    Returns:
+        The name of the package in a tuple, or an empty tuple if the id has no package.
+
+    Raises:
+        UsageError: If the package cannot be imported.
+    """
+    packages = parse_packages(id)
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"The package {error.name} is not installed, and {id} needs it."
+            ) from error
+        except Exception as error:  # a package may raise anything
+            raise UsageError(
+                f"{id}: importing {package} fails with {describe_error(error)}."
+            ) from error
+    return packages
+
+
+@standard_numerics()
+@coerce_arguments(id=str)
+def default_arguments(id: str) -> dict[str, Any]:
+    """Return the names and defaults of the arguments that `make` accepts for an environment.
+
+    This may import the suite.
+
+    Args:
+        id: Id of the environment.
+
+    Returns:
+        Defaults by name. The default of a required argument is `inspect.Parameter.empty`.
+
+    Raises:
+        UnknownNameError: If the environment does not exist.
+        UsageError: If the suite is not installed.
+    """
+    factory = _find_factory(id)
     if factory is not None:
         return signature_defaults(factory)
     suite, name = id.split("/", 1)
-    return _suite_module(suite).arguments(name)
+    return _import_suite(suite).default_arguments(name)
 
 
-def choices(id: str) -> dict[str, tuple[str, ...]]:
-    """The words that those arguments take which take one of a few; {} where none does. It may import the suite."""
-    known: Any = _optional(id, "CHOICES") or {}
+def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
+    """Return the accepted values of each argument that is restricted to certain strings.
+
+    This may import the suite.
+    """
+    known: Any = _get_suite_member(id, "CHOICES") or {}
     if callable(known):
         known = known(id.split("/", 1)[1])
-    return {name: tuple(words) for name, words in known.items() if name in arguments(id)}
+    return {name: tuple(words) for name, words in known.items() if name in default_arguments(id)}
 
 
 def evaluation_arguments(id: str) -> dict[str, Any]:
-    """The arguments that evaluations have other values of, by the suite of the environment; {} where there are none."""
+    """Return the arguments, with their values, that the suite overrides in evaluations."""
     suite, _, name = id.partition("/")
     patterns = SUITES[suite].evaluation if suite in SUITES and name in SUITES[suite].names else {}
-    return {key: value for pattern, given in patterns.items() if fnmatchcase(name, pattern) for key, value in given.items()}
+    return {
+        key: value
+        for pattern, given in patterns.items()
+        if fnmatchcase(name, pattern)
+        for key, value in given.items()
+    }
 
 
 def best_metric(id: str) -> str:
-    """The number of an evaluation that the best checkpoint is best by, unless a run says otherwise."""
+    """Return the default evaluation metric for the selection of the best checkpoint."""
     suite, _, name = id.partition("/")
-    return SUITES[suite].best_metric if suite in SUITES and name in SUITES[suite].names else "return_mean"
+    return (
+        SUITES[suite].best_metric
+        if suite in SUITES and name in SUITES[suite].names
+        else "return_mean"
+    )
 
 
-def runs_on_host(id: str) -> bool:
-    """Whether simulators of that suite run on the host."""
+def describe_environment(id: str) -> str:
+    """Return the one-line description of an environment of a suite, or "" without one."""
+    suite, _, name = id.partition("/")
+    lines = SUITES[suite].descriptions if suite in SUITES else {}
+    return next((line for pattern, line in lines.items() if fnmatchcase(name, pattern)), "")
+
+
+def has_host_suite(id: str) -> bool:
+    """Return whether the suite of an id runs simulators on the host."""
     suite = id.partition("/")[0]
-    return suite in SUITES and SUITES[suite].on_host
+    return suite in SUITES and SUITES[suite].is_on_host
 
 
-def resolve_arguments(id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with paths made absolute, so that they mean the same in another folder. It may import the suite."""
-    resolve = _optional(id, "resolve_arguments") if arguments else None
+def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, Any]:
+    """Replace relative paths in the arguments by absolute paths.
+
+    This may import the suite.
+    """
+    resolve = _get_suite_member(id, "resolve_arguments") if arguments else None
     return dict(arguments) if resolve is None else resolve(arguments)
 
 
-def check_evaluation(id: str, training: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Checks evaluations that have the arguments `other` over those of training. It may import the suite.
+def check_evaluation(
+    id: str, training: Mapping[str, Setting], other: Mapping[str, Setting]
+) -> None:
+    """Check evaluation arguments that differ from the training arguments.
 
-    Raises: UsageError where they would not measure what they claim, such as returns on tasks that training has not seen.
+    This may import the suite.
+
+    Args:
+        id: Id of the environment.
+        training: Arguments in training.
+        other: Arguments that replace training arguments in evaluations.
+
+    Raises:
+        UsageError: If the evaluation would be misleading, for example if it claims to use unseen
+            tasks but does not.
     """
-    check = _optional(id, "check_evaluation") if other else None
+    check = _get_suite_member(id, "check_evaluation") if other else None
     if check is not None:
         check(id, dict(training), dict(other))
 
 
-def check_known(id: str) -> None:
-    """Raises UnknownNameError, or UsageError, for an id that nothing makes. No suite is imported for what is listed."""
-    _factory(id)
+def check_environment_id(id: str) -> None:
+    """Check that an id names an environment.
+
+    A suite is imported only if it does not list the id. A package in the id is imported, so pass
+    only ids that the user wrote.
+
+    Args:
+        id: Id of the environment.
+
+    Raises:
+        UnknownNameError: If the environment does not exist.
+        UsageError: If a package cannot be imported.
+    """
+    import_package(id)
+    _find_factory(id)
 
 
-def is_of_suite(id: str) -> bool:
-    """Whether a suite of rollax lists this environment: no factory makes it, nor did another package add it to a suite."""
+def is_suite_environment(id: str) -> bool:
+    """Return whether a suite of rollax lists the id.
+
+    Return False for registered factories and for environments that other packages add to a suite.
+    """
     suite, _, name = id.partition("/")
-    return id not in _registered and suite in SUITES and name in SUITES[suite].names
+    return id not in _registered_factories and suite in SUITES and name in SUITES[suite].names
 
 
-def _optional(id: str, member: str) -> Any:
-    """What the module of a suite may have; None where it has not, and for environments of no suite."""
+def _get_suite_member(id: str, member: str) -> Any:
+    """Return an optional member of the adapter of the suite that lists an environment.
+
+    Return None if the adapter does not define it, or no suite lists the environment.
+    """
     suite, _, name = id.partition("/")
     is_listed = suite in SUITES and name in SUITES[suite].names
-    return getattr(_suite_module(suite), member, None) if is_listed else None
+    return getattr(_import_suite(suite), member, None) if is_listed else None
 
 
-def _factory(id: str) -> Callable[..., Environment] | None:
-    """The function behind a user's or third party's id; None when a suite of rollax makes it."""
-    if id in _registered:
-        return _registered[id]
+def _find_factory(id: str) -> Callable[..., Environment] | None:
+    """Return the factory of a registered or third-party id, or None for a suite environment."""
+    if id in _registered_factories:
+        return _registered_factories[id]
     suite, _, name = id.partition("/")
     if suite in SUITES:
         if name in SUITES[suite].names:
             return None
-        if name in SUITES[suite].absent:
-            raise UsageError(f"{id} is not offered: {SUITES[suite].absent[name]}.")
-    entry_points = _entry_points()
+        if name in SUITES[suite].unavailable_reasons:
+            raise UsageError(f"{id} is not offered: {SUITES[suite].unavailable_reasons[name]}.")
+    entry_points = _find_entry_points()
     if id in entry_points:
         return entry_points[id].load()
     is_open = suite in SUITES and SUITES[suite].is_open
-    if is_open and _suite_module(suite).knows(name):
+    if is_open and _import_suite(suite).is_registered(name):
         return None
-    more = f" One of another package is {suite}/PACKAGE:NAME." if is_open else ""
+    more = f" Write {suite}/PACKAGE:NAME for an environment of another package." if is_open else ""
     ids = list_environments()
-    if not near(id, ids):  # all of them are too many to read
-        ids = [x for x in ids if x.startswith(f"{suite}/")] or list(dict.fromkeys(f"{x.partition('/')[0]}/..." for x in ids))
+    if not find_similar_names(id, ids):  # the list of all ids is too long for a message
+        ids = [x for x in ids if x.startswith(f"{suite}/")] or list(
+            dict.fromkeys(f"{x.partition('/')[0]}/..." for x in ids)
+        )
     raise UnknownNameError("environment", id, ids, more)
 
 
 @cache
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Environments of other installed packages. The entry point's name is the id and its object the factory."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS) if "/" in entry.name}
+def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of environments in other installed packages, by id.
+
+    The object of an entry point is the factory of the environment.
+    """
+    return {
+        entry.name: entry
+        for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+        if "/" in entry.name
+    }
 
 
-def _suite_module(suite: str) -> ModuleType:
+def _import_suite(suite: str) -> ModuleType:
     entry = SUITES[suite]
-    needed = missing_python(entry)
+    needed = missing_python_version(entry)
     if needed:
         found = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise UsageError(
-            f"the {suite} environments need Python {needed} or newer, and this is Python {found}: make a virtual environment "
-            f'with a newer one, and in it pip install "rollax[{entry.extra}]"'
+            f"The {suite} environments need Python {needed} or newer, and this is Python {found}. "
+            "Create a virtual environment with a newer Python, and install the extra "
+            f"{entry.extra} in it."
         )
     try:
-        return importlib.import_module(entry.module)
+        return importlib.import_module(entry.adapter)
     except ModuleNotFoundError as error:
         if entry.extra is None or (error.name or "").startswith("rollax"):
             raise
-        remedy = f'pip install "rollax[{entry.extra}]"'
-        raise UsageError(f"the {suite} environments need the package {error.name}, which is not installed: {remedy}") from error
+        raise UsageError(
+            f"The package {error.name} is not installed, and the {suite} environments need it. "
+            f"Run: {install_command(entry.extra)}"
+        ) from error

@@ -1,60 +1,89 @@
-"""What an exported policy takes and gives, as JSON: names, shapes, types, bounds, and what each is for."""
+"""JSON description of an exported policy: names, shapes, dtypes, spaces and meanings of arrays."""
 
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from rollax.exporting.policy import ACTION, BATCH, CARRY, KEY, OBSERVATION, RESET, UNIFORM
-from rollax.exporting.program import Program
-from rollax.spaces import Box, Dict
+from rollax.environments.environment import Environment
+from rollax.exporting.jaxpr_program import Program
+from rollax.exporting.policy_function import (
+    ACTION,
+    BATCH_SYMBOL,
+    CARRY,
+    KEY,
+    OBSERVATION,
+    RESET,
+    UNIFORM,
+)
+from rollax.spaces import Bound, Box, Dict, Space
+from rollax.types import JsonValue, Record
 
-MEANING = {
-    RESET: "true where the observation begins an episode: the memory is then the initial one, whatever the carry is",
-    KEY: "the data of a random key of JAX for each environment, another one at every step",
-    CARRY: "the memory as the step before has left it; any numbers where reset is true",
-    UNIFORM: "random numbers within [0, 1), others at every step, by which the action is sampled",
-    f"next_{CARRY}": "the memory after this step: the carry of the next one",
+ARRAY_MEANINGS = {
+    RESET: (
+        "true if the observation begins an episode: the initial memory is used and the carry is "
+        "ignored"
+    ),
+    KEY: "data of a JAX random key for each environment, different at every step",
+    CARRY: "memory returned by the previous step, ignored where reset is true",
+    UNIFORM: "random numbers in [0, 1) that sample the action, different at every step",
+    f"next_{CARRY}": "memory after this step, to be passed as carry in the next step",
 }
 
 
-def describe(program: Program, environment: Any) -> dict[str, Any]:
-    """Inputs and outputs in the order of their names, which is that of positional arguments."""
-    spaces = {**space_parts(environment.observation_space, OBSERVATION), ACTION: environment.action_space}
+def describe_program(program: Program, environment: Environment) -> Record:
+    """Return the inputs and outputs of a program as JSON values.
 
-    def of(name: str, number: int) -> dict[str, Any]:
+    Args:
+        program: Program of the policy.
+        environment: Environment whose spaces describe the observations and actions.
+
+    Returns:
+        Dictionary with "agents", "inputs" and "outputs". Inputs and outputs are sorted by name,
+        which is also the order of positional arguments and results.
+    """
+    spaces = {
+        **flatten_space(environment.observation_space, OBSERVATION),
+        ACTION: environment.action_space,
+    }
+
+    def describe_array(name: str, number: int) -> Record:
         kind = program.types[number]
-        shape = [side if isinstance(side, int) else BATCH for side in kind.shape]
+        shape = [side if isinstance(side, int) else BATCH_SYMBOL for side in kind.shape]
         entry: dict[str, Any] = {"name": name, "shape": shape, "dtype": np.dtype(kind.dtype).name}
         if name in spaces:
-            entry["space"] = as_json(spaces[name])
-        meaning = MEANING.get(name.partition("/")[0])
+            entry["space"] = space_to_json(spaces[name])
+        meaning = ARRAY_MEANINGS.get(name.partition("/")[0])
         return entry | ({} if meaning is None else {"meaning": meaning})
 
     return {
         "agents": environment.num_agents,
-        "inputs": [of(name, program.inputs[name]) for name in sorted(program.inputs)],
-        "outputs": [of(name, program.outputs[name]) for name in sorted(program.outputs)],
+        "inputs": [describe_array(name, program.inputs[name]) for name in sorted(program.inputs)],
+        "outputs": [
+            describe_array(name, program.outputs[name]) for name in sorted(program.outputs)
+        ],
     }
 
 
-def space_parts(space: Any, name: str) -> dict[str, Any]:
-    """The spaces of the arrays of an observation, by name."""
+def flatten_space(space: Space, name: str) -> dict[str, Space]:
+    """Return the space of each observation array by name. Nested keys are joined with "/"."""
     if not isinstance(space, Dict):
         return {name: space}
-    parts = [space_parts(part, f"{name}/{key}") for key, part in space.items]
+    parts = [flatten_space(part, f"{name}/{key}") for key, part in space.items]
     return {key: part for each in parts for key, part in each.items()}
 
 
-def as_json(space: Any) -> dict[str, Any]:
-    """A space's kind and fields; bounds that are infinite are null."""
+def space_to_json(space: Space) -> Record:
+    """Return the kind and the fields of a space as JSON values. Infinite bounds become null."""
     fields = {field.name: getattr(space, field.name) for field in dataclasses.fields(space)}
     if isinstance(space, Box):
-        fields |= {side: _bounds(fields[side]) for side in ("low", "high")}
+        fields |= {side: _bounds_to_json(fields[side]) for side in ("low", "high")}
+    if fields.get("layout", "") is None:  # None means that the layout follows from the shape
+        del fields["layout"]
     return {"kind": type(space).__name__, **fields}
 
 
-def _bounds(bound: Any) -> Any:
+def _bounds_to_json(bound: Bound) -> JsonValue:
     if isinstance(bound, tuple):
-        return [_bounds(each) for each in bound]
+        return [_bounds_to_json(each) for each in bound]
     return bound if abs(bound) < 1e30 else None

@@ -1,7 +1,7 @@
-"""The formats of exported policies: how each is written, and how it is opened again to be compared."""
+"""File formats of exported policies, with a writer and a loader for each format."""
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,77 +10,119 @@ import numpy as np
 
 from rollax.errors import UsageError
 from rollax.exporting import numpy_file, onnx_file
-from rollax.exporting.program import Program, run
+from rollax.exporting.jaxpr_program import Arrays, Program, run_program
+from rollax.runtime.installation import install_command
+from rollax.types import Leaf
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-Arrays = dict[str, Any]
 
 
-class Format(NamedTuple):
-    """`write(program)` gives the files by name, the policy's own first; `open(files)` a function of arrays by name."""
+class ExportFormat(NamedTuple):
+    """Format of exported policies.
+
+    Attributes:
+        summary: Noun phrase that describes the files.
+        extra: Name of the rollax extra that installs `packages`, or None without packages.
+        packages: Packages that the format needs.
+        write: Function from a program to the contents of the files by name, the policy file first.
+        open: Function from the files to a function that maps inputs by name to outputs. The outputs
+            are a dictionary by name or a list sorted by name.
+        needs_lowering: Whether to lower the operations and to replace the random key by uniform
+            numbers before writing.
+        loading_code: Python code that defines `act(inputs)` in the folder of the files.
+        batch: Default number of environments per call. None for any number.
+    """
 
     summary: str
-    extra: str | None  # pip install "rollax[extra]"
-    packages: tuple[str, ...]  # that it needs
+    extra: str | None
+    packages: tuple[str, ...]
     write: Callable[[Program], dict[str, bytes]]
-    open: Callable[[dict[str, bytes]], Callable[[Arrays], Any]]  # outputs by name, or in the order of their names
-    is_plain: bool  # samples by uniform numbers in place of a random key
-    opening: str  # lines of Python that define `act(inputs)` in the folder of the files
-    batch: int | None = None  # where nobody says: None for any
+    open: Callable[[dict[str, bytes]], Callable[[Arrays], Any]]
+    needs_lowering: bool
+    loading_code: str
+    batch: int | None = None
 
     def check_installed(self) -> None:
-        """Raises UsageError when a package is missing."""
+        """Raise UsageError if a package that the format needs is not installed."""
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise UsageError(
-                    f'this format needs the package {package}, which is not installed: pip install "rollax[{self.extra}]"'
+                    f"The package {package} is not installed, and this format needs it. Run: "
+                    f"{install_command(str(self.extra))}"
                 )
 
 
-def specifications(program: Program) -> dict[str, jax.ShapeDtypeStruct]:
+def input_shapes(program: Program) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shape and dtype of every input by name."""
     return {name: program.types[number] for name, number in program.inputs.items()}
 
 
 def write_jax(program: Program) -> dict[str, bytes]:
-    exported = jax.export.export(jax.jit(lambda inputs: run(program, inputs)), platforms=PLATFORMS)(specifications(program))
+    """Serialize the program with `jax.export` for CPU, GPU and TPU.
+
+    Returns:
+        Dictionary of file contents with the key "policy.jax".
+    """
+    exported = jax.export.export(
+        jax.jit(lambda inputs: run_program(program, inputs)), platforms=PLATFORMS
+    )(input_shapes(program))
     return {"policy.jax": bytes(exported.serialize())}
 
 
 def open_jax(files: dict[str, bytes]) -> Callable[[Arrays], Arrays]:
+    """Load policy.jax as a jitted function from inputs by name to outputs by name."""
     return jax.jit(jax.export.deserialize(bytearray(files["policy.jax"])).call)
 
 
 def write_stablehlo(program: Program) -> dict[str, bytes]:
-    """Raises UsageError for a program of any batch, whose shapes few readers take."""
-    function = jax.jit(lambda inputs: run(program, inputs), keep_unused=True)
-    if any(not isinstance(side, int) for spec in specifications(program).values() for side in spec.shape):
-        raise UsageError("stablehlo is written for a number of environments: give it, such as --batch 1")
-    return {"policy.mlir": function.lower(specifications(program)).as_text().encode()}
+    """Lower the program to StableHLO text.
+
+    Returns:
+        Dictionary of file contents with the key "policy.mlir".
+
+    Raises:
+        UsageError: If the program has a symbolic batch size, which few StableHLO compilers support.
+    """
+    function = jax.jit(lambda inputs: run_program(program, inputs), keep_unused=True)
+    if any(
+        not isinstance(side, int) for spec in input_shapes(program).values() for side in spec.shape
+    ):
+        raise UsageError(
+            "batch must be a fixed number of environments for stablehlo. Set it, for example "
+            "--batch 1."
+        )
+    return {"policy.mlir": function.lower(input_shapes(program)).as_text().encode()}
 
 
 def open_stablehlo(files: dict[str, bytes]) -> Callable[[Arrays], list[Any]]:
-    """The text as compiled here, with arguments and results in the order of their names."""
+    """Compile the StableHLO text for the CPU.
+
+    Returns:
+        Function from inputs by name to a list of outputs, sorted by name.
+    """
     device = jax.devices("cpu")[0]
     program = device.client.compile_and_load(files["policy.mlir"].decode(), [device])
 
     def act(inputs: Arrays) -> list[Any]:
-        return program.execute([jax.device_put(np.asarray(inputs[name]), device) for name in sorted(inputs)])
+        return program.execute(
+            [jax.device_put(np.asarray(inputs[name]), device) for name in sorted(inputs)]
+        )
 
     return act
 
 
-def named(outputs: Any, names: list[str]) -> Arrays:
-    """Outputs by name, of a format that gives them in order."""
+def name_outputs(outputs: Arrays | Sequence[Leaf], names: list[str]) -> Arrays:
+    """Return outputs as a dictionary. Formats may return a list in the order of `names`."""
     return outputs if isinstance(outputs, dict) else dict(zip(names, outputs, strict=True))
 
 
-JAX_OPENING = """\
+JAX_LOADING_CODE = """\
 from jax import export
 
 act = export.deserialize(bytearray(Path("policy.jax").read_bytes())).call
 """
-STABLEHLO_OPENING = """\
-import jax  # or whatever else compiles StableHLO
+STABLEHLO_LOADING_CODE = """\
+import jax  # or any other compiler of StableHLO
 
 device = jax.devices()[0]
 compiled = device.client.compile_and_load(Path("policy.mlir").read_text(), [device])
@@ -92,11 +134,42 @@ def act(inputs):  # arguments and results are in the order of their names
     return dict(zip(names, compiled.execute(arguments)))
 
 """
-FORMATS: dict[str, Format] = {
-    "jax": Format("a serialized jax.export", "export", ("flatbuffers",), write_jax, open_jax, False, JAX_OPENING),
-    "stablehlo": Format("StableHLO as text", None, (), write_stablehlo, open_stablehlo, False, STABLEHLO_OPENING, 1),
-    "onnx": Format(
-        "an ONNX model", "onnx", ("onnx", "onnxruntime"), onnx_file.write, onnx_file.open_again, True, onnx_file.OPENING
+FORMATS: dict[str, ExportFormat] = {
+    "jax": ExportFormat(
+        summary="a serialized jax.export",
+        extra="export",
+        packages=("flatbuffers",),
+        write=write_jax,
+        open=open_jax,
+        needs_lowering=False,
+        loading_code=JAX_LOADING_CODE,
     ),
-    "numpy": Format("arrays for NumPy", None, (), numpy_file.write, numpy_file.open_again, True, numpy_file.OPENING),
+    "stablehlo": ExportFormat(
+        summary="StableHLO as text",
+        extra=None,
+        packages=(),
+        write=write_stablehlo,
+        open=open_stablehlo,
+        needs_lowering=False,
+        loading_code=STABLEHLO_LOADING_CODE,
+        batch=1,
+    ),
+    "onnx": ExportFormat(
+        summary="an ONNX model",
+        extra="onnx",
+        packages=("onnx", "onnxruntime"),
+        write=onnx_file.write_onnx,
+        open=onnx_file.open_onnx,
+        needs_lowering=True,
+        loading_code=onnx_file.LOADING_CODE,
+    ),
+    "numpy": ExportFormat(
+        summary="arrays for NumPy",
+        extra=None,
+        packages=(),
+        write=numpy_file.write_numpy,
+        open=numpy_file.open_numpy,
+        needs_lowering=True,
+        loading_code=numpy_file.LOADING_CODE,
+    ),
 }

@@ -1,4 +1,4 @@
-"""The format for NumPy alone: constants and a list of operations in one .npz, and the reader beside it."""
+"""NumPy format: constants and a list of operations in one .npz file, with a reader module."""
 
 import inspect
 import io
@@ -9,31 +9,41 @@ from typing import Any
 import numpy as np
 
 from rollax.exporting import numpy_policy
-from rollax.exporting.plain import plain, size
-from rollax.exporting.program import Program
+from rollax.exporting.jaxpr_program import Program
+from rollax.exporting.primitive_operations import lower_program, size_to_json
 
-OPENING = """\
+LOADING_CODE = """\
 from numpy_policy import load
 
 act = load("policy.npz")
 """
 
 
-def write(program: Program) -> dict[str, bytes]:
-    """The files by name."""
-    program = plain(program)
+def write_numpy(program: Program) -> dict[str, bytes]:
+    """Return the file contents of policy.npz and of its reader numpy_policy.py by name."""
+    program = lower_program(program)
 
     def kind(number: int) -> str:
         return np.dtype(program.types[number].dtype).name
 
-    steps = [[op.name, op.inputs, op.outputs, op.params, list(map(kind, op.outputs))] for op in program.operations]
-    inputs = {name: [n, [size(side) for side in program.types[n].shape], kind(n)] for name, n in program.inputs.items()}
+    steps = [
+        [op.name, op.inputs, op.outputs, op.params, list(map(kind, op.outputs))]
+        for op in program.operations
+    ]
+    inputs = {
+        name: [n, [size_to_json(side) for side in program.types[n].shape], kind(n)]
+        for name, n in program.inputs.items()
+    }
     document = json.dumps({"inputs": inputs, "outputs": program.outputs, "steps": steps}).encode()
     arrays: dict[str, Any] = {str(number): value for number, value in program.constants.items()}
     buffer = io.BytesIO()
     np.savez(buffer, program=np.frombuffer(document, np.uint8), **arrays)
-    return {"policy.npz": buffer.getvalue(), "numpy_policy.py": inspect.getsource(numpy_policy).encode()}
+    return {
+        "policy.npz": buffer.getvalue(),
+        "numpy_policy.py": inspect.getsource(numpy_policy).encode(),
+    }
 
 
-def open_again(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def open_numpy(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Load policy.npz as a function from inputs by name to outputs by name."""
     return numpy_policy.load(io.BytesIO(files["policy.npz"]))

@@ -1,12 +1,13 @@
-"""Opens a policy that rollax has exported to NumPy. This file needs NumPy alone, and is the same for every policy.
+"""Loader for policies that rollax exported in the NumPy format. It requires only NumPy.
 
     from numpy_policy import load
 
     act = load("policy.npz")
-    outputs = act({"observation": observations})  # [batch, ...] each; policy.json says which inputs and outputs there are
+    outputs = act({"observation": observations})  # arrays with leading axis [batch]
     outputs["action"]
 
-The file holds arrays and a list of operations as JSON: nothing of it is executed but the functions below.
+policy.json lists the inputs and outputs. The .npz file holds arrays and a list of operations as
+JSON. Only the operations in this module are executed.
 """
 
 import json
@@ -16,34 +17,50 @@ import numpy as np
 
 
 def load(path):
-    """The policy of a file: a function of arrays by name, which returns arrays by name."""
+    """Load a policy and return it as a function from inputs by name to outputs by name.
+
+    Args:
+        path: Path of the .npz file, or a file object.
+
+    Raises:
+        ValueError: If the file contains operations that this reader does not support.
+    """
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     program = json.loads(arrays.pop("program").tobytes().decode())
     constants = {int(number): array for number, array in arrays.items()}
     unknown = {step[0] for step in program["steps"]} - set(OPERATIONS) - {"expand"}
     if unknown:
-        raise ValueError(f"{path} has operations that this reader does not know: {', '.join(sorted(unknown))}")
-    return lambda inputs: run(program, constants, inputs)
+        raise ValueError(
+            f"{path} contains unsupported operations: {', '.join(sorted(unknown))}. "
+            "Use the numpy_policy.py that was exported with it."
+        )
+    return lambda inputs: run_program(program, constants, inputs)
 
 
-def run(program, constants, inputs):
-    """The outputs by name. Raises ValueError when inputs are missing or have other shapes."""
+def run_program(program, constants, inputs):
+    """Run the operations of a policy and return the outputs by name.
+
+    Raises:
+        ValueError: If an input is missing or has the wrong shape.
+    """
     values, batch = dict(constants), None
     for name, (number, shape, dtype) in program["inputs"].items():
         if name not in inputs:
-            raise ValueError(f"the input {name!r} is missing: there are {', '.join(program['inputs'])}")
+            raise ValueError(
+                f"The input {name!r} is missing. The inputs are {', '.join(program['inputs'])}."
+            )
         value = np.asarray(inputs[name]).astype(dtype, copy=False)
         batch = value.shape[0] if batch is None and value.ndim else batch
-        wanted = tuple(side_of(side, batch) for side in shape)
+        wanted = tuple(resolve_size(side, batch) for side in shape)
         if value.shape != wanted:
-            raise ValueError(f"the input {name!r} has the shape {value.shape}: it must be {wanted}")
+            raise ValueError(f"The input {name!r} must have shape {wanted}, got {value.shape}.")
         values[number] = value
     with np.errstate(all="ignore"):
         for name, arguments, results, given, types in program["steps"]:
             found = [values[number] for number in arguments]
             if name == "expand":
-                given = {"shape": [side_of(side, batch) for side in given["shape"]]}
+                given = {"shape": [resolve_size(side, batch) for side in given["shape"]]}
             outputs = OPERATIONS[name](*found, **given)
             outputs = outputs if name == "split" else [outputs]
             for number, output, dtype in zip(results, outputs, types, strict=True):
@@ -51,21 +68,23 @@ def run(program, constants, inputs):
     return {name: np.array(values[number]) for name, number in program["outputs"].items()}
 
 
-def side_of(side, batch):
-    """A size: a number, "batch", or a multiple of it such as "6*batch"."""
+def resolve_size(side, batch):
+    """Return a size as an integer, given an integer, "batch" or a multiple such as "6*batch"."""
     if isinstance(side, int):
         return side
     return int(side.partition("*")[0] if "*" in side else 1) * batch
 
 
-def part(x, axes, starts, limits, steps):
+def slice_array(x, axes, starts, limits, steps):
+    """Slice an array along `axes`. The other axes stay complete."""
     places = [slice(None)] * x.ndim
     for axis, start, limit, step in zip(axes, starts, limits, steps, strict=True):
         places[axis] = slice(start, limit, step)
     return x[tuple(places)]
 
 
-def split(x, sizes, axis):
+def split_array(x, sizes, axis):
+    """Return a list of the parts of an array, with the given sizes along an axis."""
     return np.split(x, np.cumsum(sizes)[:-1], axis=axis)
 
 
@@ -115,8 +134,8 @@ OPERATIONS = {
     "select": np.where,
     "sign": np.sign,
     "sin": np.sin,
-    "slice": part,
-    "split": split,
+    "slice": slice_array,
+    "split": split_array,
     "sqrt": np.sqrt,
     "square": np.square,
     "sub": np.subtract,

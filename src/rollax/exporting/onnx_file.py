@@ -1,4 +1,4 @@
-"""The format ONNX: each plain operation as one or a few nodes of the standard operators."""
+"""ONNX format: each lowered operation becomes one or a few nodes of standard ONNX operators."""
 
 import re
 from collections.abc import Callable
@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rollax.exporting.plain import plain, size
-from rollax.exporting.policy import BATCH
-from rollax.exporting.program import Operation, Program
+from rollax.exporting.jaxpr_program import Operation, PrimitiveParam, PrimitiveParams, Program
+from rollax.exporting.policy_function import BATCH_SYMBOL
+from rollax.exporting.primitive_operations import lower_program, size_to_json
+from rollax.types import Leaf
 
-OPSET, IR_VERSION = 18, 8  # of 2022, which today's and yesterday's runtimes read
-OPENING = """\
+OPSET_VERSION, IR_VERSION = 18, 8  # released in 2022, supported by current and older runtimes
+LOADING_CODE = """\
 import onnxruntime
 
 session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
@@ -23,8 +24,8 @@ def act(inputs):
 
 """
 
-# Operators of the same meaning without parameters.
-SAME = {
+# Operations with an equivalent ONNX operator that needs no attributes.
+DIRECT_OPERATORS = {
     "abs": "Abs",
     "add": "Add",
     "and": "And",
@@ -55,31 +56,50 @@ SAME = {
     "sub": "Sub",
     "tanh": "Tanh",
 }
-REDUCE = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
-REDUCE |= {"reduce_and": "ReduceMin", "reduce_or": "ReduceMax"}  # of truth values as whole numbers
+REDUCTION_OPERATORS = {
+    "reduce_sum": "ReduceSum",
+    "reduce_max": "ReduceMax",
+    "reduce_min": "ReduceMin",
+    "reduce_prod": "ReduceProd",
+}
+# Booleans are reduced as integers.
+REDUCTION_OPERATORS |= {"reduce_and": "ReduceMin", "reduce_or": "ReduceMax"}
 
 
-def write(program: Program) -> dict[str, bytes]:
-    """The file by name."""
+def write_onnx(program: Program) -> dict[str, bytes]:
+    """Convert a program to an ONNX model.
+
+    Args:
+        program: Program of the policy.
+
+    Returns:
+        Dictionary of file contents with the key "policy.onnx".
+
+    Raises:
+        UsageError: If the program uses operations or dtypes that the format does not support.
+    """
     import onnx
 
-    program = plain(program)
-    graph = _Graph(program)
+    program = lower_program(program)
+    graph = _GraphBuilder(program)
     for operation in program.operations:
         graph.add(operation)
     outputs = []
     for name, number in program.outputs.items():
         graph.node("Identity", [graph.names[number]], [name])
-        outputs.append(graph.described(name, number))
-    inputs = [graph.described(name, number) for name, number in program.inputs.items()]
+        outputs.append(graph.make_value_info(name, number))
+    inputs = [graph.make_value_info(name, number) for name, number in program.inputs.items()]
     made = onnx.helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
-    model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", OPSET)], producer_name="rollax")
+    model = onnx.helper.make_model(
+        made, opset_imports=[onnx.helper.make_opsetid("", OPSET_VERSION)], producer_name="rollax"
+    )
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model, full_check=True)
     return {"policy.onnx": model.SerializeToString()}
 
 
-def open_again(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def open_onnx(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Load policy.onnx with ONNX Runtime as a function from inputs by name to outputs by name."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(files["policy.onnx"], providers=["CPUExecutionProvider"])
@@ -87,8 +107,8 @@ def open_again(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, 
     return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
-class _Graph:
-    """Nodes and constants so far. Values are named by their numbers, inputs by their names."""
+class _GraphBuilder:
+    """Builder of an ONNX graph. Values are named by their numbers, inputs by their names."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -96,108 +116,150 @@ class _Graph:
         self.constants: list[Any] = []
         self.names = {number: f"value_{number}" for number in program.types}
         self.names |= {number: name for name, number in program.inputs.items()}
-        self._taken: dict[Any, str] = {}
+        self._constant_names: dict[Any, str] = {}
         for number, value in program.constants.items():
-            self.names[number] = self.constant(value)
+            self.names[number] = self.add_constant(value)
 
-    def kind(self, dtype: Any) -> int:
+    def kind(self, dtype: np.dtype | type[np.generic] | str) -> int:
         import onnx
 
         return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
-    def described(self, name: str, number: int) -> Any:
+    def make_value_info(self, name: str, number: int) -> Any:
         import onnx
 
         kind = self.program.types[number]
-        shape = [side if isinstance(side, int) else str(side) for side in map(size, kind.shape)]
+        shape = [
+            side if isinstance(side, int) else str(side) for side in map(size_to_json, kind.shape)
+        ]
         return onnx.helper.make_tensor_value_info(name, self.kind(kind.dtype), shape)
 
-    def constant(self, value: Any, dtype: Any = None) -> str:
+    def add_constant(
+        self, value: Leaf | list[int], dtype: np.dtype | type[np.generic] | None = None
+    ) -> str:
         import onnx
 
         array = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
-        if key not in self._taken:
-            self._taken[key] = f"constant_{len(self._taken)}"
-            self.constants.append(onnx.numpy_helper.from_array(array, self._taken[key]))
-        return self._taken[key]
+        if key not in self._constant_names:
+            self._constant_names[key] = f"constant_{len(self._constant_names)}"
+            self.constants.append(onnx.numpy_helper.from_array(array, self._constant_names[key]))
+        return self._constant_names[key]
 
-    def node(self, kind: str, inputs: list[str], outputs: list[str] | None = None, **attributes: Any) -> str:
-        """Adds a node; returns the name of its first output."""
+    def node(
+        self,
+        kind: str,
+        inputs: list[str],
+        outputs: list[str] | None = None,
+        **attributes: PrimitiveParam,
+    ) -> str:
+        """Add a node and return the name of its first output."""
         import onnx
 
         outputs = outputs or [f"inner_{len(self.nodes)}"]
         self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **attributes))
         return outputs[0]
 
-    def shape(self, sides: list[Any]) -> str:
-        """A shape as an array, of which some sides are multiples of the batch."""
+    def shape(self, sides: list[int | str]) -> str:
+        """Add a shape tensor, whose sizes may be multiples of the batch size. Return its name."""
         if all(isinstance(side, int) for side in sides):
-            return self.constant(sides, np.int64)
-        source = next(name for name, n in self.program.inputs.items() if self.program.types[n].shape)
+            return self.add_constant(sides, np.int64)
+        source = next(
+            name for name, n in self.program.inputs.items() if self.program.types[n].shape
+        )
         batch = self.node("Shape", [source], start=0, end=1)
         parts = []
         for side in sides:
-            factor = 1 if side == BATCH else int(re.match(r"\d+", str(side))[0])  # pyright: ignore[reportOptionalSubscript]
-            multiple = batch if factor == 1 else self.node("Mul", [batch, self.constant([factor], np.int64)])
-            parts.append(self.constant([side], np.int64) if isinstance(side, int) else multiple)
+            factor = (
+                1
+                if side == BATCH_SYMBOL
+                else int(
+                    re.match(r"\d+", str(side))[0]  # pyright: ignore[reportOptionalSubscript]
+                )
+            )
+            multiple = (
+                batch
+                if factor == 1
+                else self.node("Mul", [batch, self.add_constant([factor], np.int64)])
+            )
+            parts.append(self.add_constant([side], np.int64) if isinstance(side, int) else multiple)
         return self.node("Concat", parts, axis=0)
 
     def add(self, operation: Operation) -> None:
         name, given = operation.name, operation.params
-        inputs, outputs = [[self.names[n] for n in numbers] for numbers in (operation.inputs, operation.outputs)]
+        inputs, outputs = [
+            [self.names[n] for n in numbers] for numbers in (operation.inputs, operation.outputs)
+        ]
         dtype = self.program.types[operation.inputs[0]].dtype
-        if name in SAME:
-            self.node(SAME[name], inputs, outputs)
-        elif name in REDUCE:
+        if name in DIRECT_OPERATORS:
+            self.node(DIRECT_OPERATORS[name], inputs, outputs)
+        elif name in REDUCTION_OPERATORS:
             self.reduce(name, inputs[0], outputs, given["axes"])
         else:
-            _NODES[name](self, inputs, outputs, dtype, given)
+            _NODE_BUILDERS[name](self, inputs, outputs, dtype, given)
 
     def reduce(self, name: str, source: str, outputs: list[str], axes: list[int]) -> None:
-        axes_name = self.constant(axes, np.int64)
+        axes_name = self.add_constant(axes, np.int64)
         if name not in ("reduce_and", "reduce_or"):
-            self.node(REDUCE[name], [source, axes_name], outputs, keepdims=0)
+            self.node(REDUCTION_OPERATORS[name], [source, axes_name], outputs, keepdims=0)
             return
         numbers = self.node("Cast", [source], to=self.kind(np.int32))
-        found = self.node(REDUCE[name], [numbers, axes_name], keepdims=0)
+        found = self.node(REDUCTION_OPERATORS[name], [numbers, axes_name], keepdims=0)
         self.node("Cast", [found], outputs, to=self.kind(np.bool_))
 
 
-def _argmax(kind: str) -> Callable[..., None]:
-    def add(graph: _Graph, x: list[str], y: list[str], dtype: Any, given: dict[str, Any]) -> None:
+def _make_arg_reduction(kind: str) -> Callable[..., None]:
+    def add(
+        graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+    ) -> None:
         found = graph.node(kind, x, axis=given["axis"], keepdims=0)
         graph.node("Cast", [found], y, to=graph.kind(np.int32))
 
     return add
 
 
-def _is_finite(graph: _Graph, x: list[str], y: list[str], dtype: Any, given: dict[str, Any]) -> None:
+def _add_is_finite(
+    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+) -> None:
     graph.node("Not", [graph.node("Or", [graph.node("IsNaN", x), graph.node("IsInf", x)])], y)
 
 
-def _slice(graph: _Graph, x: list[str], y: list[str], dtype: Any, given: dict[str, Any]) -> None:
-    bounds = [graph.constant(given[name], np.int64) for name in ("starts", "limits", "axes", "steps")]
+def _add_slice(
+    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+) -> None:
+    bounds = [
+        graph.add_constant(given[name], np.int64) for name in ("starts", "limits", "axes", "steps")
+    ]
     graph.node("Slice", [*x, *bounds], y)
 
 
-# Those with parameters: (graph, inputs, outputs, type of the first input, parameters).
-_NODES: dict[str, Callable[..., Any]] = {
-    "argmax": _argmax("ArgMax"),
-    "argmin": _argmax("ArgMin"),
+# Operations with parameters: (graph, inputs, outputs, dtype of the first input, parameters).
+_NODE_BUILDERS: dict[str, Callable[..., Any]] = {
+    "argmax": _make_arg_reduction("ArgMax"),
+    "argmin": _make_arg_reduction("ArgMin"),
     "cast": lambda g, x, y, _, given: g.node("Cast", x, y, to=g.kind(given["dtype"])),
     "concatenate": lambda g, x, y, _, given: g.node("Concat", x, y, axis=given["axis"]),
     "einsum": lambda g, x, y, _, given: g.node("Einsum", x, y, equation=given["equation"]),
     "expand": lambda g, x, y, _, given: g.node("Expand", [*x, g.shape(given["shape"])], y),
-    "expm1": lambda g, x, y, dtype, _: g.node("Sub", [g.node("Exp", x), g.constant(1, dtype)], y),
-    "is_finite": _is_finite,
-    "log1p": lambda g, x, y, dtype, _: g.node("Log", [g.node("Add", [*x, g.constant(1, dtype)])], y),
+    "expm1": lambda g, x, y, dtype, _: g.node(
+        "Sub", [g.node("Exp", x), g.add_constant(1, dtype)], y
+    ),
+    "is_finite": _add_is_finite,
+    "log1p": lambda g, x, y, dtype, _: g.node(
+        "Log", [g.node("Add", [*x, g.add_constant(1, dtype)])], y
+    ),
     "ne": lambda g, x, y, *_: g.node("Not", [g.node("Equal", x)], y),
-    "power": lambda g, x, y, dtype, given: g.node("Pow", [*x, g.constant(given["exponent"], dtype)], y),
-    "reshape": lambda g, x, y, _, given: g.node("Reshape", [*x, g.constant(given["shape"], np.int64)], y),
+    "power": lambda g, x, y, dtype, given: g.node(
+        "Pow", [*x, g.add_constant(given["exponent"], dtype)], y
+    ),
+    "reshape": lambda g, x, y, _, given: g.node(
+        "Reshape", [*x, g.add_constant(given["shape"], np.int64)], y
+    ),
     "rsqrt": lambda g, x, y, *_: g.node("Reciprocal", [g.node("Sqrt", x)], y),
-    "slice": _slice,
-    "split": lambda g, x, y, _, given: g.node("Split", [*x, g.constant(given["sizes"], np.int64)], y, axis=given["axis"]),
+    "slice": _add_slice,
+    "split": lambda g, x, y, _, given: g.node(
+        "Split", [*x, g.add_constant(given["sizes"], np.int64)], y, axis=given["axis"]
+    ),
     "square": lambda g, x, y, *_: g.node("Mul", [x[0], x[0]], y),
     "take": lambda g, x, y, _, given: g.node("Gather", x, y, axis=given["axis"]),
     "transpose": lambda g, x, y, _, given: g.node("Transpose", x, y, perm=given["axes"]),

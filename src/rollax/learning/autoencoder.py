@@ -1,4 +1,4 @@
-"""An autoencoder of rows of numbers, which learns to say in a few numbers what tells the rows apart."""
+"""Autoencoder that compresses feature vectors to low-dimensional codes."""
 
 from typing import Any, NamedTuple
 
@@ -6,100 +6,164 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.learning.train_state import adam, apply_gradients
+from rollax.learning.train_state import apply_gradients, clipped_adam
 from rollax.networks.layers import MLP, Linear
+from rollax.types import Parameters, Scalar, State
 
-LEAST_SCALE = 1e-3  # a feature that varies less than this counts as constant
+MIN_SCALE = 1e-3  # features with a smaller standard deviation count as constant
 
 
 class Autoencoder(eqx.Module):
-    """Rows `[D]` to codes `[K]` and back, through dense layers."""
+    """Dense autoencoder from rows `[D]` to codes `[K]` and back."""
 
     encoder: MLP
-    to_code: Linear
+    code_layer: Linear
     decoder: MLP
-    to_row: Linear
+    row_layer: Linear
 
-    def __init__(self, features: int, code_size: int, hidden: tuple[int, ...], key: jax.Array) -> None:
+    def __init__(
+        self, features: int, code_size: int, hidden: tuple[int, ...], key: jax.Array
+    ) -> None:
         keys = jax.random.split(key, 4)
         self.encoder = MLP(features, hidden, "tanh", key=keys[0])
-        self.to_code = Linear(hidden[-1] if hidden else features, code_size, keys[1], 1.0)
+        self.code_layer = Linear(hidden[-1] if hidden else features, code_size, keys[1], 1.0)
         self.decoder = MLP(code_size, hidden[::-1], "tanh", key=keys[2])
-        self.to_row = Linear(hidden[0] if hidden else code_size, features, keys[3], 1.0)
+        self.row_layer = Linear(hidden[0] if hidden else code_size, features, keys[3], 1.0)
 
     def encode(self, row: jax.Array) -> jax.Array:
-        return self.to_code(self.encoder(row))
+        return self.code_layer(self.encoder(row))
 
     def decode(self, code: jax.Array) -> jax.Array:
-        return self.to_row(self.decoder(code))
+        return self.row_layer(self.decoder(code))
 
 
-class CodeState(NamedTuple):
-    """An autoencoder with the units of its rows and codes."""
+class AutoencoderState(NamedTuple):
+    """Autoencoder with statistics for the normalization of its rows and codes.
+
+    Attributes:
+        network: The autoencoder.
+        optimizer: State of its optimizer.
+        row_mean: Mean of the training rows, `[D]`.
+        row_scale: Standard deviation of the training rows, `[D]`.
+        code_mean: Mean of the codes of the training rows, `[K]`.
+        code_scale: Standard deviation of the codes of the training rows, `[K]`.
+        loss: Mean squared error of normalized rows in the last training step, float32 `[]`.
+    """
 
     network: Autoencoder
     optimizer: Any
-    row_mean: jax.Array  # [D]
+    row_mean: jax.Array
     row_scale: jax.Array
-    code_mean: jax.Array  # [K]
+    code_mean: jax.Array
     code_scale: jax.Array
-    loss: jax.Array  # float32 []: mean squared error in units of the deviation of each number, when it learned last
+    loss: jax.Array
 
 
-def begin(features: int, code_size: int, hidden: tuple[int, ...], learning_rate: Any, key: jax.Array) -> CodeState:
-    """An autoencoder that has learned nothing yet."""
+def init_autoencoder(
+    features: int, code_size: int, hidden: tuple[int, ...], learning_rate: Scalar, key: jax.Array
+) -> AutoencoderState:
+    """Initialize an autoencoder.
+
+    Args:
+        features: Number of features D of a row.
+        code_size: Number of dimensions K of a code.
+        hidden: Widths of the hidden layers of the encoder. The decoder has them in reverse order.
+        learning_rate: Learning rate of Adam.
+        key: Random key.
+
+    Returns:
+        The autoencoder with statistics of mean 0 and standard deviation 1.
+    """
     network = Autoencoder(features, code_size, hidden, key)
-    rows, codes = (jnp.zeros(features), jnp.ones(features)), (jnp.zeros(code_size), jnp.ones(code_size))
-    return CodeState(network, _optimizer(learning_rate).init(network), *rows, *codes, jnp.zeros(()))
+    return AutoencoderState(
+        network=network,
+        optimizer=_make_optimizer(learning_rate).init(network),
+        row_mean=jnp.zeros(features),
+        row_scale=jnp.ones(features),
+        code_mean=jnp.zeros(code_size),
+        code_scale=jnp.ones(code_size),
+        loss=jnp.zeros(()),
+    )
 
 
-def codes(state: CodeState, rows: jax.Array) -> jax.Array:
-    """The codes of rows `[N, D]`, in units in which those that it learned from have deviation 1, float32 [N, K]."""
-    return (_raw_codes(state, rows) - state.code_mean[None]) / state.code_scale[None]
+def encode_rows(state: AutoencoderState, rows: jax.Array) -> jax.Array:
+    """Return the codes of rows, normalized with the statistics of the training rows.
+
+    Args:
+        state: Autoencoder.
+        rows: Rows `[N, D]`.
+
+    Returns:
+        Codes, float32 `[N, K]`. Codes of the training rows have mean 0 and standard deviation 1.
+    """
+    return (_encode_unscaled(state, rows) - state.code_mean[None]) / state.code_scale[None]
 
 
-def learned(
-    state: CodeState,
+def train_autoencoder(
+    state: AutoencoderState,
     rows: jax.Array,
     mask: jax.Array,
     num_steps: jax.Array,
     batch_size: int,
-    learning_rate: Any,
+    learning_rate: Scalar,
     key: jax.Array,
-) -> CodeState:
-    """The autoencoder after `num_steps` (int32 [], may be 0) steps of Adam on samples of rows `[N, D]` where `mask`."""
-    mean, scale = _units(rows, mask)
-    state = state._replace(row_mean=mean, row_scale=scale, optimizer=_optimizer(learning_rate).init(state.network))
+) -> AutoencoderState:
+    """Train the autoencoder with Adam, starting from a new optimizer state.
+
+    Args:
+        state: Autoencoder.
+        rows: Rows `[N, D]`.
+        mask: Rows to train on, bool `[N]`.
+        num_steps: Number of gradient steps, int32 `[]`. It may be 0.
+        batch_size: Number of rows per gradient step.
+        learning_rate: Learning rate of Adam.
+        key: Random key.
+
+    Returns:
+        The trained autoencoder with the statistics of the masked rows.
+    """
+    mean, scale = _mean_and_scale(rows, mask)
+    state = state._replace(
+        row_mean=mean, row_scale=scale, optimizer=_make_optimizer(learning_rate).init(state.network)
+    )
     normal = (rows - mean[None]) / scale[None]
     weights = mask / jnp.maximum(jnp.sum(mask), 1)
 
     def loss(network: Autoencoder, batch: jax.Array) -> jax.Array:
-        return jnp.mean((jax.vmap(lambda row: network.decode(network.encode(row)))(batch) - batch) ** 2)
+        return jnp.mean(
+            (jax.vmap(lambda row: network.decode(network.encode(row)))(batch) - batch) ** 2
+        )
 
-    def step(index: jax.Array, loop: tuple[Any, Any, jax.Array]) -> tuple[Any, Any, jax.Array]:
+    def step(
+        index: jax.Array, loop: tuple[Parameters, State, jax.Array]
+    ) -> tuple[Any, Any, jax.Array]:
         network, optimizer, _ = loop
-        picked = jax.random.choice(jax.random.fold_in(key, index), rows.shape[0], (batch_size,), p=weights)
+        picked = jax.random.choice(
+            jax.random.fold_in(key, index), rows.shape[0], (batch_size,), p=weights
+        )
         value, gradient = jax.value_and_grad(loss)(network, normal[picked])
-        return *apply_gradients(_optimizer(learning_rate), optimizer, network, gradient), value
+        return *apply_gradients(_make_optimizer(learning_rate), optimizer, network, gradient), value
 
-    # A loop and not a scan, so that no step is taken in an update without learning, also with several members.
-    network, optimizer, value = jax.lax.fori_loop(0, num_steps, step, (state.network, state.optimizer, state.loss))
+    # A loop instead of a scan, so that updates without training take no steps, also under vmap.
+    network, optimizer, value = jax.lax.fori_loop(
+        0, num_steps, step, (state.network, state.optimizer, state.loss)
+    )
     state = state._replace(network=network, optimizer=optimizer, loss=value)
-    code_mean, code_scale = _units(_raw_codes(state, rows), mask)
+    code_mean, code_scale = _mean_and_scale(_encode_unscaled(state, rows), mask)
     return state._replace(code_mean=code_mean, code_scale=code_scale)
 
 
-def _raw_codes(state: CodeState, rows: jax.Array) -> jax.Array:
+def _encode_unscaled(state: AutoencoderState, rows: jax.Array) -> jax.Array:
     return jax.vmap(state.network.encode)((rows - state.row_mean[None]) / state.row_scale[None])
 
 
-def _units(rows: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and deviation of each number over rows `[N, D]` where `mask`."""
+def _mean_and_scale(rows: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the mean and standard deviation of each feature over the masked rows `[N, D]`."""
     number = jnp.maximum(jnp.sum(mask), 1)
     mean = jnp.sum(rows, axis=0, where=mask[:, None]) / number
     variance = jnp.sum((rows - mean[None]) ** 2, axis=0, where=mask[:, None]) / number
-    return mean, jnp.maximum(jnp.sqrt(variance), LEAST_SCALE)
+    return mean, jnp.maximum(jnp.sqrt(variance), MIN_SCALE)
 
 
-def _optimizer(learning_rate: Any) -> Any:
-    return adam(learning_rate, 1e-8, 1.0)
+def _make_optimizer(learning_rate: Scalar) -> Any:
+    return clipped_adam(learning_rate, 1e-8, 1.0)

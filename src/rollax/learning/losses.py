@@ -1,106 +1,231 @@
-"""Terms of losses, elementwise on arrays of samples; their means over the samples that count; what an update reports."""
-
-from typing import Any
+"""Elementwise loss terms, masked means, and metrics of an update."""
 
 import jax
 import jax.numpy as jnp
 
 from rollax.acting.streams import Experience
-from rollax.algorithm import Finite, still_finite
-from rollax.scopes import scope
+from rollax.algorithm import FiniteChecks, check_finite
+from rollax.scopes import profile_scope
+from rollax.types import Parameters
 
-# Equal numbers, each computed in a few float32 operations, differ by less than this share of their size.
-ROUNDING = 4 * float(jnp.finfo(jnp.float32).eps)
+# Relative tolerance for equal values that are computed with a few float32 operations each.
+ROUNDING_TOLERANCE = 4 * float(jnp.finfo(jnp.float32).eps)
 
 
-def clipped_objective(log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float) -> jax.Array:
-    """min(r A, clip(r, 1 - epsilon, 1 + epsilon) A), with r = exp(log_ratio): Schulman et al. 2017, eq. 7; to be maximized.
+def clipped_objective(
+    log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float
+) -> jax.Array:
+    """Compute the clipped surrogate objective of PPO, which training maximizes.
+
+    The objective is min(r A, clip(r, 1 - epsilon, 1 + epsilon) A) with r = exp(log_ratio).
 
     >>> ratio, advantage = jnp.array([1.1, 1.5, 0.5]), jnp.array([1.0, 1.0, -1.0])
     >>> [round(float(x), 3) for x in clipped_objective(jnp.log(ratio), advantage, 0.2)]
     [1.1, 1.2, -0.8]
+
+    Args:
+        log_ratio: Logarithm of the probability ratio, `[...]`.
+        advantage: Advantages A, `[...]`.
+        clip: Clipping range epsilon.
+
+    Returns:
+        The objective of each sample, `[...]`.
+
+    References:
+        Schulman et al. 2017, Eq. 7.
     """
     ratio = jnp.exp(log_ratio)
     return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
-def value_error(value: jax.Array, old: jax.Array, target: jax.Array, clip: jax.Array | float | None) -> jax.Array:
-    """(V - target)^2 / 2; with `clip`, the larger of that and the same for V within `clip` of the old value."""
+def squared_value_error(
+    value: jax.Array, old: jax.Array, target: jax.Array, clip: jax.Array | float | None
+) -> jax.Array:
+    """Compute the value loss (V - target)^2 / 2, optionally clipped.
+
+    Args:
+        value: Values V, `[...]`.
+        old: Values before the update, `[...]`.
+        target: Value targets, `[...]`.
+        clip: Clipping range, or None. With a range, the result is the maximum of the loss of V and
+            the loss of V clipped to within `clip` of the old value.
+
+    Returns:
+        The loss of each sample, `[...]`.
+    """
     error = (value - target) ** 2
     if clip is not None:
         error = jnp.maximum(error, (old + jnp.clip(value - old, -clip, clip) - target) ** 2)
     return 0.5 * error
 
 
-def kl_estimate(log_ratio: jax.Array) -> jax.Array:
-    """(r - 1) - log r: an unbiased and never negative estimate of KL(old || new) from samples of old (Schulman 2020, k3)."""
-    # exp is there already and expm1 is slow; what rounding takes below zero is zero.
+def estimate_kl(log_ratio: jax.Array) -> jax.Array:
+    """Estimate KL(old || new) from samples of the old policy as (r - 1) - log r.
+
+    The estimate is unbiased and nonnegative.
+
+    References:
+        Schulman 2020, Approximating KL divergence, estimator k3.
+    """
+    # exp is computed elsewhere too, and expm1 is slow. The maximum removes negative rounding
+    # errors.
     return jnp.maximum(jnp.exp(log_ratio) - 1 - log_ratio, 0.0)
 
 
-def mean(x: jax.Array, mask: jax.Array | None = None, axes: tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
-    """The mean over `axes` (all of them by default) of the samples where `mask` is true, of all where it is None.
+def masked_mean(
+    x: jax.Array,
+    mask: jax.Array | None = None,
+    axes: tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> jax.Array:
+    """Return the mean over the samples where `mask` is true, or 0 without such samples.
 
-    `mask`: bool, the leading axes of `x`; where it is false everywhere the mean is 0.
+    Args:
+        x: Samples.
+        mask: Mask over the leading axes of `x`, bool, or None for all samples.
+        axes: Axes to reduce. None reduces all axes.
+        keepdims: Whether to keep reduced axes with length 1.
     """
     if mask is None:
         return jnp.mean(x, axes, keepdims=keepdims)
     counts = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x.shape)
     number = jnp.sum(counts.astype(x.dtype), axes, keepdims=keepdims)
-    # What does not count may be anything, also no number.
+    # Masked samples may be NaN.
     return jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=keepdims) / jnp.maximum(number, 1.0)
 
 
-def means(terms: dict[str, jax.Array], mask: jax.Array | None = None) -> dict[str, jax.Array]:
-    """The mean of each term, all of one shape, in one reduction: each alone costs as much."""
-    together = jax.vmap(lambda x: mean(x, mask))(jnp.stack(list(terms.values())))
-    return dict(zip(terms, together, strict=True))
+def policy_mask(mask: jax.Array | None, acts: jax.Array | None) -> jax.Array | None:
+    """Return a mask of the samples that contribute to the policy loss.
+
+    These are the samples of active agents that are not waiting for their turn. The action of a
+    waiting agent is forced, so its entropy, KL divergence and policy gradient are always 0 and
+    would dilute the means. Value losses include waiting agents, because returns propagate through
+    their steps.
+
+    Args:
+        mask: Samples of active agents, bool `[...]`, or None for all samples.
+        acts: Samples of agents whose turn it is, bool `[...]`, or None for all samples.
+
+    Returns:
+        The mask, bool `[...]`, or None for all samples.
+    """
+    return mask if acts is None else acts if mask is None else mask & acts
 
 
-def mean_and_variance(
+def masked_means(
+    terms: dict[str, jax.Array],
+    mask: jax.Array | None = None,
+    of_policy: jax.Array | None = None,
+    values: tuple[str, ...] = (),
+) -> dict[str, jax.Array]:
+    """Return the mean of each term.
+
+    All terms are reduced together, which costs as much as the reduction of a single term.
+
+    Args:
+        terms: Arrays of equal shape by name.
+        mask: Samples to include, as in `masked_mean`, or None for all samples.
+        of_policy: Samples to include in all terms except `values`, as returned by `policy_mask`, or
+            None to use `mask` for all terms.
+        values: Names of the terms that use `mask` instead of `of_policy`.
+
+    Returns:
+        The means by name.
+    """
+    stacked = jnp.stack(list(terms.values()))
+    if of_policy is None or of_policy is mask:
+        return dict(zip(terms, jax.vmap(lambda x: masked_mean(x, mask))(stacked), strict=True))
+    mask = jnp.ones_like(of_policy) if mask is None else mask
+    masks = jnp.stack([mask if name in values else of_policy for name in terms])
+    return dict(zip(terms, jax.vmap(masked_mean)(stacked, masks), strict=True))
+
+
+def masked_mean_and_variance(
     x: jax.Array, mask: jax.Array | None = None, axes: tuple[int, ...] | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Mean and population variance over `axes` of the samples that count, as in `mean`; the axes stay, of length 1.
+    """Compute the mean and population variance over `axes` with the corrected two-pass algorithm.
 
-    The corrected two-pass algorithm (Chan, Golub and LeVeque 1983, eq. 1.7): with m a first mean and d = x - m,
+    With a first estimate m of the mean and d = x - m, the results are
 
     mean = m + mean d,    variance = mean d^2 - (mean d)^2
 
-    so that the mean of equal numbers is that number, however m was rounded.
+    The mean of equal numbers is therefore exactly that number, independent of the rounding of m.
+
+    Args:
+        x: Samples.
+        mask: Mask, as in `masked_mean`.
+        axes: Axes to reduce, which are kept with length 1. None reduces all axes.
+
+    Returns:
+        The mean and the variance.
+
+    References:
+        Chan, Golub and LeVeque 1983, Eq. 1.7.
     """
-    first = mean(x, mask, axes, keepdims=True)
+    first = masked_mean(x, mask, axes, keepdims=True)
     difference = x - first
-    correction = mean(difference, mask, axes, keepdims=True)
-    square = mean(difference**2, mask, axes, keepdims=True)
+    correction = masked_mean(difference, mask, axes, keepdims=True)
+    square = masked_mean(difference**2, mask, axes, keepdims=True)
     return first + correction, jnp.maximum(square - correction**2, 0.0)
 
 
 def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """(x - mean x) / (std x + 1e-8) over all samples that count, as in `mean`.
+    """Return (x - mean x) / (std x + 1e-8) over the samples where `mask` is true.
 
-    Where the standard deviation is below the rounding of float32, all of `x` is equal and the result is 0. A single sample
-    stays as it is: its advantage would be 0, and no gradient would be left.
+    If the standard deviation is below the rounding error of float32, all samples are considered
+    equal and the result is 0. A single sample is returned unchanged, because its standardized
+    advantage would be 0 and remove the gradient.
+
+    Args:
+        x: Samples, `[...]`.
+        mask: Mask, as in `masked_mean`.
+
+    Returns:
+        The standardized samples, `[...]`.
     """
     number = x.size if mask is None else jnp.sum(jnp.broadcast_to(mask, x.shape))
-    average, variance = mean_and_variance(x, mask)
-    is_equal = variance <= (ROUNDING * average) ** 2
-    std = jnp.sqrt(jnp.where(is_equal, 1.0, variance))  # of 0 the square root has no gradient
+    average, variance = masked_mean_and_variance(x, mask)
+    is_equal = variance <= (ROUNDING_TOLERANCE * average) ** 2
+    std = jnp.sqrt(jnp.where(is_equal, 1.0, variance))  # the gradient of sqrt is infinite at 0
     standard = jnp.where(is_equal, 0.0, (x - average) / (std + 1e-8))
     return jnp.where(number > 1, standard, x)
 
 
-@scope("bookkeeping")
-def report(
-    rollout: Experience, advantage: jax.Array, target: jax.Array, loss: jax.Array, parameters: Any
-) -> tuple[dict[str, jax.Array], Finite]:
-    """What an update from a rollout `[T, S]` reports: how well values fit their targets, and what is still finite.
+@profile_scope("bookkeeping")
+def summarize_update(
+    rollout: Experience,
+    advantage: jax.Array,
+    target: jax.Array,
+    loss: jax.Array,
+    parameters: Parameters,
+    prediction: jax.Array | None = None,
+) -> tuple[dict[str, jax.Array], FiniteChecks]:
+    """Return metrics and finite checks of an update from a rollout.
 
-    `parameters`: the network, and what else the next update will compute with.
+    Args:
+        rollout: Experience `[T, S]` with the value of each observation in its extras.
+        advantage: Advantages `[T, S]`.
+        target: Value targets `[T, S]`.
+        loss: Loss of the update.
+        parameters: Network and other arrays that the next update uses.
+        prediction: Prediction of the target, `[T, S]`, such as Q(s, a). The default is the value in
+            the extras.
+
+    Returns:
+        The mean value, the mean reward and the explained variance of the value targets by name, and
+        the finite checks.
     """
     mask, value = rollout.mask, rollout.extras.value
-    variance = lambda x: mean((x - mean(x, mask)) ** 2, mask)  # noqa: E731
+    predicted = value if prediction is None else prediction
+
+    def variance(x):
+        return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+
     return {
-        "value": mean(value, mask),
-        "reward": mean(rollout.reward, mask),
-        "explained_variance": 1 - variance(target - value) / jnp.maximum(variance(target), 1e-12),
-    }, still_finite((rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, parameters, on_policy=True)
+        "value": masked_mean(value, mask),
+        "reward": masked_mean(rollout.reward, mask),
+        "explained_variance": 1
+        - variance(target - predicted) / jnp.maximum(variance(target), 1e-12),
+    }, check_finite(
+        (rollout.obs, rollout.next_obs), rollout.reward, advantage, loss, parameters, on_policy=True
+    )

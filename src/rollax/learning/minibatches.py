@@ -1,10 +1,15 @@
-"""From trajectories `[T, S]` to shuffled minibatches of sequences.
+"""Shuffled minibatches of sequences from trajectories `[T, S]`.
 
-The T steps of a stream are cut into N = T / L sequences. Streams lie in groups of neighbors; each epoch shuffles the sequences
-within every group, and a minibatch takes the same share of each group. So each sequence is used once an epoch, every
-minibatch sees every part of the batch, whole rows are copied at once instead of single samples, and no sample leaves the
-device on which its environment runs. With groups of one sequence per minibatch and stream (16 streams or fewer in a block)
-this is a full shuffle stratified by stream.
+The T steps of a stream are split into N = T / L sequences. Neighboring streams form groups. Each
+epoch shuffles the sequences within every group, and each minibatch takes the same share of every
+group. This has the following consequences:
+
+- Each sequence is used once per epoch, and every minibatch covers all groups.
+- Contiguous rows are copied instead of single samples.
+- All samples stay on the device of their environment.
+
+If each group has one sequence per minibatch and stream (16 streams or fewer in a block), the result
+is a full shuffle that is stratified by stream.
 """
 
 import math
@@ -15,134 +20,222 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.errors import divisors_near, multiples_near
-from rollax.scopes import scope
+from rollax.errors import suggest_divisors, suggest_multiples
+from rollax.scopes import profile_scope
+from rollax.types import PyTree
 
-# Neighboring streams that are moved together. They are other environments (or other agents of one), so this correlates little
-# and saves most of the cost of sorting and gathering; blocks stay small enough that at least 64 groups shuffle independently.
-LARGEST_BLOCK = 16
-FEWEST_GROUPS = 64
-MOST_RANKED = 128  # rows that are shuffled by comparing all with all
+# Number of neighboring streams that are moved together. They belong to different environments or
+# agents, so that their correlation is low, and moving them together saves most of the cost of
+# sorting and gathering. Blocks are small enough that at least 64 groups are shuffled independently.
+MAX_BLOCK_SIZE = 16
+MIN_GROUPS = 64
+MAX_RANKED_ROWS = 128  # up to this number of rows, all-pairs comparison is used instead of sorting
 
 
-class Layout(NamedTuple):
-    """How `[T, S]` is cut: S = groups x parts x block streams, T = sequences x length steps."""
+class MinibatchLayout(NamedTuple):
+    """Layout of a rollout `[T, S]` for minibatches.
 
-    sequences: int
+    S is groups x parts x block_size, and T is num_sequences x length.
+
+    Attributes:
+        num_sequences: Number of sequences per stream.
+        length: Number of steps of a sequence.
+        groups: Number of groups of streams. Sequences are shuffled within each group.
+        parts: Number of blocks per group.
+        block_size: Number of neighboring streams that are moved together.
+        num_minibatches: Number of minibatches per epoch.
+    """
+
+    num_sequences: int
     length: int
     groups: int
     parts: int
-    block: int
+    block_size: int
     num_minibatches: int
 
     @property
     def rows(self) -> int:
-        """What is shuffled within a group."""
-        return self.sequences * self.parts
+        """Number of rows that are shuffled within a group."""
+        return self.num_sequences * self.parts
 
 
-def layout(num_steps: int, num_streams: int, sequence_length: int, num_minibatches: int, pooled: bool = False) -> Layout:
-    """How rollouts are cut; `pooled`: into a single group of single sequences, as sampling by priority needs.
+def make_layout(
+    num_steps: int,
+    num_streams: int,
+    sequence_length: int,
+    num_minibatches: int,
+    pooled: bool = False,
+) -> MinibatchLayout:
+    """Return the layout of rollouts for minibatches.
 
-    Raises ValueError, saying what would fit, when the sizes do not divide.
+    >>> layout = make_layout(128, 2048, sequence_length=1, num_minibatches=32)
+    >>> layout.groups, layout.rows, layout.block_size
+    (128, 128, 16)
 
-    >>> layout(num_steps=128, num_streams=2048, sequence_length=1, num_minibatches=32)
-    Layout(sequences=128, length=1, groups=128, parts=1, block=16, num_minibatches=32)
+    Args:
+        num_steps: Number of steps T of a rollout.
+        num_streams: Number of streams S.
+        sequence_length: Number of steps L of a sequence.
+        num_minibatches: Number of minibatches per epoch.
+        pooled: Whether to put all sequences into a single group with blocks of one stream, for
+            sampling by priority.
+
+    Returns:
+        The layout.
+
+    Raises:
+        ValueError: If the rollout cannot be divided evenly. The message suggests valid sizes.
     """
     if num_steps % sequence_length:
-        near = divisors_near(num_steps, sequence_length)
+        near = suggest_divisors(num_steps, sequence_length)
         raise ValueError(
-            f"num_steps ({num_steps}) must be a multiple of sequence_length ({sequence_length}): "
-            f"try sequence_length {near} or num_steps {multiples_near(num_steps, sequence_length)}"
+            f"num_steps ({num_steps}) must be a multiple of sequence_length ({sequence_length}). "
+            f"Use sequence_length {near} or num_steps "
+            f"{suggest_multiples(num_steps, sequence_length)}."
         )
     sequences = num_steps // sequence_length
     parts = num_minibatches // math.gcd(sequences, num_minibatches)
     if num_streams % parts:
         raise ValueError(
-            f"{num_streams} streams (num_envs x agents) of {sequences} sequences each cannot be split into num_minibatches "
-            f"({num_minibatches}) equal parts: try num_minibatches {divisors_near(num_streams * sequences, num_minibatches)}"
-            f" or num_envs {multiples_near(num_streams, parts)}"
+            f"num_minibatches ({num_minibatches}) must split {num_streams} streams (num_envs x "
+            f"agents) of {sequences} sequences each into equal parts. Use num_minibatches "
+            f"{suggest_divisors(num_streams * sequences, num_minibatches)} or num_envs "
+            f"{suggest_multiples(num_streams, parts)}."
         )
     if pooled:
-        return Layout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
+        return MinibatchLayout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
     blocks = num_streams // parts
-    block = math.gcd(blocks, LARGEST_BLOCK)
-    while block > 1 and blocks // block < FEWEST_GROUPS:
+    block = math.gcd(blocks, MAX_BLOCK_SIZE)
+    while block > 1 and blocks // block < MIN_GROUPS:
         block //= 2
-    return Layout(sequences, sequence_length, blocks // block, parts, block, num_minibatches)
+    return MinibatchLayout(
+        sequences, sequence_length, blocks // block, parts, block, num_minibatches
+    )
 
 
-@scope("shuffling")
-def to_rows(data: Any, cut: Layout) -> Any:
-    """`[T, S, ...]` (or `[N, S, ...]`, one value a sequence) as `[rows, groups, length, block, ...]`."""
+@profile_scope("shuffling")
+def to_rows(data: PyTree, layout: MinibatchLayout) -> Any:
+    """Reshape `[T, S, ...]` or `[N, S, ...]` to `[rows, groups, length, block_size, ...]`.
+
+    Args:
+        data: Pytree of arrays with one value per step (T) or per sequence (N).
+        layout: Layout of the rollout.
+
+    Returns:
+        The rows. `length` is 1 for arrays with one value per sequence.
+    """
 
     def convert(x: jax.Array) -> jax.Array:
         features = x.shape[2:]
-        length = x.shape[0] // cut.sequences
-        x = x.reshape(cut.sequences, length, cut.groups, cut.parts, cut.block, *features)
+        length = x.shape[0] // layout.num_sequences
+        x = x.reshape(
+            layout.num_sequences, length, layout.groups, layout.parts, layout.block_size, *features
+        )
         x = jnp.moveaxis(x, (3, 2), (1, 2))  # sequences, parts, groups, length, block
-        return x.reshape(cut.rows, cut.groups, length, cut.block, *features)
+        return x.reshape(layout.rows, layout.groups, length, layout.block_size, *features)
 
     return jax.tree.map(convert, data)
 
 
-def ranks(numbers: jax.Array) -> jax.Array:
-    """How many of each column's numbers `[n, groups]` come before each, int32: a permutation, as equals keep their order.
+def rank_columns(numbers: jax.Array) -> jax.Array:
+    """Return the rank of each number within its column, int32 `[n, groups]`.
 
-    `numbers`: int32, none negative. n^2 comparisons, one row with all at a time: on a CPU, for few rows, a quarter of the time
-    of sorting or less.
+    Equal numbers are ranked by their order, so the ranks of a column are a permutation. On CPUs,
+    the n^2 comparisons take at most a quarter of the time of sorting if n is small.
+
+    Args:
+        numbers: Nonnegative numbers, int32 `[n, groups]`.
     """
     index = jnp.arange(numbers.shape[0])[:, None]
 
     def count(row: jax.Array, before: jax.Array) -> jax.Array:
-        # One less, so that of equals the earlier is the smaller: a single comparison, which is vectorized.
+        # Subtracting 1 breaks ties by order with a single comparison, which is vectorized.
         return before + (numbers[row][None] - (row < index) < numbers)
 
-    return jax.lax.fori_loop(0, numbers.shape[0], count, jnp.zeros(numbers.shape, jnp.int32), unroll=8)
+    return jax.lax.fori_loop(
+        0, numbers.shape[0], count, jnp.zeros(numbers.shape, jnp.int32), unroll=8
+    )
 
 
-@scope("shuffling")
-def shuffle(key: jax.Array, cut: Layout) -> jax.Array:
-    """A fresh order for one epoch: which rows each minibatch takes from each group, `[num_minibatches, rows / M, groups]`."""
-    bits = jax.random.bits(key, (cut.rows * cut.groups,)).reshape(cut.rows, cut.groups)  # drawn in one row: compiles sooner
-    order = ranks((bits >> 1).astype(jnp.int32)) if cut.rows <= MOST_RANKED else jnp.argsort(bits, axis=0)
-    return order.reshape(cut.num_minibatches, -1, cut.groups)
+@profile_scope("shuffling")
+def shuffle_rows(key: jax.Array, layout: MinibatchLayout) -> jax.Array:
+    """Return a random order of the rows of each group, split into minibatches.
+
+    Args:
+        key: Random key.
+        layout: Layout of the rollout.
+
+    Returns:
+        Indices of rows, int32 `[num_minibatches, rows / num_minibatches, groups]`.
+    """
+    bits = jax.random.bits(key, (layout.rows * layout.groups,)).reshape(
+        layout.rows, layout.groups
+    )  # random bits of one axis compile faster
+    order = (
+        rank_columns((bits >> 1).astype(jnp.int32))
+        if layout.rows <= MAX_RANKED_ROWS
+        else jnp.argsort(bits, axis=0)
+    )
+    return order.reshape(layout.num_minibatches, -1, layout.groups)
 
 
-@scope("shuffling")
-def take(data: Any, order: jax.Array) -> Any:
-    """One minibatch `[L, B, ...]` from rows `[rows, groups, L, block, ...]` by `order` `[rows / M, groups]`."""
+@profile_scope("shuffling")
+def gather_minibatch(data: PyTree, order: jax.Array) -> Any:
+    """Gather one minibatch `[L, B, ...]`.
+
+    Args:
+        data: Rows `[rows, groups, L, block_size, ...]`, as returned by `to_rows`.
+        order: Indices of the rows of each group, int32 `[rows / num_minibatches, groups]`.
+
+    Returns:
+        The minibatch.
+    """
 
     def gather(x: jax.Array) -> jax.Array:
         length, block, features = x.shape[2], x.shape[3], x.shape[4:]
         flat = x.reshape(*x.shape[:2], -1)
         picked = jnp.take_along_axis(flat, order[..., None], axis=0, mode="promise_in_bounds")
         picked = picked.reshape(*order.shape, length, block, *features)
-        # Groups first: so the samples of a device lie together in the minibatch, and none has to move.
+        # With groups as the leading axis, the samples of a device are contiguous and stay there.
         return jnp.moveaxis(picked, (2, 1), (0, 1)).reshape(length, -1, *features)
 
     return jax.tree.map(gather, data)
 
 
-Active = dict[str, jax.Array]  # by part of the network, "actor" and "critic": whether it learns now
+# Whether each part of the network is trained, by name: "actor" and "critic".
+ActiveParts = dict[str, jax.Array]
 # (train, order, active) -> (train, metrics)
-Minibatch = Callable[[Any, jax.Array, Active], tuple[Any, dict[str, jax.Array]]]
+MinibatchFn = Callable[[Any, jax.Array, ActiveParts], tuple[Any, dict[str, jax.Array]]]
 
 
-def epochs(
-    minibatch: Minibatch,
-    learner: Any,
-    cut: Layout,
+def run_epochs(
+    minibatch: MinibatchFn,
+    learner: PyTree,
+    layout: MinibatchLayout,
     key: jax.Array,
     actor_epochs: int,
     critic_epochs: int,
     target_kl: jax.Array | float,
-    shuffle: Callable[[jax.Array, Layout], jax.Array] = shuffle,
+    shuffle: Callable[[jax.Array, MinibatchLayout], jax.Array] = shuffle_rows,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Runs `minibatch` over fresh shuffles: exactly `actor_epochs`, unless one ends with "approx_kl" above `target_kl`.
+    """Run epochs of minibatches, and shuffle the rollout for each epoch.
 
-    A separate critic has `critic_epochs` of its own, 0 when there is none. Metrics are the means over the last epoch that ran,
-    and "epochs", how many the policy had.
+    The training of the policy stops before `actor_epochs` if the metric "approx_kl" of an epoch
+    exceeds `target_kl`.
+
+    Args:
+        minibatch: Update from one minibatch.
+        learner: Training state.
+        layout: Layout of the rollout.
+        key: Random key.
+        actor_epochs: Maximum number of epochs of the policy.
+        critic_epochs: Number of epochs of a separate critic, or 0 without a separate critic.
+        target_kl: KL divergence above which the training of the policy stops.
+        shuffle: Function `(key, layout)` that returns the order of an epoch.
+
+    Returns:
+        The training state, and the means of the metrics over the last epoch. The metric "epochs" is
+        the number of epochs of the policy.
     """
 
     def active(index: jax.Array, stop: jax.Array) -> dict[str, jax.Array]:
@@ -151,17 +244,23 @@ def epochs(
     def unfinished(index: jax.Array, stop: jax.Array) -> jax.Array:
         return (index < critic_epochs) | (index < stop)
 
-    def epoch(loop: tuple[jax.Array, jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array, Any, Any]:
+    def epoch(
+        loop: tuple[jax.Array, jax.Array, PyTree, PyTree],
+    ) -> tuple[jax.Array, jax.Array, Any, Any]:
         index, stop, learner, before = loop
-        orders, now = shuffle(jax.random.fold_in(key, index), cut), active(index, stop)
+        orders, now = shuffle(jax.random.fold_in(key, index), layout), active(index, stop)
         learner, metrics = jax.lax.scan(lambda c, order: minibatch(c, order, now), learner, orders)
         metrics = tree.where(unfinished(index, stop), jax.tree.map(jnp.mean, metrics), before)
         stop = jnp.where(metrics["approx_kl"] > target_kl, jnp.minimum(stop, index + 1), stop)
         return index + 1, stop, learner, metrics
 
     index, stop = jnp.zeros((), jnp.int32), jnp.asarray(actor_epochs, jnp.int32)
-    shapes = jax.eval_shape(lambda learner: minibatch(learner, shuffle(key, cut)[0], active(index, stop))[1], learner)
+    shapes = jax.eval_shape(
+        lambda learner: minibatch(learner, shuffle(key, layout)[0], active(index, stop))[1], learner
+    )
     empty = jax.tree.map(lambda s: jnp.zeros((), s.dtype), shapes)
-    loop = jax.lax.while_loop(lambda loop: tree.any_member(unfinished(*loop[:2])), epoch, (index, stop, learner, empty))
+    loop = jax.lax.while_loop(
+        lambda loop: tree.any_member(unfinished(*loop[:2])), epoch, (index, stop, learner, empty)
+    )
     _, stop, learner, metrics = loop
     return learner, {**metrics, "epochs": stop.astype(jnp.float32)}

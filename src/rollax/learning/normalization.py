@@ -1,4 +1,4 @@
-"""Running mean and variance of all batches so far, to normalize what comes next; a pytree that lives in the state."""
+"""Normalization with a running mean and variance that are part of the training state."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,97 +8,206 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from rollax.acting.streams import Experience
-from rollax.learning.losses import mean_and_variance
+from rollax.learning.losses import masked_mean_and_variance
 from rollax.learning.returns import Scalar
-from rollax.networks.core import Network, Preprocessed
+from rollax.networks.network import Network, PreprocessedNetwork
+from rollax.types import PyTree
 
 
-class Moments(NamedTuple):
-    """Mean and population variance of `size` samples, of the structure and shapes of one sample. A pytree of float32 arrays.
+class RoundingErrors(NamedTuple):
+    """Rounding errors of the compensated sums of moments.
 
-    Each sum is kept in two parts (Kahan 1965): one float32, and in `compensation` what rounding has cut off it, which comes
-    back with the next batch. Alone, a float32 would drift over millions of updates, and `size` would stop growing at 2^24
-    samples of one or 2^30 of sixty-four; with its compensation it is exact up to 2^48.
+    Attributes:
+        mean: Rounding error of the mean, with the structure and shapes of `Moments.mean`.
+        variance: Rounding error of the variance, with the structure and shapes of `Moments.mean`.
+        size: Rounding error of the number of samples, float32 `[]`.
     """
 
     mean: Any
     variance: Any
-    size: jax.Array  # float []: how many samples
-    compensation: tuple[Any, Any, jax.Array]  # what belongs to mean, variance and size besides
+    size: jax.Array
 
 
-def initial(sample: Any) -> Moments:
-    """Moments before any sample: mean 0, variance 1, so that normalizing with them changes nothing."""
+class Moments(NamedTuple):
+    """Running mean and population variance of samples, float32.
+
+    Each sum is stored in two parts: one float32, and the rounding error that is added with the next
+    batch. A single float32 would drift over millions of updates, and `size` would stop growing at
+    2^24 with batches of one sample or 2^30 with batches of 64. With its compensation, `size` is
+    exact up to 2^48.
+
+    Attributes:
+        mean: Mean, with the structure and shapes of one sample.
+        variance: Population variance, with the structure and shapes of one sample.
+        size: Number of samples, float32 `[]`.
+        compensation: Rounding errors of mean, variance and size.
+
+    References:
+        Kahan 1965.
+    """
+
+    mean: Any
+    variance: Any
+    size: jax.Array
+    compensation: RoundingErrors
+
+
+def init_moments(sample: PyTree) -> Moments:
+    """Return moments of 0 samples, with mean 0 and variance 1."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), sample)
-    ones, nothing = jax.tree.map(jnp.ones_like, zeros), jax.tree.map(jnp.copy, (zeros, zeros))
-    return Moments(zeros, ones, jnp.zeros(()), (*nothing, jnp.zeros(())))
+    return Moments(
+        mean=zeros,
+        variance=jax.tree.map(jnp.ones_like, zeros),
+        size=jnp.zeros(()),
+        compensation=RoundingErrors(
+            mean=jax.tree.map(jnp.copy, zeros),
+            variance=jax.tree.map(jnp.copy, zeros),
+            size=jnp.zeros(()),
+        ),
+    )
 
 
-def update(moments: Moments, batch: Any, axes: int, mask: jax.Array | None = None) -> Moments:
-    """Adds a batch whose leading `axes` axes count samples (Chan et al. 1979, parallel variance).
+def update_moments(
+    moments: Moments, batch: PyTree, axes: int, mask: jax.Array | None = None
+) -> Moments:
+    """Update the moments with a batch of samples.
 
-    With n samples before and m in the batch, w = m / (n + m) and delta = mean_batch - mean:
+    Let n be the number of samples so far, m the number of samples in the batch, w = m / (n + m) and
+    delta = mean_batch - mean. The update is
 
     mean     += w delta
     variance += w (variance_batch - variance + (1 - w) delta^2)
 
-    `mask`: which samples count, boolean over these axes; `()` for all.
+    Args:
+        moments: Moments of the samples so far.
+        batch: Samples with `axes` leading axes.
+        axes: Number of leading axes.
+        mask: Samples that count, bool over the leading axes, or None for all samples.
+
+    Returns:
+        The updated moments.
+
+    References:
+        Chan et al. 1979, parallel variance.
     """
     leading = tuple(range(axes))
     number = float(math.prod(jax.tree.leaves(batch)[0].shape[:axes]))
     added = jnp.float32(number) if mask is None else jnp.sum(mask.astype(jnp.float32))
-    mean_rest, variance_rest, size_rest = moments.compensation
-    size, size_rest = add(moments.size, size_rest, added)
+    errors = moments.compensation
+    size, size_error = compensated_add(moments.size, errors.size, added)
     share = added / jnp.maximum(size, 1.0)
 
-    def merge(old: jax.Array, rest: jax.Array, variance: jax.Array, variance_rest: jax.Array, x: jax.Array) -> tuple[Any, ...]:
-        batch_mean, batch_variance = (jnp.squeeze(m, leading) for m in mean_and_variance(x.astype(jnp.float32), mask, leading))
-        delta = batch_mean - old - rest
-        # Before the first sample the variance of 1 stands for none.
+    def merge(
+        mean: jax.Array,
+        mean_error: jax.Array,
+        variance: jax.Array,
+        variance_error: jax.Array,
+        x: jax.Array,
+    ) -> MergedLeaf:
+        batch_mean, batch_variance = (
+            jnp.squeeze(m, leading)
+            for m in masked_mean_and_variance(x.astype(jnp.float32), mask, leading)
+        )
+        delta = batch_mean - mean - mean_error
+        # Ignore the initial variance of 1 with the first batch.
         variance = jnp.where(share < 1, variance, 0.0)
         growth = share * (batch_variance - variance + (1 - share) * delta**2)
-        return *add(old, rest, share * delta), *add(variance, variance_rest, growth)
+        mean, mean_error = compensated_add(mean, mean_error, share * delta)
+        variance, variance_error = compensated_add(variance, variance_error, growth)
+        return MergedLeaf(mean, mean_error, variance, variance_error)
 
-    parts = jax.tree.map(merge, moments.mean, mean_rest, moments.variance, variance_rest, batch)
-    one = jax.tree.structure(moments.mean)
-    means, mean_rest, variances, variance_rest = jax.tree.transpose(one, jax.tree.structure((0, 0, 0, 0)), parts)
-    return Moments(means, variances, size, (mean_rest, variance_rest, size_rest))
+    leaves = jax.tree.map(
+        merge, moments.mean, errors.mean, moments.variance, errors.variance, batch
+    )
+    merged = jax.tree.transpose(
+        jax.tree.structure(moments.mean), jax.tree.structure(MergedLeaf(0, 0, 0, 0)), leaves
+    )
+    return Moments(
+        mean=merged.mean,
+        variance=merged.variance,
+        size=size,
+        compensation=RoundingErrors(merged.mean_error, merged.variance_error, size_error),
+    )
 
 
-def add(total: jax.Array, rest: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A compensated sum: `total + rest + x` as the nearest float, and what that leaves (Knuth's TwoSum, for any sizes)."""
-    x = x + rest
+class MergedLeaf(NamedTuple):
+    """Mean and variance of one leaf after a merge, with their rounding errors."""
+
+    mean: Any
+    mean_error: Any
+    variance: Any
+    variance_error: Any
+
+
+def compensated_add(
+    total: jax.Array, error: jax.Array, x: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Add a number of any magnitude to a compensated sum with Knuth's TwoSum.
+
+    Args:
+        total: Sum so far.
+        error: Rounding error of the sum.
+        x: Number to add.
+
+    Returns:
+        The new sum and its rounding error.
+    """
+    x = x + error
     new = total + x
     other = new - total
     return new, (total - (new - other)) + (x - other)
 
 
-def normalize(moments: Moments, sample: Any, clip: float = 10.0) -> Any:
-    """clip((x - mean) / sqrt(variance + 1e-8), -clip, clip) for floats; integers and masks stay as they are."""
+def normalize(moments: Moments, sample: PyTree, clip: float = 10.0) -> Any:
+    """Return clip((x - mean) / sqrt(variance + 1e-8), -clip, clip) for all float leaves x.
+
+    Integers and bools are unchanged.
+
+    Args:
+        moments: Moments of samples.
+        sample: One sample, a pytree with the structure of `moments.mean`.
+        clip: Maximum absolute value of the result.
+
+    Returns:
+        The normalized sample.
+    """
 
     def apply(mean: jax.Array, variance: jax.Array, x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return x
-        return jnp.clip((x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + 1e-8), -clip, clip)
+        return jnp.clip(
+            (x.astype(jnp.float32) - mean) * jax.lax.rsqrt(variance + 1e-8), -clip, clip
+        )
 
     return jax.tree.map(apply, moments.mean, moments.variance, sample)
 
 
-def normalized(network: Network, moments: Moments) -> Network:
-    """The network behind the normalization of its observations."""
-    return Preprocessed(network, jax.tree_util.Partial(normalize, moments))
+def add_normalization(network: Network, moments: Moments) -> Network:
+    """Return a network that normalizes its observations with `moments`."""
+    return PreprocessedNetwork(network, jax.tree_util.Partial(normalize, moments))
 
 
 def discounted_returns(
     reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, " T"]]:
-    """g_t = gamma g_{t-1} + r_t from the start of each episode; reward normalization divides by its standard deviation.
+    """Compute g_t = gamma g_{t-1} + r_t, where g is 0 at the start of each episode.
 
-    `initial`: g before the first step, from the rollout before. Returns: g after the last step (0 where an episode ended), and
-    g `[T]`.
+    Reward normalization divides by the standard deviation of g.
+
+    Args:
+        reward: Rewards `[T]`.
+        ended: Whether the step ended an episode, bool `[T]`.
+        initial: Value of g after the previous rollout.
+        gamma: Discount factor.
+
+    Returns:
+        The value of g to start the next rollout with, and g of each step, `[T]`. The former is 0 if
+        the last step ended an episode.
     """
 
-    def forward(running: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def forward(
+        running: jax.Array, step: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         running = gamma * running + step[0]
         return jnp.where(step[1], 0.0, running), running
 
@@ -108,12 +217,20 @@ def discounted_returns(
 def scale_rewards(
     moments: Moments, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array, Moments]:
-    """Rewards `[T, S]` over the running standard deviation of discounted returns; those returns, and the moments, after it.
+    """Divide rewards by the running standard deviation of discounted returns.
 
-    `discounted_return`: `[S]`, as the rollout before left it.
+    Args:
+        moments: Moments of discounted returns.
+        rollout: Rollout `[T, S]`.
+        discounted_return: Discounted returns before the rollout, `[S]`.
+        gamma: Discount factor.
+
+    Returns:
+        Scaled rewards `[T, S]`, discounted returns after the rollout `[S]`, and the updated
+        moments.
     """
     ended = rollout.terminated | rollout.truncated
     run = jax.vmap(discounted_returns, in_axes=(1, 1, 0, None), out_axes=(0, 1))
     last, running = run(rollout.reward, ended, discounted_return, gamma)
-    moments = update(moments, running, axes=2, mask=rollout.mask)
+    moments = update_moments(moments, running, axes=2, mask=rollout.mask)
     return rollout.reward * jax.lax.rsqrt(moments.variance + 1e-8), last, moments

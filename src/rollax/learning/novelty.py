@@ -1,10 +1,14 @@
-"""Novelty as a reward: random network distillation, and the critic of its returns.
+"""Random network distillation: intrinsic rewards for novel observations, and their critic.
 
-Burda et al. 2018, arXiv:1810.12894. A predictor learns the outputs of a random network on the observations that the policy
-meets; its error is large where few have been. Equation numbers do not exist there; sections are named.
+A predictor learns the outputs of a random network for the observations of the policy. Its error is
+large for rare observations. Citations refer to sections, because the paper does not number its
+equations.
+
+References:
+    Burda et al. 2018, arXiv:1810.12894.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -13,38 +17,56 @@ import optax
 
 from rollax import tree
 from rollax.acting.streams import Experience
+from rollax.environments.image_layouts import FLAT, image_layout
 from rollax.learning import losses, minibatches, normalization
-from rollax.learning.returns import gae, over_streams
-from rollax.learning.train_state import adam
+from rollax.learning.returns import gae, vmap_over_streams
+from rollax.learning.train_state import clipped_adam
 from rollax.networks import layers
-from rollax.spaces import Box, Dict, Space, zeros
+from rollax.spaces import Box, Dict, Space, make_zeros
+from rollax.types import Observation, Scalar
 
-CLIP = 5.0  # of normalized observations (section 2.4)
+OBSERVATION_CLIP = 5.0  # largest absolute value of normalized observations (section 2.4)
 
 
-class Outputs(eqx.Module):
-    """An observation's features and what a linear layer makes of them: `[outputs]`."""
+class NoveltyNetwork(eqx.Module):
+    """Network from an observation to `[outputs]`: an encoder with a linear output layer."""
 
     encoder: layers.Encoder
     last: Any
 
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Observation) -> jax.Array:
         return self.last(self.encoder(obs))
 
 
-class Novelty(NamedTuple):
-    """What one set of parameters knows of novelty. All leaves are arrays."""
+class NoveltyState(NamedTuple):
+    """Networks and statistics of random network distillation. All leaves are arrays.
 
-    target: Outputs  # random, and never learnt
-    predictor: Outputs
-    critic: Outputs  # of intrinsic returns
-    optimizer: Any  # of predictor and critic
+    Attributes:
+        target: Random network that is not trained.
+        predictor: Network that predicts the outputs of the target.
+        critic: Critic of intrinsic returns.
+        optimizer: Optimizer state of the predictor and the critic.
+        observations: Moments of observations.
+        returns: Moments of discounted intrinsic rewards.
+    """
+
+    target: NoveltyNetwork
+    predictor: NoveltyNetwork
+    critic: NoveltyNetwork
+    optimizer: Any
     observations: normalization.Moments
-    returns: normalization.Moments  # of discounted intrinsic rewards
+    returns: normalization.Moments
 
 
-class Sample(NamedTuple):
-    """What is learnt from, `[T, S, ...]`, then `[L, B, ...]`."""
+class NoveltyBatch(NamedTuple):
+    """Training data, `[T, S, ...]` for a rollout and `[L, B, ...]` for a minibatch.
+
+    Attributes:
+        obs: Observations before each step.
+        next_obs: Observations after each step.
+        target: Intrinsic value targets.
+        mask: Samples that count, bool, or None for all samples.
+    """
 
     obs: Any
     next_obs: Any
@@ -52,129 +74,261 @@ class Sample(NamedTuple):
     mask: jax.Array | None
 
 
-def new(space: Space, config: Any, key: jax.Array) -> Novelty:
-    """Before any update. The config has `novelty_hidden` and `novelty_outputs`; the predictor is two layers deeper."""
-    unseen, width = layers.of_critics(space), config.novelty_hidden
-    whitened = _whitened(space)
+@runtime_checkable
+class NoveltyConfig(Protocol):
+    """Settings of random network distillation."""
 
-    def network(hidden: tuple[int, ...], outputs: int, gain: float, key: jax.Array) -> Outputs:
+    @property
+    def novelty_hidden(self) -> int: ...
+    @property
+    def novelty_outputs(self) -> int: ...
+    @property
+    def novelty_learning_rate(self) -> Scalar: ...
+    @property
+    def predictor_share(self) -> Scalar: ...
+    @property
+    def value_coefficient(self) -> Scalar: ...
+    @property
+    def intrinsic_gamma(self) -> Scalar: ...
+    @property
+    def gae_lambda(self) -> Scalar: ...
+    @property
+    def num_epochs(self) -> int: ...
+    @property
+    def adam_epsilon(self) -> Scalar: ...
+    @property
+    def max_grad_norm(self) -> Scalar: ...
+
+
+def init_novelty(space: Space, config: NoveltyConfig, key: jax.Array) -> NoveltyState:
+    """Initialize the networks and statistics of novelty.
+
+    The predictor has two more layers than the target.
+
+    Args:
+        space: Observation space.
+        config: Settings of the networks and their optimizer.
+        key: Random key.
+
+    Returns:
+        The networks and statistics before the first update.
+    """
+    unseen, width = layers.critic_only_parts(space), config.novelty_hidden
+    whitened = _normalized_space(space)
+
+    def network(
+        hidden: tuple[int, ...], outputs: int, gain: float, key: jax.Array
+    ) -> NoveltyNetwork:
         encoder_key, last_key = jax.random.split(key)
         encoder = layers.Encoder(whitened, hidden, "relu", None, 8, unseen, key=encoder_key)
-        return Outputs(encoder, layers.linear(hidden[-1], outputs, last_key, gain))
+        return NoveltyNetwork(
+            encoder, layers.make_orthogonal_linear(hidden[-1], outputs, last_key, gain)
+        )
 
     keys = jax.random.split(key, 3)
     target = network((width, width), config.novelty_outputs, 1.0, keys[0])
     predictor = network((width,) * 4, config.novelty_outputs, 1.0, keys[1])
     critic = network((width, width), 1, 0.01, keys[2])
     learnt: Any = predictor, critic
-    optimizer = _optimizer(config).init(learnt)
-    moments = normalization.initial(zeros(space)), normalization.initial(0.0)
-    return Novelty(target, predictor, critic, optimizer, *moments)
+    optimizer = _make_optimizer(config).init(learnt)
+    moments = normalization.init_moments(make_zeros(space)), normalization.init_moments(0.0)
+    return NoveltyState(target, predictor, critic, optimizer, *moments)
 
 
-def surprise(novelty: Novelty, obs: Any) -> jax.Array:
-    """The predictor's mean squared error at one observation, `[]` (section 2.2)."""
-    obs = _normalized(novelty, obs)
+def prediction_error(novelty: NoveltyState, obs: Observation) -> jax.Array:
+    """Return the predictor's mean squared error for one observation, `[]` (section 2.2)."""
+    obs = _normalize_observation(novelty, obs)
     return jnp.mean((novelty.predictor(obs) - jax.lax.stop_gradient(novelty.target(obs))) ** 2)
 
 
-def value(novelty: Novelty, obs: Any) -> jax.Array:
-    """The intrinsic return that is expected from one observation on, `[]`."""
-    return novelty.critic(_normalized(novelty, obs))[0]
+def intrinsic_value(novelty: NoveltyState, obs: Observation) -> jax.Array:
+    """Return the critic's estimate of the intrinsic return from one observation, `[]`."""
+    return novelty.critic(_normalize_observation(novelty, obs))[0]
 
 
-def _normalized(novelty: Novelty, obs: Any) -> Any:
-    """Observations by their moments (section 2.4), pictures and boards too. Symbols stay as they are."""
-    return normalization.normalize(novelty.observations, _as_floats(novelty.target.encoder.space, obs), CLIP)
+def _normalize_observation(novelty: NoveltyState, obs: Observation) -> Any:
+    """Normalize boxes of an observation, including images, by their moments (section 2.4).
+
+    Other spaces, such as grids of symbols, are unchanged.
+    """
+    return normalization.normalize(
+        novelty.observations,
+        _convert_boxes_to_float(novelty.target.encoder.space, obs),
+        OBSERVATION_CLIP,
+    )
 
 
-def _as_floats(space: Space, obs: Any) -> Any:
-    """The numbers of boxes as float32. By the space: symbols of grids, which are categories, have 8 bits as pixels do."""
+def _convert_boxes_to_float(space: Space, obs: Observation) -> Any:
+    """Convert boxes to float32. Other spaces, such as grids of symbols, are unchanged."""
     if isinstance(space, Dict):
-        return obs | {name: _as_floats(part, obs[name]) for name, part in space.items}
+        return obs | {name: _convert_boxes_to_float(part, obs[name]) for name, part in space.items}
     return obs.astype(jnp.float32) if isinstance(space, Box) else obs
 
 
-def _whitened(space: Space) -> Space:
-    """The space of what `_normalized` returns: without bytes, which networks scale, as these are scaled already."""
+def _normalized_space(space: Space) -> Space:
+    """Return the space of normalized observations, where all boxes are float32.
+
+    Networks scale boxes of bytes, which normalized observations do not need.
+    """
     if isinstance(space, Dict):
-        return Dict({name: part if name == "action_mask" else _whitened(part) for name, part in space.items})
-    return Box(-CLIP, CLIP, space.shape) if isinstance(space, Box) else space
+        return Dict(
+            {
+                name: part if name == "action_mask" else _normalized_space(part)
+                for name, part in space.items
+            }
+        )
+    return (
+        Box(-OBSERVATION_CLIP, OBSERVATION_CLIP, space.shape, layout=image_layout(space) or FLAT)
+        if isinstance(space, Box)
+        else space
+    )
 
 
-def credit(
-    config: Any,
-    novelty: Novelty,
+def estimate_intrinsic_advantages(
+    config: NoveltyConfig,
+    novelty: NoveltyState,
     rollout: Experience,
-    last_obs: Any,
+    last_obs: Observation,
     discounted_return: jax.Array,
     agent_done: jax.Array | None = None,
-) -> tuple[Novelty, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
-    """Intrinsic advantages and value targets of a rollout, `[T, S]` each.
+) -> tuple[NoveltyState, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+    """Compute intrinsic advantages and value targets of a rollout.
 
-    Rewards are errors at the observations that steps lead to, over the running deviation of their discounted returns; these
-    returns go on through the ends of episodes (section 2.3), so that an end costs nothing that is new. `last_obs`: what the
-    next rollout begins with, `[S, ...]`; `discounted_return`: `[S]`, as the rollout before left it; `agent_done`: bool `[S]`,
-    whose episode has ended before its environment's by then, None where none ever does. Returns: the novelty with its
-    moments, advantage, target, `discounted_return` after the rollout, and metrics.
+    Intrinsic rewards are the prediction errors for the next observations, divided by the running
+    standard deviation of their discounted returns. Intrinsic returns continue across episodes
+    (section 2.3), so that the end of an episode does not penalize exploration.
+
+    Args:
+        config: Settings with `intrinsic_gamma` and `gae_lambda`.
+        novelty: Networks and statistics.
+        rollout: Rollout `[T, S]`.
+        last_obs: First observations of the next rollout, `[S, ...]`.
+        discounted_return: Discounted intrinsic returns before the rollout, `[S]`.
+        agent_done: Whether an agent has finished its current episode after the rollout while the
+            episode of its environment continues, bool `[S]`. None if agents never end early.
+
+    Returns:
+        The networks and updated statistics, advantages `[T, S]`, value targets `[T, S]`, discounted
+        intrinsic returns after the rollout `[S]`, and metrics by name.
     """
-    observations = normalization.update(novelty.observations, rollout.next_obs, axes=2, mask=rollout.mask)
+    observations = normalization.update_moments(
+        novelty.observations, rollout.next_obs, axes=2, mask=rollout.mask
+    )
     novelty = novelty._replace(observations=observations)
-    error = jax.vmap(jax.vmap(lambda obs: surprise(novelty, obs)))(rollout.next_obs)
+    error = jax.vmap(jax.vmap(lambda obs: prediction_error(novelty, obs)))(rollout.next_obs)
     error = error if rollout.mask is None else jnp.where(rollout.mask, error, 0.0)
     never = jnp.zeros(error.shape, bool)
     endless = rollout._replace(reward=error, terminated=never, truncated=never)
     reward, discounted_return, returns = normalization.scale_rewards(
         novelty.returns, endless, discounted_return, config.intrinsic_gamma
     )
-    values = jax.vmap(jax.vmap(lambda obs: value(novelty, obs)))(rollout.obs)
-    following = jnp.concatenate([values[1:], jax.vmap(lambda obs: value(novelty, obs))(last_obs)[None]])
+    values = jax.vmap(jax.vmap(lambda obs: intrinsic_value(novelty, obs)))(rollout.obs)
+    following = jnp.concatenate(
+        [values[1:], jax.vmap(lambda obs: intrinsic_value(novelty, obs))(last_obs)[None]]
+    )
     if rollout.mask is not None and agent_done is not None:
-        values, following = _without_waiting(values, following, rollout.mask, agent_done)
-    advantage = over_streams(gae, 2)(reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda)
-    metrics = losses.means({"intrinsic_reward": reward, "intrinsic_value": values, "novelty": error}, rollout.mask)
-    return novelty._replace(returns=returns), advantage, advantage + values, discounted_return, metrics
+        values, following = _mask_waiting_values(values, following, rollout.mask, agent_done)
+    advantage = vmap_over_streams(gae, 2)(
+        reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda
+    )
+    metrics = losses.masked_means(
+        {"intrinsic_reward": reward, "intrinsic_value": values, "novelty": error}, rollout.mask
+    )
+    return (
+        novelty._replace(returns=returns),
+        advantage,
+        advantage + values,
+        discounted_return,
+        metrics,
+    )
 
 
-def _without_waiting(
+def _mask_waiting_values(
     values: jax.Array, following: jax.Array, mask: jax.Array, agent_done: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Values before and after every step, `[T, S]`, of agents that wait for the next episode where `mask` is false.
+    """Set the values of agents that wait for their next episode to 0.
 
-    What they observe then is learnt from by nobody. So both are 0 there, and the value after an agent's last step is that of
-    its next episode; of its own observation where that begins in a later rollout.
+    The value after the last step of an agent is the value of the first observation of its next
+    episode. If that episode begins in a later rollout, the value before the last step of
+    the agent is used instead.
+
+    Args:
+        values: Values before each step, `[T, S]`.
+        following: Values after each step, `[T, S]`.
+        mask: Whether an agent acts in a step, bool `[T, S]`. It is false for waiting agents.
+        agent_done: Whether an agent waits after the rollout, bool `[S]`.
+
+    Returns:
+        Masked values before and after each step, `[T, S]` each.
     """
     num_steps = values.shape[0]
     plays_next = jnp.concatenate([mask[1:], ~agent_done[None]])
     time = jnp.where(plays_next, jnp.arange(num_steps)[:, None], num_steps)
     time = jax.lax.cummin(time, axis=0, reverse=True)
     later = jnp.take_along_axis(following, jnp.minimum(time, num_steps - 1), axis=0)
-    return jnp.where(mask, values, 0.0), jnp.where(mask, jnp.where(time < num_steps, later, values), 0.0)
+    return jnp.where(mask, values, 0.0), jnp.where(
+        mask, jnp.where(time < num_steps, later, values), 0.0
+    )
 
 
-def learn(
-    config: Any, novelty: Novelty, rollout: Experience, target: jax.Array, cut: minibatches.Layout, key: jax.Array
-) -> tuple[Novelty, dict[str, jax.Array]]:
-    """`num_epochs` epochs of the predictor, from a random share of the samples, and of the critic. Returns metrics as well."""
-    rows = minibatches.to_rows(Sample(rollout.obs, rollout.next_obs, target, rollout.mask), cut)
+def learn_novelty(
+    config: NoveltyConfig,
+    novelty: NoveltyState,
+    rollout: Experience,
+    target: jax.Array,
+    layout: minibatches.MinibatchLayout,
+    key: jax.Array,
+) -> tuple[NoveltyState, dict[str, jax.Array]]:
+    """Train the predictor on a random share of the samples, and the critic on all samples.
+
+    Args:
+        config: Settings with `num_epochs`, `predictor_share` and `value_coefficient`.
+        novelty: Networks and statistics.
+        rollout: Rollout `[T, S]`.
+        target: Intrinsic value targets `[T, S]`.
+        layout: Layout of the rollout for minibatches.
+        key: Random key.
+
+    Returns:
+        The networks and statistics after training, and the mean losses by name.
+    """
+    rows = minibatches.to_rows(
+        NoveltyBatch(rollout.obs, rollout.next_obs, target, rollout.mask), layout
+    )
     shuffle_key, share_key = jax.random.split(key)
-    orders = jax.vmap(lambda key: minibatches.shuffle(key, cut))(jax.random.split(shuffle_key, config.num_epochs))
+    orders = jax.vmap(lambda key: minibatches.shuffle_rows(key, layout))(
+        jax.random.split(shuffle_key, config.num_epochs)
+    )
     orders = orders.reshape(-1, *orders.shape[2:])
 
-    def loss(parts: tuple[Outputs, Outputs], novelty: Novelty, data: Sample, key: jax.Array) -> Any:
+    def loss(
+        parts: tuple[NoveltyNetwork, NoveltyNetwork],
+        novelty: NoveltyState,
+        data: NoveltyBatch,
+        key: jax.Array,
+    ) -> Any:
         novelty = novelty._replace(predictor=parts[0], critic=parts[1])
         counts = jax.random.uniform(key, data.target.shape) < config.predictor_share
         counts = counts if data.mask is None else counts & data.mask
-        predicted = losses.mean(tree.over_steps(lambda obs: surprise(novelty, obs))(data.next_obs), counts)
-        error = (tree.over_steps(lambda obs: value(novelty, obs))(data.obs) - data.target) ** 2
-        metrics = {"predictor_loss": predicted, "intrinsic_value_loss": losses.mean(error, data.mask)}
+        predicted = losses.masked_mean(
+            tree.vmap_over_steps(lambda obs: prediction_error(novelty, obs))(data.next_obs), counts
+        )
+        error = (
+            tree.vmap_over_steps(lambda obs: intrinsic_value(novelty, obs))(data.obs) - data.target
+        ) ** 2
+        metrics = {
+            "predictor_loss": predicted,
+            "intrinsic_value_loss": losses.masked_mean(error, data.mask),
+        }
         return predicted + config.value_coefficient * metrics["intrinsic_value_loss"], metrics
 
-    def minibatch(novelty: Novelty, x: tuple[jax.Array, jax.Array]) -> tuple[Novelty, dict[str, jax.Array]]:
+    def minibatch(
+        novelty: NoveltyState, x: tuple[jax.Array, jax.Array]
+    ) -> tuple[NoveltyState, dict[str, jax.Array]]:
         parts: Any = novelty.predictor, novelty.critic
-        data, key = minibatches.take(rows, x[0]), jax.random.fold_in(share_key, x[1])
+        data, key = minibatches.gather_minibatch(rows, x[0]), jax.random.fold_in(share_key, x[1])
         gradient, metrics = jax.grad(loss, has_aux=True)(parts, novelty, data, key)
-        updates, optimizer = _optimizer(config).update(gradient, novelty.optimizer, parts)
+        updates, optimizer = _make_optimizer(config).update(gradient, novelty.optimizer, parts)
         predictor, critic = eqx.apply_updates(parts, updates)
         return novelty._replace(predictor=predictor, critic=critic, optimizer=optimizer), metrics
 
@@ -182,5 +336,5 @@ def learn(
     return novelty, jax.tree.map(jnp.mean, metrics)
 
 
-def _optimizer(config: Any) -> optax.GradientTransformation:
-    return adam(config.novelty_learning_rate, config.adam_epsilon, config.max_grad_norm)
+def _make_optimizer(config: NoveltyConfig) -> optax.GradientTransformation:
+    return clipped_adam(config.novelty_learning_rate, config.adam_epsilon, config.max_grad_norm)

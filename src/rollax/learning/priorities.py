@@ -1,46 +1,90 @@
-"""Minibatches of sequences sampled in proportion to priorities, with replacement (Schaul et al. 2016, arXiv:1511.05952).
+"""Prioritized sampling of sequences from a rollout, with replacement.
 
-The rollout is laid out as one pool: every sequence of every stream is a row of its own, and all of them compete.
+Every sequence of every stream is a row. All rows form a single group (`make_layout(pooled=True)`).
+
+References:
+    Schaul et al. 2016, arXiv:1511.05952.
 """
 
 import jax
 import jax.numpy as jnp
 
-from rollax.learning.minibatches import Layout, to_rows
+from rollax.learning.minibatches import MinibatchLayout, to_rows
 
 
-def of_trajectories(advantage: jax.Array, mask: jax.Array | None, cut: Layout) -> tuple[jax.Array, jax.Array]:
-    """Priority of each trajectory, sum |A| over the samples of `[T, S]` that count, and how many these are, `[rows]` each."""
+def trajectory_priorities(
+    advantage: jax.Array, mask: jax.Array | None, layout: MinibatchLayout
+) -> tuple[jax.Array, jax.Array]:
+    """Return the priority and the number of samples of each row, `[rows]` each.
+
+    The priority of a row is the sum of |A| over its samples plus 1e-6. Rows without samples have
+    priority 0.
+
+    Args:
+        advantage: Advantages A, `[T, S]`.
+        mask: Samples that count, bool `[T, S]`, or None for all samples.
+        layout: Pooled layout of the rollout.
+    """
     counts = jnp.ones_like(advantage, bool) if mask is None else mask
-    by_row = lambda x: jnp.sum(to_rows(x, cut), axis=(1, 2, 3))  # noqa: E731
+
+    def by_row(x):
+        return jnp.sum(to_rows(x, layout), axis=(1, 2, 3))
+
     size = by_row(counts.astype(jnp.float32))
     return jnp.where(size > 0, by_row(jnp.where(counts, jnp.abs(advantage), 0.0)) + 1e-6, 0.0), size
 
 
-def sample(priority: jax.Array, exponent: jax.Array | float, key: jax.Array, cut: Layout) -> jax.Array:
-    """As `minibatches.shuffle`, but rows of a pool are sampled with replacement, each with a
-    probability proportional to `priority^exponent`.
+def sample_rows(
+    priority: jax.Array, exponent: jax.Array | float, key: jax.Array, layout: MinibatchLayout
+) -> jax.Array:
+    """Sample rows with replacement, with probabilities proportional to `priority^exponent`.
 
-    `priority`: `[rows]`, 0 where there is nothing to learn from: such a row is drawn only if all are.
+    It replaces `minibatches.shuffle_rows` in `minibatches.run_epochs`.
+
+    Args:
+        priority: Priorities `[rows]`. Rows with priority 0 are only sampled if all priorities are
+            0.
+        exponent: Exponent of the priorities.
+        key: Random key.
+        layout: Pooled layout of the rollout.
+
+    Returns:
+        Indices of rows, int32 `[num_minibatches, rows / num_minibatches, 1]`.
     """
-    draws = jax.random.categorical(key, log_probability(priority, exponent), shape=(cut.rows,))
-    return draws.reshape(cut.num_minibatches, -1, 1)
+    draws = jax.random.categorical(key, log_probabilities(priority, exponent), shape=(layout.rows,))
+    return draws.reshape(layout.num_minibatches, -1, 1)
 
 
-def log_probability(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
-    """log P `[rows]` by which `sample` draws: finite, also for a priority of 0."""
+def log_probabilities(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
+    """Return the log-probabilities with which `sample_rows` samples each row, `[rows]`.
+
+    They are finite, also for priorities of 0.
+    """
     positive = priority > 0
-    return jax.nn.log_softmax(jnp.where(positive, exponent * jnp.log(jnp.where(positive, priority, 1.0)), -1e9))
+    return jax.nn.log_softmax(
+        jnp.where(positive, exponent * jnp.log(jnp.where(positive, priority, 1.0)), -1e9)
+    )
 
 
-def importance(priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array) -> jax.Array:
-    """Weights `[rows]` proportional to `P^-beta` (Schaul et al. 2016, section 3.4) against the preference of `sample`.
+def importance_weights(
+    priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array
+) -> jax.Array:
+    """Return importance weights proportional to P^-beta for rows from `sample_rows`, `[rows]`.
 
-    `size`: `[rows]`, how many samples of a row count; there is no weight where none does. The mean weight of the samples that
-    are drawn is 1, so that with `beta` 1 the losses that are drawn have the mean of all. Deviation: the source divides by the
-    largest weight, by which the least of all rows would set the size of every loss.
+    The weights are scaled so that the expected weight of a sample is 1. With `beta` = 1, the
+    expected loss is therefore the mean loss of all samples. The paper divides by the largest weight
+    instead, which lets the row with the lowest priority determine the scale of the loss.
+
+    Args:
+        priority: Priorities `[rows]`.
+        exponent: Exponent of the priorities.
+        beta: Exponent of the importance weights.
+        size: Number of samples of each row, `[rows]`. Rows without samples have weight 0.
+
+    References:
+        Schaul et al. 2016, section 3.4.
     """
-    log_p = log_probability(priority, exponent)
+    log_p = log_probabilities(priority, exponent)
     log_size = jnp.log(jnp.maximum(size, 1e-30))
     log_weight = jnp.where(size > 0, -beta * log_p, 0.0)
     log_scale = jax.nn.logsumexp(log_p + log_size) - jax.nn.logsumexp(log_p + log_weight + log_size)

@@ -1,7 +1,10 @@
-"""Parameters and what belongs to them. Optimizers are rebuilt at every trace from numbers that may be traced, so that their
-states are arrays only."""
+"""Trained parameters with their optimizer states and statistics.
 
-from typing import Any, NamedTuple
+Optimizers are rebuilt in every trace, because their settings may be traced. The training state
+therefore contains only arrays.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -13,156 +16,396 @@ from rollax.acting.streams import Experience
 from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.networks import layers
-from rollax.networks.core import Extras, Network, Rescaled, choose_action, sample_action
-from rollax.scopes import scope
+from rollax.networks.network import (
+    ActorCriticExtras,
+    Network,
+    RescaledValueNetwork,
+    choose_action,
+    sample_action,
+)
+from rollax.scopes import profile_scope
+from rollax.types import Carry, Leaf, Observation, Parameters, Scalar, State
 
-Parts = dict[str, Any]
+NetworkParts = dict[str, Any]
 
 
 class TrainState(NamedTuple):
-    """One set of parameters that learns from rollouts, and what belongs to it."""
+    """Network that is trained on rollouts, with its optimizer states and statistics.
+
+    Attributes:
+        network: Network.
+        optimizer: Optimizer states by part of the network: "actor", and "critic" if it is separate.
+        observations: Moments of observations, or None if they are not normalized.
+        returns: Moments of discounted returns, or None if rewards are not normalized.
+        values: Moments of value targets, or None if values are not normalized.
+    """
 
     network: Any
-    optimizer: Parts  # by part of the network: "actor", "critic"
-    observations: normalization.Moments | None  # of observations, None where they are not normalized
-    returns: normalization.Moments | None  # of discounted returns, None where rewards are not normalized
-    values: normalization.Moments | None = None  # of value targets, None where values are not normalized
+    optimizer: NetworkParts
+    observations: normalization.Moments | None
+    returns: normalization.Moments | None
+    values: normalization.Moments | None = None
 
 
-def new(network: Network, optimizers: dict[str, optax.GradientTransformation], obs: Any, config: Any) -> TrainState:
-    """Before any update. `obs`: one observation; the config has `normalize_observations` and `normalize_rewards`."""
-    states = {name: optimizers[name].init(part) for name, part in split(network).items()}
-    observations = normalization.initial(obs) if config.normalize_observations else None
-    returns = normalization.initial(0.0) if config.normalize_rewards else None
+@runtime_checkable
+class NormalizationConfig(Protocol):
+    """Settings of the normalization of observations and rewards."""
+
+    @property
+    def normalize_observations(self) -> bool: ...
+    @property
+    def normalize_rewards(self) -> bool: ...
+
+
+@runtime_checkable
+class ValueNormalizationConfig(NormalizationConfig, Protocol):
+    """Settings of an actor-critic that can normalize its values."""
+
+    @property
+    def normalize_values(self) -> bool: ...
+
+
+@runtime_checkable
+class OptimizerConfig(Protocol):
+    """Settings of the optimizers of an actor-critic."""
+
+    @property
+    def learning_rate(self) -> Scalar: ...
+    @property
+    def critic_learning_rate(self) -> Scalar: ...
+    @property
+    def learning_rate_final_fraction(self) -> Scalar: ...
+    @property
+    def adam_epsilon(self) -> Scalar: ...
+    @property
+    def max_grad_norm(self) -> Scalar: ...
+
+
+@runtime_checkable
+class EpochConfig(Protocol):
+    """Settings of the numbers of epochs of the policy and of a separate critic."""
+
+    @property
+    def num_epochs(self) -> int: ...
+    @property
+    def critic_epochs(self) -> int: ...
+
+
+@runtime_checkable
+class ActingParameters(Protocol):
+    """Parameters and statistics that an actor-critic needs to act, such as a `TrainState`."""
+
+    @property
+    def network(self) -> Network: ...
+    @property
+    def observations(self) -> normalization.Moments | None: ...
+    @property
+    def values(self) -> normalization.Moments | None: ...
+
+
+def init_train_state(
+    network: Network,
+    optimizers: dict[str, optax.GradientTransformation],
+    obs: Observation,
+    config: NormalizationConfig,
+) -> TrainState:
+    """Return the training state before the first update.
+
+    Args:
+        network: Network.
+        optimizers: Optimizers by part of the network.
+        obs: One observation, which determines the structure and shapes of the moments.
+        config: Settings with `normalize_observations` and `normalize_rewards`.
+    """
+    states = {name: optimizers[name].init(part) for name, part in split_network(network).items()}
+    observations = normalization.init_moments(obs) if config.normalize_observations else None
+    returns = normalization.init_moments(0.0) if config.normalize_rewards else None
     return TrainState(network, states, observations, returns)
 
 
-def new_actor_critic(
-    network: Network, optimizers: dict[str, optax.GradientTransformation], obs: Any, config: Any
+def init_actor_critic(
+    network: Network,
+    optimizers: dict[str, optax.GradientTransformation],
+    obs: Observation,
+    config: ValueNormalizationConfig,
 ) -> TrainState:
-    """As `new`, with moments of value targets where the config's `normalize_values` asks for them.
+    """Return the training state before the first update, with moments of value targets if enabled.
 
-    Raises UsageError for a network without a `ValueHead` then.
+    Args:
+        network: Network.
+        optimizers: Optimizers by part of the network.
+        obs: One observation, which determines the structure and shapes of the moments.
+        config: Settings with `normalize_observations`, `normalize_rewards` and `normalize_values`.
+
+    Raises:
+        UsageError: If `normalize_values` is on and the network has no `ValueHead`.
     """
-    train = new(network, optimizers, obs, config)
+    train = init_train_state(network, optimizers, obs, config)
     if not config.normalize_values:
         return train
-    is_head = lambda part: isinstance(part, layers.ValueHead)  # noqa: E731
+
+    def is_head(part):
+        return isinstance(part, layers.ValueHead)
+
     if not any(map(is_head, jax.tree.leaves(network, is_leaf=is_head))):
         raise UsageError(
-            "config.normalize_values rescales the last layer of a critic, a rollax.networks.layers.ValueHead, and this network "
-            "has none: leave it off (config.normalize_rewards scales rewards instead)"
+            "config.normalize_values must be False for a network without a "
+            "rollax.networks.layers.ValueHead, the last layer of a critic that it rescales. Set it "
+            "to False (config.normalize_rewards scales rewards instead)."
         )
-    return train._replace(values=normalization.initial(0.0))
+    return train._replace(values=normalization.init_moments(0.0))
 
 
-def normalized(
-    network: Any, observations: normalization.Moments | None, values: normalization.Moments | None = None
+def add_normalization(
+    network: Network,
+    observations: normalization.Moments | None,
+    values: normalization.Moments | None = None,
 ) -> Network:
-    """The network behind the normalization of its observations, its values in units of return; without moments as it is."""
-    network = network if observations is None else normalization.normalized(network, observations)
-    return network if values is None else Rescaled(network, *value_scale(values))
+    """Return a network that normalizes observations and returns values in units of return.
 
-
-def sample(train: TrainState, carry: Any, obs: Any, reset: jax.Array, key: jax.Array) -> tuple[Any, Any, Extras]:
-    """One step of one stream by an actor-critic: its memory, a sampled action, and what learning needs besides.
-
-    The value of a network without a memory is left out: `returns.with_values` computes it, in larger batches.
+    Args:
+        network: Network with normalized inputs and values.
+        observations: Moments of observations, or None to leave observations unchanged.
+        values: Moments of value targets, or None to leave values unchanged.
     """
-    network = normalized(train.network, train.observations, train.values)
+    network = (
+        network if observations is None else normalization.add_normalization(network, observations)
+    )
+    return network if values is None else RescaledValueNetwork(network, *value_mean_and_std(values))
+
+
+def sample_action_with_extras(
+    train: ActingParameters, carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
+) -> tuple[Any, Any, ActorCriticExtras]:
+    """Sample the action of an actor-critic in one step of one stream.
+
+    Returns:
+        The memory after the step, the action, and the extras for learning. The value in the extras
+        is None for networks without memory, because `returns.add_values` computes it in larger
+        batches.
+    """
+    network = add_normalization(train.network, train.observations, train.values)
     carry, action, extras = sample_action(network, carry, obs, reset, key)
     return carry, action, extras if jax.tree.leaves(carry) else extras._replace(value=None)
 
 
-def choose(config: Any, greedy: jax.Array, train: TrainState, carry: Any, obs: Any, key: jax.Array) -> tuple[Any, Any]:
-    """As `sample` within an episode, or the mode of the policy where `greedy`: memory and action."""
-    return choose_action(normalized(train.network, train.observations), carry, obs, key, greedy)
+def select_action(
+    config: object,
+    greedy: jax.Array,
+    train: ActingParameters,
+    carry: Carry,
+    obs: Observation,
+    key: jax.Array,
+) -> tuple[Any, Any]:
+    """Sample an action in one step within an episode, or return the mode of the policy.
+
+    Args:
+        config: Unused. All algorithms share this signature.
+        greedy: Whether to return the mode instead of a sample, bool `[]`.
+        train: Training state.
+        carry: Memory before the step.
+        obs: Observation.
+        key: Random key.
+
+    Returns:
+        The memory after the step and the action.
+    """
+    return choose_action(
+        add_normalization(train.network, train.observations), carry, obs, key, greedy
+    )
 
 
-@scope("credit")
+@profile_scope("credit")
 def scale_rewards(
     train: TrainState, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
 ) -> tuple[TrainState, jax.Array, jax.Array]:
-    """Rewards `[T, S]`, scaled where the moments of discounted returns are kept; discounted returns `[S]` after the rollout."""
+    """Scale the rewards of a rollout, if rewards are normalized.
+
+    Args:
+        train: Training state.
+        rollout: Rollout `[T, S]`.
+        discounted_return: Discounted returns before the rollout, `[S]`.
+        gamma: Discount factor.
+
+    Returns:
+        The training state with updated moments, rewards `[T, S]`, and discounted returns after the
+        rollout `[S]`.
+    """
     if train.returns is None:
         return train, rollout.reward, discounted_return
-    # Simulators may have begun anew without an end, as when a run is resumed.
+    # Simulators restart without the end of an episode when a run is resumed.
     discounted_return = jnp.where(rollout.reset[0], 0.0, discounted_return)
-    reward, discounted_return, returns = normalization.scale_rewards(train.returns, rollout, discounted_return, gamma)
+    reward, discounted_return, returns = normalization.scale_rewards(
+        train.returns, rollout, discounted_return, gamma
+    )
     return train._replace(returns=returns), reward, discounted_return
 
 
-def value_scale(values: normalization.Moments | None) -> tuple[Any, Any]:
-    """Mean and standard deviation (1e-4 to 1e6) by which the critic's values are normalized; 0 and 1 where they are not."""
-    return (0.0, 1.0) if values is None else (values.mean, jnp.clip(jnp.sqrt(values.variance), 1e-4, 1e6))
+def value_mean_and_std(values: normalization.Moments | None) -> tuple[Any, Any]:
+    """Return the mean and standard deviation of value targets, or 0 and 1 without moments.
+
+    The standard deviation is clipped to between 1e-4 and 1e6.
+    """
+    return (
+        (0.0, 1.0)
+        if values is None
+        else (values.mean, jnp.clip(jnp.sqrt(values.variance), 1e-4, 1e6))
+    )
 
 
-@scope("credit")
-def observe_targets(train: TrainState, target: jax.Array, mask: jax.Array | None) -> TrainState:
-    """Updates the moments of value targets `[T, S]`, where they are kept, and the critic's last layer: no value changes."""
+@profile_scope("credit")
+def update_value_statistics(
+    train: TrainState, target: jax.Array, mask: jax.Array | None
+) -> TrainState:
+    """Update the moments of value targets, and rescale the value head to preserve all values.
+
+    Without moments of value targets, the training state is unchanged.
+
+    Args:
+        train: Training state.
+        target: Value targets `[T, S]`.
+        mask: Samples that count, bool `[T, S]`, or None for all samples.
+
+    Returns:
+        The train state with updated moments and network.
+    """
     if train.values is None:
         return train
-    values = normalization.update(train.values, target, axes=2, mask=mask)
-    network = layers.preserve_values(train.network, value_scale(train.values), value_scale(values))
+    values = normalization.update_moments(train.values, target, axes=2, mask=mask)
+    network = layers.preserve_values(
+        train.network, value_mean_and_std(train.values), value_mean_and_std(values)
+    )
     return train._replace(network=network, values=values)
 
 
-@scope("bookkeeping")
-def observe(train: TrainState, rollout: Experience) -> TrainState:
-    """Updates the moments of observations, where they are kept, after learning from a rollout."""
+@profile_scope("bookkeeping")
+def update_observation_statistics(train: TrainState, rollout: Experience) -> TrainState:
+    """Update the moments of observations from a rollout, if observations are normalized."""
     if train.observations is None:
         return train
-    return train._replace(observations=normalization.update(train.observations, rollout.obs, axes=2, mask=rollout.mask))
+    return train._replace(
+        observations=normalization.update_moments(
+            train.observations, rollout.obs, axes=2, mask=rollout.mask
+        )
+    )
 
 
-def adam(rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float) -> optax.GradientTransformation:
-    """Adam on gradients clipped by their global norm (Pascanu et al. 2013)."""
-    max_norm = jnp.where(max_norm > 0, max_norm, jnp.finfo(jnp.float32).tiny)  # 0, with a gradient of 0, divides 0 by 0
+def clipped_adam(
+    rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float
+) -> optax.GradientTransformation:
+    """Build an Adam optimizer that clips gradients by their global norm.
+
+    Args:
+        rate: Learning rate.
+        epsilon: Epsilon of Adam.
+        max_norm: Maximum global norm of the gradients.
+
+    References:
+        Pascanu et al. 2013.
+    """
+    # A norm of 0 would divide 0 by 0 for a gradient of 0.
+    max_norm = jnp.where(max_norm > 0, max_norm, jnp.finfo(jnp.float32).tiny)
     return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
 
 
-def anneal(initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float) -> jax.Array:
-    """From `initial` to `final_fraction * initial` in a straight line as progress goes from 0 to 1."""
+def linear_schedule(
+    initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float
+) -> jax.Array:
+    """Interpolate linearly from initial to final_fraction * initial over progress in [0, 1]."""
     return initial * (1 + (jnp.asarray(final_fraction) - 1) * jnp.clip(progress, 0.0, 1.0))
 
 
-def actor_and_critic(config: Any, progress: jax.Array | float) -> dict[str, optax.GradientTransformation]:
-    """The optimizer of each part of an actor-critic; `progress` goes from 0 to 1 over the run."""
-    critic_rate = jnp.where(config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate)
+def make_optimizers(
+    config: OptimizerConfig, progress: jax.Array | float
+) -> dict[str, optax.GradientTransformation]:
+    """Build the optimizers of an actor-critic, by part of the network.
+
+    Args:
+        config: Settings with learning rates, `adam_epsilon` and `max_grad_norm`.
+        progress: Progress of training between 0 and 1.
+    """
+    critic_rate = jnp.where(
+        config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate
+    )
     rates = {"actor": config.learning_rate, "critic": critic_rate}
-    rates = {name: anneal(rate, config.learning_rate_final_fraction, progress) for name, rate in rates.items()}
-    return {name: adam(rate, config.adam_epsilon, config.max_grad_norm) for name, rate in rates.items()}
+    rates = {
+        name: linear_schedule(rate, config.learning_rate_final_fraction, progress)
+        for name, rate in rates.items()
+    }
+    return {
+        name: clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
+        for name, rate in rates.items()
+    }
 
 
-def num_epochs(config: Any, train: TrainState) -> tuple[int, int]:
-    """Epochs of the policy and of a separate critic, 0 where there is none."""
-    return config.num_epochs, (config.critic_epochs or config.num_epochs) if "critic" in train.optimizer else 0
+def num_part_epochs(config: EpochConfig, train: TrainState) -> tuple[int, int]:
+    """Return the number of epochs of the policy and of the critic.
+
+    The latter is 0 without a separate critic.
+    """
+    return config.num_epochs, (
+        config.critic_epochs or config.num_epochs
+    ) if "critic" in train.optimizer else 0
 
 
-def split(network: Any) -> Parts:
-    """A network's parts that have an optimizer of their own: what lies under its field `critic`, and the rest as "actor"."""
+def split_network(network: Parameters) -> NetworkParts:
+    """Split a network into parts with separate optimizers.
 
-    def is_critic(path: tuple[Any, ...], _: Any) -> bool:
-        return bool(path) and isinstance(path[0], jax.tree_util.GetAttrKey) and path[0].name == "critic"
+    The part "critic" is the field `critic` of the network and is absent if the field has no arrays.
+    The part "actor" contains all other fields.
+    """
 
-    critic, rest = eqx.partition(network, jax.tree_util.tree_map_with_path(is_critic, network))
-    return {"actor": rest, "critic": critic} if jax.tree.leaves(critic) else {"actor": rest}
+    def is_critic(path: jax.tree_util.KeyPath, _: Leaf) -> bool:
+        return (
+            bool(path)
+            and isinstance(path[0], jax.tree_util.GetAttrKey)
+            and path[0].name == "critic"
+        )
+
+    mask = jax.tree_util.tree_map_with_path(is_critic, network)
+    critic, actor = eqx.partition(network, mask)
+    return {"actor": actor, "critic": critic} if jax.tree.leaves(critic) else {"actor": actor}
 
 
-@scope("optimizer")
-def apply_gradients(optimizer: optax.GradientTransformation, state: Any, part: Any, gradient: Any) -> tuple[Any, Any]:
-    """One step of an optimizer: the part of a network after it, and the optimizer's state."""
+@profile_scope("optimizer")
+def apply_gradients(
+    optimizer: optax.GradientTransformation, state: State, part: Parameters, gradient: Parameters
+) -> tuple[Any, Any]:
+    """Apply one optimizer step.
+
+    Args:
+        optimizer: Optimizer.
+        state: State of the optimizer.
+        part: Parameters.
+        gradient: Gradient of the parameters.
+
+    Returns:
+        The parameters and the optimizer state after the step.
+    """
     updates, state = optimizer.update(gradient, state, part)
     return eqx.apply_updates(part, updates), state
 
 
-@scope("optimizer")
-def update(
-    train: TrainState, optimizers: dict[str, optax.GradientTransformation], gradient: Any, active: dict[str, jax.Array]
+@profile_scope("optimizer")
+def update_parameters(
+    train: TrainState,
+    optimizers: dict[str, optax.GradientTransformation],
+    gradient: Parameters,
+    active: dict[str, jax.Array],
 ) -> TrainState:
-    """One step of each part's optimizer, where `active`; the others stay as they are."""
-    gradients, parts, states = split(gradient), {}, {}
-    for name, part in split(train.network).items():
+    """Apply one optimizer step to each active part of the network. Inactive parts are unchanged.
+
+    Args:
+        train: Training state.
+        optimizers: Optimizers by part of the network.
+        gradient: Gradient of the loss with respect to the network.
+        active: Whether each part is active by name, bool `[]`.
+
+    Returns:
+        The train state after the step.
+    """
+    gradients, parts, states = split_network(gradient), {}, {}
+    for name, part in split_network(train.network).items():
         new = apply_gradients(optimizers[name], train.optimizer[name], part, gradients[name])
         parts[name], states[name] = tree.where(active[name], new, (part, train.optimizer[name]))
     return train._replace(network=eqx.combine(*parts.values()), optimizer=states)

@@ -1,16 +1,16 @@
-"""Networks: what they are (`core`), their parts (`layers`), actor-critics, and those of other libraries (`interop`)."""
+"""Networks, their protocol (`network`), layers (`layers`) and adapters (`interop`)."""
 
 from rollax.networks.actor_critic import ActorCritic, NetworkConfig, TwoHeads, actor_critic
-from rollax.networks.core import ActorCriticOutput, Network, Preprocessed, Stepwise
-from rollax.networks.tower import Tower
+from rollax.networks.network import ActorCriticOutput, Network, PreprocessedNetwork, StepwiseNetwork
+from rollax.networks.torso import Tower
 
 __all__ = [
     "ActorCritic",
     "ActorCriticOutput",
     "Network",
     "NetworkConfig",
-    "Preprocessed",
-    "Stepwise",
+    "PreprocessedNetwork",
+    "StepwiseNetwork",
     "Tower",
     "TwoHeads",
     "actor_critic",

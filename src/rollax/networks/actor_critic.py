@@ -1,4 +1,4 @@
-"""Networks with a policy and a value: two of them, or one with two heads."""
+"""Networks with a policy and a value, as two networks or as one network with two heads."""
 
 import dataclasses
 from typing import Any, Literal
@@ -6,15 +6,22 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 
-from rollax.environments.core import Environment
-from rollax.networks import cores, layers
-from rollax.networks.core import ActorCriticOutput
-from rollax.networks.tower import Tower
-from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
+from rollax.coercion import format_value
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.networks import layers, recurrent
+from rollax.networks.layers import MakeHead
+from rollax.networks.network import ActorCriticOutput
+from rollax.networks.torso import Tower
+from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, make_zeros
+from rollax.types import Carry, Observation
 
 
 class ActorCritic(eqx.Module):
-    """A policy and a critic that share nothing. What lies under the field `critic` is trained by the critic's optimizer."""
+    """Separate policy and critic networks.
+
+    The optimizer of the critic trains all parameters in the field `critic`.
+    """
 
     actor: Tower
     critic: Tower
@@ -22,115 +29,159 @@ class ActorCritic(eqx.Module):
     def initial_carry(self) -> Any:
         return self.actor.initial_carry(), self.critic.initial_carry()
 
-    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, ActorCriticOutput]:
         actor_carry, policy = self.actor(carry[0], obs)
         critic_carry, value = self.critic(carry[1], obs)
         return (actor_carry, critic_carry), ActorCriticOutput(policy, value)
 
-    def unroll(self, carry: Any, obs: Any, reset: jax.Array) -> tuple[Any, ActorCriticOutput]:
+    def unroll(
+        self, carry: Carry, obs: Observation, reset: jax.Array
+    ) -> tuple[Any, ActorCriticOutput]:
         actor_carry, policy = self.actor.unroll(carry[0], obs, reset)
         critic_carry, value = self.critic.unroll(carry[1], obs, reset)
         return (actor_carry, critic_carry), ActorCriticOutput(policy, value)
 
 
 class TwoHeads(eqx.Module):
-    """The head of a shared network: a policy and a value from the same features."""
+    """Head of a shared network that computes a policy and a value from the same features."""
 
     policy: Any
     value: Any
 
-    def __call__(self, features: jax.Array, obs: Any) -> ActorCriticOutput:
+    def __call__(self, features: jax.Array, obs: Observation) -> ActorCriticOutput:
         return ActorCriticOutput(self.policy(features, obs), self.value(features, obs))
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkConfig:
-    """How the actor-critic network is built."""
+    """Architecture of the actor-critic network."""
 
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the dense layers."""
     activation: layers.Activation = "tanh"
-    """Activation of every layer."""
-    core: cores.Kind = "none"
+    """Activation function of all layers."""
+    core: recurrent.CoreKind = "none"
     """Recurrent core between encoder and heads."""
     core_size: int = 64
-    """Units of the core."""
+    """Number of units of the core."""
     core_layers: int = 1
-    """Layers of the core."""
-    core_output: cores.Output = "last"
-    """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    """Number of layers of the core."""
+    core_output: recurrent.CoreOutput = "last"
+    """Output of a core with several layers: the last layer ("last"), the sum of all layers
+    ("sum"), or residual blocks ("residual", see `recurrent.ResidualBlock`).
+    """
     core_heads: int = 4
-    """Heads of attention in each layer of a gtrxl; a divisor of core_size."""
+    """Number of attention heads per layer of a gtrxl core. Must divide core_size."""
     core_memory: int = 64
-    """Steps before the current one that each layer of a gtrxl remembers."""
+    """Number of previous steps that each layer of a gtrxl core attends to."""
     attention: int = 0
-    """Heads of attention by which policy and value look among the cells of grids, if there are any, for what memory asks for;
-    0: none."""
+    """Number of attention heads of policy and value over the cells of grid observations. 0
+    disables attention.
+    """
     head_hidden: tuple[int, ...] = ()
-    """Sizes of dense layers between memory and heads, for each head its own."""
+    """Sizes of dense layers between core and head, separate for each head."""
     shared: bool = False
-    """One network with two heads instead of a separate actor and critic."""
+    """Use one network with two heads instead of separate actor and critic networks."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
-    (--network.filters without values)."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]. None selects them by size;
+    empty (--network.filters without values) uses convolutions only for 8-bit images."""
     embedding: int = 8
-    """Size of the vector for each symbol of a grid."""
+    """Size of the embedding vector per symbol of a grid."""
     squash: bool = False
-    """Continuous actions through tanh onto the action space instead of clipped to it."""
+    """Map continuous actions to their bounds by tanh instead of clipping."""
     initial_std: float = 1.0
-    """Spread of continuous actions at the start, before any squash."""
+    """Initial standard deviation of continuous actions, before squashing."""
     agent_id: bool = False
-    """Agents see which one they are (where there are agents)."""
+    """Append the index of the agent to observations in multi-agent environments."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What the network computes in; parameters, policies and values stay in float32."""
+    """Precision of the network's computations. Parameters, policies and values are always
+    float32.
+    """
 
 
-def policy_head(environment: Environment, config: NetworkConfig, inputs: int, key: jax.Array) -> Any:
-    """The head that the action space asks for. Raises ValueError for an action space without one."""
+def make_policy_head(
+    environment: Environment, config: NetworkConfig, inputs: int, key: jax.Array
+) -> Any:
+    """Return the policy head for the action space of an environment.
+
+    Args:
+        environment: Environment with the action space.
+        config: Architecture of the network.
+        inputs: Number of features.
+        key: Random key of the weights.
+
+    Returns:
+        The head, a function `(features, obs)` that returns a distribution.
+
+    Raises:
+        ValueError: If no head exists for the action space.
+    """
     space, observation = environment.action_space, environment.observation_space
     is_masked = isinstance(observation, Dict) and "action_mask" in observation.spaces
     if isinstance(space, Discrete | MultiDiscrete):
         return layers.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
-        return layers.GaussianHead(inputs, space, config.squash, config.initial_std, is_masked, key=key)
+        return layers.GaussianHead(
+            inputs, space, config.squash, config.initial_std, is_masked, key=key
+        )
     if isinstance(space, Ball):
         return layers.BallHead(inputs, space, config.initial_std, key=key)
-    raise ValueError(f"no policy for the action space {space}: it must be Discrete, MultiDiscrete, Ball or a Box of floats")
+    raise ValueError(
+        "The action space must be Discrete, MultiDiscrete, Ball or a Box of floats, got "
+        f"{space}. Wrap the environment."
+    )
 
 
 def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
-    """A new network for the environment's spaces, with orthogonal weights.
+    """Return an actor-critic network with orthogonal weights for the spaces of an environment.
 
-    A part "global_state" of the observation is an input of the critic alone. Raises ValueError for sizes below 1, and for a
-    shared network where there is such a part.
+    The part "global_state" of an observation is an input of the critic only.
+
+    Args:
+        environment: Environment with the spaces.
+        config: Architecture of the network.
+        key: Random key of the weights.
+
+    Returns:
+        A `Tower` with two heads if `config.shared`, otherwise an `ActorCritic`.
+
+    Raises:
+        ValueError: If a size is below 1, if a shared network would receive a "global_state", or if
+            no policy head exists for the action space.
+        UsageError: If `config` is not a NetworkConfig, or the settings of the core are not valid.
     """
     _check_sizes(config)
     observation = environment.observation_space
-    hidden = layers.of_critics(observation)
+    hidden = layers.critic_only_parts(observation)
     if hidden and config.shared:
-        raise ValueError("network.shared cannot be with a global_state, which only a separate critic may see: leave it off")
+        raise ValueError(
+            "network.shared must be false with a global_state, which only a separate critic may "
+            "observe. Remove network.shared."
+        )
 
-    def tower(head: Any, key: jax.Array, unseen: tuple[str, ...] = ()) -> Tower:
+    def tower(head: MakeHead, key: jax.Array, unseen: tuple[str, ...] = ()) -> Tower:
         encoder_key, core_key, head_key = jax.random.split(key, 3)
         sizes = config.hidden
         shape = sizes, config.activation, config.filters, config.embedding
         encoder = layers.Encoder(observation, *shape, unseen, key=encoder_key)
-        features = sizes[-1] if sizes else jax.eval_shape(encoder, layers.zeros(observation)).shape[0]
-        core, features = cores.of_config(config, features, core_key)
+        features = sizes[-1] if sizes else jax.eval_shape(encoder, make_zeros(observation)).shape[0]
+        core, features = recurrent.make_core(config, features, core_key)
         if not config.attention:
             return Tower(encoder, core, head(features, head_key), config.precision)
-        attentive = layers.Attentive(encoder.space, features, config.attention, config.embedding, head, key=head_key)
+        attentive = layers.AttentionHead(
+            encoder.space, features, config.attention, config.embedding, head, key=head_key
+        )
         return Tower(encoder, core, attentive, config.precision)
 
-    def deep(make: Any, inputs: int, key: jax.Array) -> Any:
+    def deep(make: MakeHead, inputs: int, key: jax.Array) -> Any:
         if not config.head_hidden:
             return make(inputs, key)
         dense_key, head_key = jax.random.split(key)
         dense = layers.MLP(inputs, config.head_hidden, config.activation, key=dense_key)
-        return layers.Deep(dense, make(config.head_hidden[-1], head_key))
+        return layers.DeepHead(dense, make(config.head_hidden[-1], head_key))
 
     def policy(inputs: int, key: jax.Array) -> Any:
-        return deep(lambda n, k: policy_head(environment, config, n, k), inputs, key)
+        return deep(lambda n, k: make_policy_head(environment, config, n, k), inputs, key)
 
     def value(inputs: int, key: jax.Array) -> Any:
         return deep(lambda n, k: layers.ValueHead(n, key=k), inputs, key)
@@ -146,11 +197,13 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
 
 
 def _check_sizes(config: NetworkConfig) -> None:
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise UsageError(f"config must be a NetworkConfig, got {format_value(config)}.")
     lists = {name: min(getattr(config, name), default=1) for name in ("hidden", "head_hidden")}
     for name, size in (lists | {"embedding": config.embedding}).items():
         if size < 1:
-            raise ValueError(f"network.{name} ({getattr(config, name)}) must be at least 1")
+            raise ValueError(f"network.{name} must be at least 1, got {getattr(config, name)}.")
     if config.attention < 0:
-        raise ValueError(f"network.attention ({config.attention}) must be at least 0")
+        raise ValueError(f"network.attention must be at least 0, got {config.attention}.")
     if not config.initial_std > 0:
-        raise ValueError(f"network.initial_std ({config.initial_std}) must be more than 0")
+        raise ValueError(f"network.initial_std must be greater than 0, got {config.initial_std}.")

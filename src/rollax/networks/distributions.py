@@ -1,14 +1,16 @@
-"""Distributions over actions: categorical, Gaussian, tanh-squashed Gaussian, and a Gaussian squashed into a ball.
+"""Distributions over actions: categorical, Gaussian, and Gaussians squashed into boxes and balls.
 
-A sample u is the action before any squash or clip; `action(u)` is what the environment gets, and `log_prob(u)` the log-density
-of that action (of a clipped Gaussian: of u). So no squash is ever inverted, and the importance ratio of an unchanged policy is
-exactly 1 even where the action has saturated.
+A sample u is the action before squashing or clipping. `action(u)` is the action for the
+environment, and `log_prob(u)` is its log-density. For a clipped Gaussian, `log_prob(u)` is the
+log-density of u. Squashing is therefore never inverted, and the importance ratio of an unchanged
+policy is exactly 1 even for saturated actions.
 
-Categorical and Gaussian densities are a few lines here because distreqx 0.0.3 draws categories as 8-bit integers (wrong beyond
-127 actions) and has neither masks nor the entropy of a squashed Gaussian.
+Categorical and Gaussian densities are implemented here because distreqx 0.0.3 samples categories as
+8-bit integers (wrong beyond 127 actions) and has neither masks nor the entropy of a squashed
+Gaussian.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -17,15 +19,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from rollax.spaces import Ball, Box, MultiDiscrete
+from rollax.types import Leaf
 
-# Finite, so that 0 * log 0 and its gradient are 0 and not NaN; far below any logit that a network gives.
-ILLEGAL = -1e9
+# Far below any logit of a network, but finite, so 0 * log 0 and its gradient are 0 instead of NaN.
+ILLEGAL_LOGIT = -1e9
 
 
+@runtime_checkable
 class Distribution(Protocol):
-    """A policy's output for one observation: a pytree; `vmap` for more.
+    """Distribution over the actions for one observation. It is a pytree that `vmap` can batch.
 
-    `sample` and `mode` return u; `log_prob(u)` [] and `entropy()` [] are in nats; `action(u)` is the environment's action.
+    `sample` and `mode` return the raw action u. `log_prob(u)` `[]` and `entropy()` `[]` are in
+    nats. `action(u)` returns the action for the environment.
     """
 
     def sample(self, key: jax.Array) -> jax.Array: ...
@@ -36,7 +41,10 @@ class Distribution(Protocol):
 
 
 class Categorical(eqx.Module):
-    """One categorical choice (`logits` `[n]`) or several independent ones (`[k, n]`, shorter ones padded with `ILLEGAL`)."""
+    """One categorical variable (`logits` `[n]`) or several independent ones (`[k, n]`).
+
+    Variables with fewer than n choices are padded with `ILLEGAL_LOGIT`.
+    """
 
     logits: Float[Array, "*k n"]
 
@@ -51,7 +59,7 @@ class Categorical(eqx.Module):
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
-        # A comparison instead of an index: the gradient of an index is a scatter, which is slow everywhere.
+        # A comparison avoids the gradient of an index, a scatter, which is slow on all devices.
         chosen = jax.nn.one_hot(raw_action, self.logits.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(chosen, self.log_probabilities, 0.0))
 
@@ -63,20 +71,21 @@ class Categorical(eqx.Module):
         return raw_action
 
 
-def masked(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
-    """A categorical of probability 0 where `legal` is False."""
-    return Categorical(jnp.where(legal, logits, ILLEGAL))
+def masked_categorical(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
+    """Return a categorical distribution with probability 0 where `legal` is false."""
+    return Categorical(jnp.where(legal, logits, ILLEGAL_LOGIT))
 
 
-def padding(space: MultiDiscrete) -> np.ndarray:
-    """Which entries `[k, max n]` are real choices of a multi-discrete space."""
+def valid_choices_mask(space: MultiDiscrete) -> np.ndarray:
+    """Return a mask `[k, max n]` of the valid choices of a multi-discrete space."""
     return np.arange(max(space.sizes)) < np.asarray(space.sizes)[:, None]
 
 
 class Gaussian(eqx.Module):
-    """Independent normals u ~ N(mean, std^2); the action is clip(u, low, high), log-density and entropy are those of u.
+    """Independent normal variables u ~ N(mean, std^2) with the action clip(u, low, high).
 
-    With `legal`, dimensions where it is False are left out of both sums, and their action is 0.
+    Log-density and entropy refer to u. They exclude dimensions where `legal` is false, and the
+    action of these dimensions is 0.
     """
 
     mean: Float[Array, "*shape"]
@@ -85,7 +94,9 @@ class Gaussian(eqx.Module):
     legal: Bool[Array, "*shape"] | None = None
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
+            key, self.mean.shape, self.mean.dtype
+        )
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -98,42 +109,49 @@ class Gaussian(eqx.Module):
         return self.total(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
 
     def action(self, raw_action: jax.Array) -> jax.Array:
-        low, high = jnp.asarray(self.space.low, raw_action.dtype), jnp.asarray(self.space.high, raw_action.dtype)
-        return self.only_legal(jnp.clip(raw_action, low, high))
+        low, high = (
+            jnp.asarray(self.space.low, raw_action.dtype),
+            jnp.asarray(self.space.high, raw_action.dtype),
+        )
+        return self.zero_illegal_dimensions(jnp.clip(raw_action, low, high))
 
-    def total(self, x: Any) -> Any:
-        """The sum over the dimensions that are legal."""
-        return self.only_legal(x).sum()
+    def total(self, x: Leaf) -> Any:
+        """Return the sum of `x` over the legal dimensions."""
+        return self.zero_illegal_dimensions(x).sum()
 
-    def only_legal(self, x: Any) -> Any:
-        """`x`, one number a dimension, with 0 where the dimension is not legal."""
+    def zero_illegal_dimensions(self, x: Leaf) -> Any:
+        """Set the illegal dimensions of `x` to 0."""
         return x if self.legal is None else jnp.where(self.legal, x, jnp.zeros_like(x))
 
 
-# Nodes and weights for E[f(x)], x ~ N(0, 1): exact for polynomials of degree 63. For log(1 - tanh^2) the error is below 1e-4 up
-# to a standard deviation of 1.6, 2e-3 at 2.7, and 0.1 at 7.4, the largest that a head gives.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+# Nodes and weights for E[f(x)], x ~ N(0, 1), exact for polynomials of degree 63. For log(1 -
+# tanh^2), the error is below 1e-4 up to a standard deviation of 1.6, 2e-3 at 2.7, and 0.1 at 7.4,
+# the largest that a head can output.
+_HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_HERMITE_WEIGHTS = _HERMITE_WEIGHTS / _HERMITE_WEIGHTS.sum()
 
 
-def _log_slope_of_tanh(x: jax.Array) -> jax.Array:
-    """log(1 - tanh(x)^2), stable for large |x|."""
+def _log_tanh_derivative(x: jax.Array) -> jax.Array:
+    """Return log(1 - tanh(x)^2), stable for large |x|."""
     return 2.0 * (np.log(2.0) - x - jax.nn.softplus(-2.0 * x))
 
 
-def _expected_log_slope(mean: jax.Array, log_std: jax.Array) -> jax.Array:
-    """E[log(1 - tanh(x)^2)] for x ~ N(mean, std^2), all of them scalars."""
-    draws = mean + jnp.exp(log_std) * jnp.asarray(_NODES, jnp.float32)
-    return jnp.sum(_log_slope_of_tanh(draws) * jnp.asarray(_WEIGHTS, jnp.float32))
+def _expected_log_tanh_derivative(mean: jax.Array, log_std: jax.Array) -> jax.Array:
+    """Return E[log(1 - tanh(x)^2)] for x ~ N(mean, std^2), with scalar arguments."""
+    draws = mean + jnp.exp(log_std) * jnp.asarray(_HERMITE_NODES, jnp.float32)
+    return jnp.sum(_log_tanh_derivative(draws) * jnp.asarray(_HERMITE_WEIGHTS, jnp.float32))
 
 
 class SquashedGaussian(eqx.Module):
-    """Independent normals u through tanh, a = center + half_width tanh(u): log-density and entropy are those of the action a.
+    """Independent normal variables u squashed by tanh: a = center + half_width tanh(u).
 
-    log pi(a) = log N(u) - sum_i log (half_width_i (1 - tanh(u_i)^2))
-    H(a)      = H(u) + sum_i E[log (half_width_i (1 - tanh(u_i)^2))]
+    Log-density and entropy refer to the action a:
 
-    The expectation is a Gauss-Hermite quadrature for each dimension, deterministic and differentiable.
+        log pi(a) = log N(u) - sum_i log (half_width_i (1 - tanh(u_i)^2))
+        H(a)      = H(u) + sum_i E[log (half_width_i (1 - tanh(u_i)^2))]
+
+    The expectation is computed by Gauss-Hermite quadrature in each dimension, which is
+    deterministic and differentiable.
     """
 
     base: Gaussian
@@ -152,41 +170,52 @@ class SquashedGaussian(eqx.Module):
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
         return (
             self.base.log_prob(raw_action)
-            - self.base.total(_log_slope_of_tanh(raw_action))
+            - self.base.total(_log_tanh_derivative(raw_action))
             - self.base.total(np.log(self.half_width))
         )
 
     def entropy(self) -> jax.Array:
-        log_slope = jnp.vectorize(_expected_log_slope)(self.base.mean, self.base.log_std)
-        return self.base.entropy() + self.base.total(log_slope) + self.base.total(np.log(self.half_width))
+        log_slope = jnp.vectorize(_expected_log_tanh_derivative)(self.base.mean, self.base.log_std)
+        return (
+            self.base.entropy()
+            + self.base.total(log_slope)
+            + self.base.total(np.log(self.half_width))
+        )
 
     def action(self, raw_action: jax.Array) -> jax.Array:
         center = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
-        action = jnp.asarray(center, raw_action.dtype) + jnp.asarray(self.half_width, raw_action.dtype) * jnp.tanh(raw_action)
-        return self.base.only_legal(action)
+        action = jnp.asarray(center, raw_action.dtype) + jnp.asarray(
+            self.half_width, raw_action.dtype
+        ) * jnp.tanh(raw_action)
+        return self.base.zero_illegal_dimensions(action)
 
 
-# Nodes in the direction of the mean, and of the square of the distance from its axis: for E[f(|x|)], x ~ N(mean, std^2 I). The
-# error of the entropy is below 1e-3 up to a standard deviation of 1.6 and 2e-2 at 2.7.
-_AXIAL, _RADIAL = 14, 6
+# Numbers of nodes along the mean and for the squared distance from its axis, for E[f(|x|)], x ~
+# N(mean, std^2 I). The error of the entropy is below 1e-3 up to a standard deviation of 1.6 and
+# 2e-2 at 2.7.
+_NUM_AXIAL_NODES, _NUM_RADIAL_NODES = 14, 6
 
 
-def _radial_nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights `[_RADIAL]` for a chi-square variable of `size - 1` degrees of freedom; none for a line."""
+def _chi_square_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return quadrature nodes and weights for a chi-square variable with `size - 1` dof.
+
+    Both have the shape `[_NUM_RADIAL_NODES]`. For `size` 1, the only node is 0.
+    """
     if size == 1:
         return np.zeros(1), np.ones(1)
-    from scipy.special import roots_genlaguerre  # late: only balls need it
+    from scipy.special import roots_genlaguerre  # imported late, because only balls need it
 
-    nodes, weights = roots_genlaguerre(_RADIAL, (size - 1) / 2 - 1)
+    nodes, weights = roots_genlaguerre(_NUM_RADIAL_NODES, (size - 1) / 2 - 1)
     return 2 * nodes, weights / weights.sum()
 
 
-class RadialSquash(eqx.Module):
-    """An isotropic normal u ~ N(mean, std^2 I) squashed into a ball of radius R: the action is a = R tanh(|u|) u / |u|.
+class RadiallySquashedGaussian(eqx.Module):
+    """Isotropic normal variable u ~ N(mean, std^2 I) squashed into a ball: a = R tanh(|u|) u / |u|.
 
-    The map keeps directions, unlike a squash of each coordinate. Density and entropy are those of a, with r = |u|:
-    |da / du| = R sech(r)^2 (R tanh(r) / r)^(d - 1), of the radial and the d - 1 tangential directions. The expectation in the
-    entropy is a quadrature over the radial and one tangential coordinate, deterministic and differentiable.
+    Unlike squashing each coordinate, the map preserves directions. Density and entropy refer to a,
+    with r = |u| and the determinant |da / du| = R sech(r)^2 (R tanh(r) / r)^(d - 1) of the radial
+    and the d - 1 tangential directions. The expectation in the entropy is computed by quadrature
+    over the radial and one tangential coordinate, which is deterministic and differentiable.
     """
 
     mean: Float[Array, " d"]
@@ -194,7 +223,9 @@ class RadialSquash(eqx.Module):
     space: Ball = eqx.field(static=True)
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
+            key, self.mean.shape, self.mean.dtype
+        )
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -202,36 +233,42 @@ class RadialSquash(eqx.Module):
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
         z = (raw_action - self.mean) * jnp.exp(-self.log_std)
         normal = jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
-        return normal - self._log_slope(jnp.sum(raw_action**2))
+        return normal - self._log_det_jacobian(jnp.sum(raw_action**2))
 
     def entropy(self) -> jax.Array:
         size = self.space.size
         std = jnp.exp(self.log_std)
-        axial, axial_weights = np.polynomial.hermite_e.hermegauss(_AXIAL)
-        across, across_weights = _radial_nodes(size)
-        along = (_norm(jnp.sum(self.mean**2)) + std * jnp.asarray(axial, jnp.float32)) ** 2
+        axial, axial_weights = np.polynomial.hermite_e.hermegauss(_NUM_AXIAL_NODES)
+        across, across_weights = _chi_square_quadrature(size)
+        along = (_safe_sqrt(jnp.sum(self.mean**2)) + std * jnp.asarray(axial, jnp.float32)) ** 2
         square = along[:, None] + std**2 * jnp.asarray(across, jnp.float32)[None, :]
         weights = np.outer(axial_weights / axial_weights.sum(), across_weights)
-        slope = jnp.sum(self._log_slope(square) * jnp.asarray(weights, jnp.float32))
+        slope = jnp.sum(self._log_det_jacobian(square) * jnp.asarray(weights, jnp.float32))
         return size * (self.log_std + 0.5 * np.log(2 * np.pi * np.e)) + slope
 
     def action(self, raw_action: jax.Array) -> jax.Array:
-        return self.space.radius * raw_action * jnp.exp(_log_tanh_ratio(_norm(jnp.sum(raw_action**2))))
+        return (
+            self.space.radius
+            * raw_action
+            * jnp.exp(_log_tanh_ratio(_safe_sqrt(jnp.sum(raw_action**2))))
+        )
 
-    def _log_slope(self, square: jax.Array) -> jax.Array:
-        """log |d action / d u| for |u|^2."""
+    def _log_det_jacobian(self, square: jax.Array) -> jax.Array:
+        """Return log |d action / d u| at squared norms `square` = |u|^2."""
         size, radius = self.space.size, self.space.radius
-        norm = _norm(square)
-        return size * np.log(radius) + _log_slope_of_tanh(norm) + (size - 1) * _log_tanh_ratio(norm)
+        norm = _safe_sqrt(square)
+        return (
+            size * np.log(radius) + _log_tanh_derivative(norm) + (size - 1) * _log_tanh_ratio(norm)
+        )
 
 
-def _norm(square: jax.Array) -> jax.Array:
-    """A square root whose gradient at 0 is finite."""
+def _safe_sqrt(square: jax.Array) -> jax.Array:
+    """Return the square root with a finite gradient at 0."""
     return jnp.sqrt(square + 1e-12)
 
 
 def _log_tanh_ratio(norm: jax.Array) -> jax.Array:
-    """log(tanh(r) / r), by its series near 0."""
+    """Return log(tanh(r) / r). Its series is used near 0."""
     small = norm < 1e-2
     safe = jnp.where(small, 1.0, norm)
     return jnp.where(small, -(norm**2) / 3, jnp.log(jnp.tanh(safe) / safe))

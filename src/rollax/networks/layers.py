@@ -1,7 +1,7 @@
-"""Encoders and heads, made of equinox layers whose leaves are arrays only."""
+"""Encoders, heads and layers as equinox modules whose leaves are arrays only."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -9,9 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.environments.image_layouts import arrange_image, image_shape
 from rollax.networks import distributions
-from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, zeros
+from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, make_zeros
+from rollax.types import Observation, Parameters, PyTree, Scalar
 
+Head = Callable[[jax.Array, Observation], PyTree]  # from features and observation to the output
+MakeHead = Callable[[int, jax.Array], Head]  # from the number of features and a random key
 Activation = Literal["tanh", "relu", "gelu", "silu", "elu"]
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -22,13 +26,16 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def of_critics(space: Space) -> tuple[str, ...]:
-    """The parts of observations that critics alone may see."""
+def critic_only_parts(space: Space) -> tuple[str, ...]:
+    """Return the names of the observation parts that only critics may observe."""
     return ("global_state",) if isinstance(space, Dict) and "global_state" in space.spaces else ()
 
 
-def linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
-    """As `Linear`, for layers with few outputs, such as heads: weights `[outputs, inputs]`."""
+def make_orthogonal_linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
+    """Return an equinox layer with orthogonal weights `[outputs, inputs]` and zero bias.
+
+    This layout is faster for layers with few outputs, such as heads. See `Linear` for other layers.
+    """
     layer_key, weight_key = jax.random.split(key)
     layer = eqx.nn.Linear(inputs, outputs, key=layer_key)
     weight = jax.nn.initializers.orthogonal(gain)(weight_key, layer.weight.shape)
@@ -36,10 +43,12 @@ def linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Lin
 
 
 class Linear(eqx.Module):
-    """A dense layer, `[inputs]` to `[outputs]`, with orthogonal weights of the given gain and zero bias.
+    """Dense layer from `[inputs]` to `[outputs]` with orthogonal weights and zero bias.
 
-    For layers with many outputs: their weights' gradient is a product over the batch, which is fast where its rows are long. In
-    the layout of `linear`, that of a layer of 4 inputs and 64 outputs takes six times as long on a CPU.
+    The weights have the shape `[inputs, outputs]`, which is faster for layers with many outputs,
+    because the gradient of the weights is a matrix product over the batch with long rows. With the
+    layout of `make_orthogonal_linear`, the gradient of a layer with 4 inputs and 64 outputs takes
+    six times as long on a CPU.
     """
 
     weight: jax.Array  # [inputs, outputs]
@@ -54,14 +63,20 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Dense layers `[inputs]` to `[sizes[-1]]`, each followed by a normalization of its outputs (if any) and the activation."""
+    """Dense layers. Optional layer normalization and the activation follow each layer."""
 
     layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
     activation: str = eqx.field(static=True)
 
     def __init__(
-        self, inputs: int, sizes: tuple[int, ...], activation: str, layer_norm: bool = False, *, key: jax.Array
+        self,
+        inputs: int,
+        sizes: tuple[int, ...],
+        activation: str,
+        layer_norm: bool = False,
+        *,
+        key: jax.Array,
     ) -> None:
         keys = jax.random.split(key, max(len(sizes), 1))
         pairs = zip((inputs, *sizes), sizes, keys, strict=False)
@@ -77,18 +92,23 @@ class MLP(eqx.Module):
 
 
 class Convolution(eqx.Module):
-    """A convolution `[H, W, C]` to `[H', W', outputs]` without padding, as one product of all patches with the weights.
+    """Convolution without padding from `[H, W, C]` to `[H', W', outputs]`, as one matrix product.
 
-    On a CPU, inside a loop, that is about twenty times as fast as XLA's own convolution and its gradient.
+    The product multiplies all patches with the weights. Inside a loop on a CPU, the product and
+    its gradient are about 20 times as fast as those of the XLA convolution.
     """
 
-    weight: jax.Array  # [outputs, kernel * kernel * C], patches row by row
+    weight: jax.Array  # [outputs, kernel * kernel * C], patches in row-major order
     bias: jax.Array
     kernel: int = eqx.field(static=True)
     stride: int = eqx.field(static=True)
 
-    def __init__(self, channels: int, outputs: int, kernel: int, stride: int, *, key: jax.Array) -> None:
-        self.weight = jax.nn.initializers.orthogonal(math.sqrt(2))(key, (outputs, channels * kernel * kernel))
+    def __init__(
+        self, channels: int, outputs: int, kernel: int, stride: int, *, key: jax.Array
+    ) -> None:
+        self.weight = jax.nn.initializers.orthogonal(math.sqrt(2))(
+            key, (outputs, channels * kernel * kernel)
+        )
         self.bias, self.kernel, self.stride = jnp.zeros(outputs), kernel, stride
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -100,14 +120,18 @@ class Convolution(eqx.Module):
 
 
 class CNN(eqx.Module):
-    """Convolutions over a grid or an image `[H, W, C]`, flattened: 8-bit images are scaled to 0 ... 1."""
+    """Convolutions from a grid or image `[H, W, C]` to a vector. Scales 8-bit images to [0, 1]."""
 
     layers: tuple[Convolution, ...]
     activation: str = eqx.field(static=True)
 
-    def __init__(self, channels: int, filters: tuple["Filter", ...], activation: str, *, key: jax.Array) -> None:
+    def __init__(
+        self, channels: int, filters: tuple["Filter", ...], activation: str, *, key: jax.Array
+    ) -> None:
         layers = []
-        for k, (outputs, kernel, stride) in zip(jax.random.split(key, len(filters)), filters, strict=True):
+        for k, (outputs, kernel, stride) in zip(
+            jax.random.split(key, len(filters)), filters, strict=True
+        ):
             layers.append(Convolution(channels, outputs, kernel, stride, key=k))
             channels = outputs
         self.layers, self.activation = tuple(layers), activation
@@ -120,51 +144,71 @@ class CNN(eqx.Module):
 
 
 Filter = tuple[int, int, int]  # outputs, kernel, stride
-# Filters by kind of input: small boards (MinAtar's 10 x 10), an agent's view of symbols, pictures.
-GRID_FILTERS: tuple[Filter, ...] = ((16, 3, 1),)
+# Default filters for small boards (MinAtar's 10 x 10), grids of symbols, and images.
+BOARD_FILTERS: tuple[Filter, ...] = ((16, 3, 1),)
 SYMBOL_FILTERS: tuple[Filter, ...] = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
 IMAGE_FILTERS: tuple[Filter, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
-def _flat(space: Space, value: Any) -> jax.Array:
-    """A value as one vector of floats: integers of a discrete space one-hot, a dictionary's parts in the order of names."""
+def _flatten_value(space: Space, value: jax.Array) -> jax.Array:
+    """Flatten a value to a float vector.
+
+    Discrete values are one-hot, and the parts of a dictionary are in the order of their names.
+    """
     if isinstance(space, Dict):
-        return jnp.concatenate([_flat(part, value[name]) for name, part in space.items if name != "action_mask"])
+        return jnp.concatenate(
+            [
+                _flatten_value(part, value[name])
+                for name, part in space.items
+                if name != "action_mask"
+            ]
+        )
     if isinstance(space, Discrete):
         return jax.nn.one_hot(value, space.n)
     if isinstance(space, MultiDiscrete):
         return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(space.sizes)])
-    # Booleans by way of 8 bits: XLA would convert them before the reshape, where a CPU takes one after another.
+    # Booleans are converted to 8 bits first. XLA would otherwise convert them to float before the
+    # reshape, one element at a time on a CPU.
     flat = value.reshape(-1).astype(jnp.uint8 if value.dtype == bool else value.dtype)
     return flat.astype(jnp.float32) * (1 / 255 if space.dtype == "uint8" else 1.0)
 
 
 class Embedding(eqx.Module):
-    """A learned vector for each symbol of a grid, those of one cell concatenated: `[H, W, k]` to `[H, W, k * size]`."""
+    """Learned vectors for the symbols of a grid. It maps `[H, W, k]` to `[H, W, k * size]`.
 
-    tables: tuple[jax.Array, ...]  # one for each number of a cell: [symbols, size]
+    The vectors of the k symbols of a cell are concatenated.
+    """
+
+    tables: tuple[jax.Array, ...]  # [symbols, size] for each of the k symbols of a cell
 
     def __init__(self, space: Grid, size: int, *, key: jax.Array) -> None:
         keys = jax.random.split(key, len(space.sizes))
-        self.tables = tuple(jax.random.normal(k, (n, size)) for k, n in zip(keys, space.sizes, strict=True))
+        self.tables = tuple(
+            jax.random.normal(k, (n, size)) for k, n in zip(keys, space.sizes, strict=True)
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        # A product with one-hot rows: on a CPU its gradient is many times as fast as that of an index.
-        parts = [jax.nn.one_hot(x[..., i], len(table), dtype=table.dtype) @ table for i, table in enumerate(self.tables)]
+        # On a CPU, the gradient of a product with one-hot rows is much faster than the gradient of
+        # an index.
+        parts = [
+            jax.nn.one_hot(x[..., i], len(table), dtype=table.dtype) @ table
+            for i, table in enumerate(self.tables)
+        ]
         return jnp.concatenate(parts, axis=-1)
 
 
 class Encoder(eqx.Module):
-    """Any observation to features `[n]`: grids of symbols embedded, images and grids through a CNN, the rest flattened; then
-    dense layers.
+    """Encoder from an observation to features `[n]`, with embeddings, convolutions, dense layers.
 
-    The part "action_mask", an input of the head only, and those named in `unseen` are left out. A discrete part is
-    one-hot, so the first dense layer (or the core's input) is its embedding. `filters` are the convolutions: None chooses by
-    size, () has them for images of 8-bit pixels alone.
+    Grids of symbols are embedded. Grids and images (see `rollax.environments.image_layouts`) are
+    encoded by a CNN. All other parts are flattened, and discrete values are one-hot. The part
+    "action_mask", which only the head uses, and the parts named in `unseen` are omitted. `filters`
+    are the convolutions. None selects them by size, and () uses the default convolutions for 8-bit
+    images only.
     """
 
     space: Space = eqx.field(static=True)
-    embeddings: dict[str, Embedding]  # by name of the part; "" for an observation without parts
+    embeddings: dict[str, Embedding]  # by name of the part; "" if the observation has no parts
     convolutions: dict[str, CNN]
     dense: MLP
 
@@ -181,145 +225,224 @@ class Encoder(eqx.Module):
     ) -> None:
         embedding_key, conv_key, dense_key = jax.random.split(key, 3)
         is_parted = isinstance(space, Dict)
-        self.space = Dict({name: s for name, s in space.items if name not in unseen}) if is_parted else space
-        parts = _parts(self.space)
+        self.space = (
+            Dict({name: s for name, s in space.items if name not in unseen}) if is_parted else space
+        )
+        parts: dict[str, Any] = dict(_encoded_parts(self.space))
         grids = {name: part for name, part in parts.items() if isinstance(part, Grid)}
         keys = jax.random.split(embedding_key, max(len(grids), 1))
         self.embeddings = {
-            name: Embedding(part, embedding, key=k) for (name, part), k in zip(grids.items(), keys, strict=False)
+            name: Embedding(part, embedding, key=k)
+            for (name, part), k in zip(grids.items(), keys, strict=False)
         }
-        images = {name: part for name, part in parts.items() if isinstance(part, Box) and len(part.shape) == 3}
-        images |= {name: part for name, part in grids.items() if min(part.cells) > 2}
-        if not filters:  # the usual ones leave nothing of what is smaller than they see
-            images = {name: part for name, part in images.items() if min(part.shape[:2]) >= (4 if name in grids else 3)}
-        if filters is not None and not filters:  # grids and boards do without, but hardly pixels
-            images = {name: part for name, part in images.items() if name not in grids and part.dtype == "uint8"}
+        pictures = {
+            name: image_shape(part) for name, part in parts.items() if isinstance(part, Box)
+        }
+        images = {name: shape for name, shape in pictures.items() if shape is not None}
+        images |= {
+            name: (*g.cells, len(g.sizes) * embedding)
+            for name, g in grids.items()
+            if min(g.cells) > 2
+        }
+        if not filters:  # The default filters require a minimum size.
+            images = {
+                name: shape
+                for name, shape in images.items()
+                if min(shape[:2]) >= (4 if name in grids else 3)
+            }
+        if filters is not None and not filters:  # Only pixels need convolutions.
+            images = {
+                name: shape
+                for name, shape in images.items()
+                if name not in grids and parts[name].dtype == "uint8"
+            }
         keys = jax.random.split(conv_key, max(len(images), 1))
         self.convolutions = {}
-        for (name, part), k in zip(images.items(), keys, strict=False):
-            channels = len(part.sizes) * embedding if isinstance(part, Grid) else part.shape[-1]
-            chosen = filters or _usual_filters(part)
-            _check_filters(name, part.shape[:2], chosen)
+        for (name, (*sides, channels)), k in zip(images.items(), keys, strict=False):
+            chosen = filters or _default_filters(sides, name in grids)
+            _check_filters(name, sides, chosen)
             self.convolutions[name] = CNN(channels, chosen, activation, key=k)
-        features = jax.eval_shape(lambda obs: self._features(obs), zeros(self.space)).shape[0]
+        features = jax.eval_shape(
+            lambda obs: self._compute_features(obs), make_zeros(self.space)
+        ).shape[0]
         self.dense = MLP(features, sizes, activation, key=dense_key)
 
-    def __call__(self, obs: Any) -> jax.Array:
-        return self.dense(self._features(obs))
+    def __call__(self, obs: Observation) -> jax.Array:
+        return self.dense(self._compute_features(obs))
 
-    def _features(self, obs: Any) -> jax.Array:
+    def _compute_features(self, obs: Observation) -> jax.Array:
         parts = obs if isinstance(self.space, Dict) else {"": obs}
-        return jnp.concatenate([self._part(name, part, parts[name]) for name, part in _parts(self.space).items()])
+        return jnp.concatenate(
+            [
+                self._encode_part(name, part, parts[name])
+                for name, part in _encoded_parts(self.space).items()
+            ]
+        )
 
-    def _part(self, name: str, space: Space, value: Any) -> jax.Array:
+    def _encode_part(self, name: str, space: Space, value: jax.Array) -> jax.Array:
         if name in self.embeddings:
             value = self.embeddings[name](value)
         if name in self.convolutions:
-            return self.convolutions[name](value)
-        return value.reshape(-1) if name in self.embeddings else _flat(space, value)
+            return self.convolutions[name](
+                arrange_image(space, value) if isinstance(space, Box) else value
+            )
+        return value.reshape(-1) if name in self.embeddings else _flatten_value(space, value)
 
 
-def _usual_filters(space: Box | Grid) -> tuple[Filter, ...]:
-    if isinstance(space, Grid):
+def _default_filters(sides: Sequence[int], is_grid: bool) -> tuple[Filter, ...]:
+    if is_grid:
         return SYMBOL_FILTERS
-    return IMAGE_FILTERS if min(space.shape[:2]) >= 36 else GRID_FILTERS
+    return IMAGE_FILTERS if min(sides) >= 36 else BOARD_FILTERS
 
 
-def _check_filters(name: str, sides: tuple[int, ...], filters: tuple[Filter, ...]) -> None:
-    """Raises ValueError where a filter is larger than what those before it leave."""
+def _check_filters(name: str, sides: Sequence[int], filters: tuple[Filter, ...]) -> None:
+    """Raise ValueError if a filter is larger than its input."""
     for _, kernel, stride in filters:
         if kernel > min(sides):
             part = f"the part {name!r}" if name else "the observation"
             raise ValueError(
-                f"network.filters {filters}: a kernel of {kernel} does not fit {part}, of which {sides[0]} x {sides[1]} are "
-                "left there: choose smaller filters, or None for the usual ones"
+                f"network.filters must fit the input, but a kernel of {kernel} in {filters} is "
+                f"larger than {sides[0]} x {sides[1]}, the size of {part} at that layer. Use "
+                "smaller filters, or None for the defaults."
             )
         sides = tuple((side - kernel) // stride + 1 for side in sides)
 
 
-def _parts(space: Space) -> dict[str, Space]:
+def _encoded_parts(space: Space) -> dict[str, Space]:
     if isinstance(space, Dict):
         return {name: part for name, part in space.items if name != "action_mask"}
     return {"": space}
 
 
 class ValueHead(eqx.Module):
-    """Features to a value `[]`."""
+    """Head that returns a value `[]`."""
 
     layer: eqx.nn.Linear
 
     def __init__(self, inputs: int, *, key: jax.Array) -> None:
-        self.layer = linear(inputs, 1, key, 1.0)
+        self.layer = make_orthogonal_linear(inputs, 1, key, 1.0)
 
-    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
+    def __call__(self, features: jax.Array, obs: Observation) -> jax.Array:
         return self.layer(features)[0]
 
 
-def preserve_values(network: Any, before: tuple[Any, Any], after: tuple[Any, Any]) -> Any:
-    """The network whose values mean + std V are the same with the mean and std `after` as its own are with those `before`.
+def preserve_values(
+    network: Parameters, before: tuple[Scalar, Scalar], after: tuple[Scalar, Scalar]
+) -> Any:
+    """Return a network with rescaled value heads, such that mean + std V does not change.
 
-    W' = std W / std',    b' = (std b + mean - mean') / std'
+        W' = std W / std',    b' = (std b + mean - mean') / std'
 
-    for the last layer of every `ValueHead` (PopArt: van Hasselt et al. 2016, arXiv:1602.07714, proposition 1).
+    for the last layer of every `ValueHead` (PopArt: van Hasselt et al. 2016, arXiv:1602.07714,
+    proposition 1).
+
+    Args:
+        network: Network with outputs V.
+        before: Mean and std before the change, `[]` each.
+        after: Mean' and std' after the change, `[]` each.
+
+    Returns:
+        The rescaled network.
     """
     (mean, std), (new_mean, new_std) = before, after
 
-    def rescale(part: Any) -> Any:
-        if not isinstance(part, ValueHead):
+    def rescale(part: PyTree) -> Any:
+        if not isinstance(part, ValueHead) or part.layer.bias is None:
             return part
-        weight, bias = part.layer.weight * (std / new_std), (std * part.layer.bias + mean - new_mean) / new_std
+        weight, bias = (
+            part.layer.weight * (std / new_std),
+            (std * part.layer.bias + mean - new_mean) / new_std,
+        )
         return eqx.tree_at(lambda head: (head.layer.weight, head.layer.bias), part, (weight, bias))
 
     return jax.tree.map(rescale, network, is_leaf=lambda part: isinstance(part, ValueHead))
 
 
-def categorical(logits: jax.Array, space: Discrete | MultiDiscrete, action_mask: jax.Array | None) -> distributions.Categorical:
-    """The distribution over a space's choices: logits `[n]`, or `[k * max n]` or `[k, max n]` for a multi-discrete one."""
+def make_categorical(
+    logits: jax.Array, space: Discrete | MultiDiscrete, action_mask: jax.Array | None
+) -> distributions.Categorical:
+    """Return a categorical distribution over the choices of a space.
+
+    Args:
+        logits: Logits `[n]`, or `[k * max n]` or `[k, max n]` for a multi-discrete space.
+        space: The action space.
+        action_mask: Mask of the legal choices, `[n]` or `[k, max n]`, or None.
+
+    Returns:
+        The distribution.
+    """
     legal = True if action_mask is None else action_mask.astype(bool)
     if isinstance(space, Discrete):
-        return distributions.masked(logits, jnp.broadcast_to(legal, logits.shape))
+        return distributions.masked_categorical(logits, jnp.broadcast_to(legal, logits.shape))
     logits = logits.reshape(len(space.sizes), -1)
-    return distributions.masked(logits, jnp.asarray(distributions.padding(space)) & legal)
+    return distributions.masked_categorical(
+        logits, jnp.asarray(distributions.valid_choices_mask(space)) & legal
+    )
 
 
-def gaussian(
-    mean: jax.Array, log_std: jax.Array, space: Box, squash: bool, action_mask: jax.Array | None = None
+def make_gaussian(
+    mean: jax.Array,
+    log_std: jax.Array,
+    space: Box,
+    squash: bool,
+    action_mask: jax.Array | None = None,
 ) -> distributions.Gaussian | distributions.SquashedGaussian:
-    """The distribution over a box, with the dimensions masked that `action_mask` rules out."""
+    """Return a normal distribution over a box.
+
+    Args:
+        mean: Mean, with as many elements as the action.
+        log_std: Log standard deviation, with the shape of the action.
+        space: The action space.
+        squash: Map actions to their bounds by tanh instead of clipping.
+        action_mask: Mask of the legal dimensions, or None.
+
+    Returns:
+        The distribution.
+    """
     legal = None if action_mask is None else jnp.asarray(action_mask, bool)
     plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
     return distributions.SquashedGaussian(plain) if squash else plain
 
 
-class Deep(eqx.Module):
-    """A head after dense layers of its own."""
+class DeepHead(eqx.Module):
+    """Head preceded by its own dense layers."""
 
     dense: MLP
-    head: Any
+    head: Head
 
-    def __call__(self, features: jax.Array, obs: Any) -> Any:
+    def __call__(self, features: jax.Array, obs: Observation) -> PyTree:
         return self.head(self.dense(features), obs)
 
 
-class Attentive(eqx.Module):
-    """A head whose inputs are the features and, for each grid of the observation, an attention of the features over its cells.
+class AttentionHead(eqx.Module):
+    """Head whose input is the features and their attention over the cells of each observed grid.
 
-    softmax(q K^T / sqrt(d)) V (Vaswani et al. 2017, arXiv:1706.03762, eq. 1): queries q are linear in the features, keys K are
-    the embeddings of the cells' symbols, values V these and learned codes of the cells' places: `[heads * (k + 1) * size]` for
-    a grid of k symbols a cell. Memory and observation are multiplied here; dense layers would have to learn every pairing of a
-    symbol with a place.
+    The attention is softmax(q K^T / sqrt(d)) V (Vaswani et al. 2017, arXiv:1706.03762, eq. 1).
+    Queries q are linear in the features, keys K are the embeddings of the symbols of each cell, and
+    values V are these embeddings with learned position codes. The result is `[heads * (k + 1) *
+    size]` for a grid with k symbols per cell. Attention multiplies memory and observation. Dense
+    layers would have to learn every pair of symbol and position.
     """
 
     embeddings: dict[str, Embedding]
     places: dict[str, jax.Array]  # [cells, size]
     queries: dict[str, eqx.nn.Linear]
-    head: Any
+    head: Head
     num_heads: int = eqx.field(static=True)
 
     def __init__(
-        self, space: Space, inputs: int, heads: int, size: int, head: Callable[[int, jax.Array], Any], *, key: jax.Array
+        self,
+        space: Space,
+        inputs: int,
+        heads: int,
+        size: int,
+        head: MakeHead,
+        *,
+        key: jax.Array,
     ) -> None:
-        grids = {name: part for name, part in _parts(space).items() if isinstance(part, Grid)}
+        grids = {
+            name: part for name, part in _encoded_parts(space).items() if isinstance(part, Grid)
+        }
         head_key, *keys = jax.random.split(key, 1 + len(grids))
         self.embeddings, self.places, self.queries, self.num_heads = {}, {}, {}, heads
         for (name, part), grid_key in zip(grids.items(), keys, strict=True):
@@ -327,41 +450,51 @@ class Attentive(eqx.Module):
             width = len(part.sizes) * size
             self.embeddings[name] = Embedding(part, size, key=embedding_key)
             self.places[name] = jax.random.normal(place_key, (math.prod(part.cells), size))
-            self.queries[name] = linear(inputs, heads * width, query_key, 1.0)
-        found = sum(heads * (len(part.sizes) + 1) * size for part in grids.values())
-        self.head = head(inputs + found, head_key)
+            self.queries[name] = make_orthogonal_linear(inputs, heads * width, query_key, 1.0)
+        num_read = sum(heads * (len(part.sizes) + 1) * size for part in grids.values())
+        self.head = head(inputs + num_read, head_key)
 
-    def __call__(self, features: jax.Array, obs: Any) -> Any:
-        found = [features]
+    def __call__(self, features: jax.Array, obs: Observation) -> PyTree:
+        outputs = [features]
         for name, embedding in self.embeddings.items():
             cells = embedding(obs[name] if name else obs)
             cells = cells.reshape(-1, cells.shape[-1])
             query = self.queries[name](features).reshape(self.num_heads, -1)
             weights = jax.nn.softmax(query @ cells.T / math.sqrt(cells.shape[-1]), axis=-1)
-            found.append((weights @ jnp.concatenate([cells, self.places[name]], axis=-1)).reshape(-1))
-        return self.head(jnp.concatenate(found), obs)
+            outputs.append(
+                (weights @ jnp.concatenate([cells, self.places[name]], axis=-1)).reshape(-1)
+            )
+        return self.head(jnp.concatenate(outputs), obs)
 
 
 class CategoricalHead(eqx.Module):
-    """Features to a choice of a `Discrete` or `MultiDiscrete` space; an observation's "action_mask" is respected."""
+    """Head that returns a distribution over a `Discrete` or `MultiDiscrete` space.
+
+    If `is_masked`, the "action_mask" of the observation excludes actions.
+    """
 
     layer: eqx.nn.Linear
     space: Discrete | MultiDiscrete = eqx.field(static=True)
     is_masked: bool = eqx.field(static=True)
 
-    def __init__(self, inputs: int, space: Discrete | MultiDiscrete, is_masked: bool, *, key: jax.Array) -> None:
+    def __init__(
+        self, inputs: int, space: Discrete | MultiDiscrete, is_masked: bool, *, key: jax.Array
+    ) -> None:
         shape = (space.n,) if isinstance(space, Discrete) else (len(space.sizes), max(space.sizes))
-        self.layer = linear(inputs, math.prod(shape), key, 0.01)
+        self.layer = make_orthogonal_linear(inputs, math.prod(shape), key, 0.01)
         self.space, self.is_masked = space, is_masked
 
-    def __call__(self, features: jax.Array, obs: Any) -> distributions.Categorical:
-        return categorical(self.layer(features), self.space, obs["action_mask"] if self.is_masked else None)
+    def __call__(self, features: jax.Array, obs: Observation) -> distributions.Categorical:
+        return make_categorical(
+            self.layer(features), self.space, obs["action_mask"] if self.is_masked else None
+        )
 
 
 class GaussianHead(eqx.Module):
-    """Features to independent normals over a `Box`, with a learned standard deviation a dimension, independent of the state.
+    """Head that returns independent normal distributions over a `Box`.
 
-    Dimensions that the observation's "action_mask" rules out are masked.
+    The standard deviation is learned per dimension and does not depend on the state. Dimensions
+    that the "action_mask" forbids are masked.
     """
 
     layer: eqx.nn.Linear
@@ -371,30 +504,49 @@ class GaussianHead(eqx.Module):
     is_masked: bool = eqx.field(static=True)
 
     def __init__(
-        self, inputs: int, space: Box, squash: bool, initial_std: float, is_masked: bool = False, *, key: jax.Array
+        self,
+        inputs: int,
+        space: Box,
+        squash: bool,
+        initial_std: float,
+        is_masked: bool = False,
+        *,
+        key: jax.Array,
     ) -> None:
         if squash and not space.is_bounded:
-            raise ValueError(f"network.squash needs an action space with finite bounds, but it is {space}: leave squash off")
-        self.layer = linear(inputs, math.prod(space.shape), key, 0.01)
+            raise ValueError(
+                f"network.squash requires an action space with finite bounds, got {space}. "
+                "Remove network.squash."
+            )
+        self.layer = make_orthogonal_linear(inputs, math.prod(space.shape), key, 0.01)
         self.log_std = jnp.full(space.shape, np.log(initial_std), jnp.float32)
         self.space, self.squash, self.is_masked = space, squash, is_masked
 
-    def __call__(self, features: jax.Array, obs: Any) -> distributions.Gaussian | distributions.SquashedGaussian:
+    def __call__(
+        self, features: jax.Array, obs: Observation
+    ) -> distributions.Gaussian | distributions.SquashedGaussian:
         mask = obs["action_mask"] if self.is_masked else None
-        return gaussian(self.layer(features), self.log_std, self.space, self.squash, mask)
+        return make_gaussian(self.layer(features), self.log_std, self.space, self.squash, mask)
 
 
 class BallHead(eqx.Module):
-    """Features to a normal squashed into a `Ball`, with one learned standard deviation, independent of the state."""
+    """Head that returns a normal distribution squashed into a `Ball`.
+
+    A single standard deviation is learned. It does not depend on the state.
+    """
 
     layer: eqx.nn.Linear
     log_std: jax.Array
     space: Ball = eqx.field(static=True)
 
     def __init__(self, inputs: int, space: Ball, initial_std: float, *, key: jax.Array) -> None:
-        self.layer = linear(inputs, space.size, key, 0.01)
+        self.layer = make_orthogonal_linear(inputs, space.size, key, 0.01)
         self.log_std = jnp.asarray(np.log(initial_std), jnp.float32)
         self.space = space
 
-    def __call__(self, features: jax.Array, obs: Any) -> distributions.RadialSquash:
-        return distributions.RadialSquash(self.layer(features), self.log_std, self.space)
+    def __call__(
+        self, features: jax.Array, obs: Observation
+    ) -> distributions.RadiallySquashedGaussian:
+        return distributions.RadiallySquashedGaussian(
+            self.layer(features), self.log_std, self.space
+        )

@@ -1,41 +1,44 @@
-"""Networks of action values: Q(s, a) for every action of a `Discrete` space."""
+"""Networks that return action values Q(s, a) for all actions of a `Discrete` space."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.core import Environment
-from rollax.networks import cores, distributions, layers
-from rollax.networks.core import ActorCriticOutput
+from rollax.environments.environment import Environment
+from rollax.networks import distributions, layers, recurrent
 from rollax.networks.critics import make_encoder
 from rollax.networks.layers import MLP, Linear
-from rollax.networks.tower import Tower
+from rollax.networks.network import ActorCriticOutput
+from rollax.networks.torso import Tower
 from rollax.spaces import check_discrete
+from rollax.types import Carry, Observation
 
 
-class Features(eqx.Module):
-    """An observation as features `[n]`."""
+class FeatureExtractor(eqx.Module):
+    """Encoder and dense layers from an observation to features `[n]`."""
 
     encoder: layers.Encoder
     dense: MLP
 
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Observation) -> jax.Array:
         return self.dense(self.encoder(obs))
 
 
-class ValuesHead(eqx.Module):
-    """Features to the value of each action `[n]`.
+class ActionValuesHead(eqx.Module):
+    """Head that returns the value of each action, `[n]`.
 
-    With `advantage` dueling: V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+    With `advantage`, the head is dueling: V + A - mean A (Wang et al. 2016,
+    arXiv:1511.06581, eq. 9).
     """
 
-    value: Linear  # to each action's value, or to V
+    value: Linear  # values of all actions, or V if dueling
     advantage: Linear | None
 
-    def __call__(self, features: jax.Array, obs: Any = None) -> jax.Array:
+    def __call__(self, features: jax.Array, obs: Observation = None) -> jax.Array:
         value = self.value(features)
         if self.advantage is None:
             return value
@@ -44,112 +47,154 @@ class ValuesHead(eqx.Module):
 
 
 class QNetwork(eqx.Module):
-    """The value of each action `[n]`, without a memory."""
+    """Network without memory that returns action values `[n]`."""
 
-    features: Features
-    head: ValuesHead
+    features: FeatureExtractor
+    head: ActionValuesHead
 
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Observation) -> jax.Array:
         return self.head(self.features(obs))
 
 
 @dataclasses.dataclass(frozen=True)
 class QNetworkConfig:
-    """How the network of action values is built."""
+    """Architecture of the action-value network."""
 
     hidden: tuple[int, ...] = (128, 128)
     """Sizes of the dense layers."""
     activation: layers.Activation = "relu"
-    """Activation of every layer."""
+    """Activation function of all layers."""
     dueling: bool = False
-    """A value and advantages in place of action values."""
+    """Use separate value and advantage outputs (dueling network)."""
     layer_norm: bool = True
-    """Normalize the outputs of every dense layer."""
+    """Apply layer normalization to the dense layers."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
-    (--network.filters without values)."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]. None selects them by size;
+    empty (--network.filters without values) uses convolutions only for 8-bit images."""
     embedding: int = 8
-    """Size of the vector for each symbol of a grid."""
+    """Size of the embedding vector per symbol of a grid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentQNetworkConfig(QNetworkConfig):
-    """How the network of action values is built, with a memory or none."""
+    """Architecture of the action-value network with optional memory."""
 
-    core: cores.Kind = "none"
-    """Memory between the dense layers and the values."""
+    core: recurrent.CoreKind = "none"
+    """Recurrent core between the dense layers and the action values."""
     core_size: int = 64
-    """Size of the memory."""
+    """Number of units of the core."""
     core_layers: int = 1
-    """Memories one upon the other."""
-    core_output: cores.Output = "last"
-    """What several memories give: the last one's output, the sum of all, or each as a residual block (see `cores.Block`)."""
+    """Number of layers of the core."""
+    core_output: recurrent.CoreOutput = "last"
+    """Output of a core with several layers: the last layer ("last"), the sum of all layers
+    ("sum"), or residual blocks ("residual", see `recurrent.ResidualBlock`).
+    """
     core_heads: int = 4
-    """Heads of attention in each layer of a gtrxl; a divisor of core_size."""
+    """Number of attention heads per layer of a gtrxl core. Must divide core_size."""
     core_memory: int = 64
-    """Steps before the current one that each layer of a gtrxl remembers."""
+    """Number of previous steps that each layer of a gtrxl core attends to."""
     agent_id: bool = False
-    """Agents see which one they are (where there are agents)."""
+    """Append the index of the agent to observations in multi-agent environments."""
 
 
 def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) -> QNetwork:
-    """Action values of a `Discrete` space, `obs -> [n]`. Raises UsageError for any other space."""
+    """Return an action-value network `obs -> [n]` for a `Discrete` action space.
+
+    Args:
+        environment: Environment with the spaces.
+        config: Architecture of the network.
+        key: Random key of the weights.
+
+    Returns:
+        The network.
+
+    Raises:
+        UsageError: If the action space is not `Discrete`, or a size in the config is below 1.
+    """
     encoder_key, head_key = jax.random.split(key)
-    features, size = _features(environment, config, encoder_key)
-    return QNetwork(features, _values_head(environment, config, size, head_key))
+    features, size = _make_feature_extractor(environment, config, encoder_key)
+    return QNetwork(features, _make_action_values_head(environment, config, size, head_key))
 
 
-def recurrent_q_network(environment: Environment, config: RecurrentQNetworkConfig, key: jax.Array) -> Tower:
-    """Action values of a `Discrete` space, with a memory or none, `(carry, obs) -> (carry, [n])`. Raises as `q_network`."""
+def recurrent_q_network(
+    environment: Environment, config: RecurrentQNetworkConfig, key: jax.Array
+) -> Tower:
+    """Return an action-value network with optional memory, `(carry, obs) -> (carry, [n])`.
+
+    Args:
+        environment: Environment with the spaces.
+        config: Architecture of the network.
+        key: Random key of the weights.
+
+    Returns:
+        The network.
+
+    Raises:
+        UsageError: If the action space is not `Discrete`, a size in the config is below 1, or the
+            settings of the core are invalid.
+    """
     encoder_key, core_key, head_key = jax.random.split(key, 3)
-    features, size = _features(environment, config, encoder_key)
-    core, size = cores.of_config(config, size, core_key)
-    return Tower(features, core, _values_head(environment, config, size, head_key))
+    features, size = _make_feature_extractor(environment, config, encoder_key)
+    core, size = recurrent.make_core(config, size, core_key)
+    return Tower(features, core, _make_action_values_head(environment, config, size, head_key))
 
 
-def _features(environment: Environment, config: QNetworkConfig, key: jax.Array) -> tuple[Features, int]:
+def _make_feature_extractor(
+    environment: Environment, config: QNetworkConfig, key: jax.Array
+) -> tuple[FeatureExtractor, int]:
     encoder_key, dense_key = jax.random.split(key)
     encoder, size = make_encoder(environment, config, encoder_key)
     dense = MLP(size, config.hidden, config.activation, config.layer_norm, key=dense_key)
-    return Features(encoder, dense), config.hidden[-1] if config.hidden else size
+    return FeatureExtractor(encoder, dense), config.hidden[-1] if config.hidden else size
 
 
-def _values_head(environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array) -> ValuesHead:
+def _make_action_values_head(
+    environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array
+) -> ActionValuesHead:
     number = check_discrete(environment.action_space).n
     value_key, advantage_key = jax.random.split(key)
     if config.dueling:
-        return ValuesHead(Linear(inputs, 1, value_key, 1.0), Linear(inputs, number, advantage_key, 1.0))
-    return ValuesHead(Linear(inputs, number, value_key, 1.0), None)
+        return ActionValuesHead(
+            Linear(inputs, 1, value_key, 1.0), Linear(inputs, number, advantage_key, 1.0)
+        )
+    return ActionValuesHead(Linear(inputs, number, value_key, 1.0), None)
 
 
-def argmax_q(network: Any, obs: Any) -> jax.Array:
-    """The legal action of the highest value."""
-    return jnp.argmax(mask_actions(network(obs), obs)).astype(jnp.int32)
+def argmax_q(network: Callable[[Observation], jax.Array], obs: Observation) -> jax.Array:
+    """Return the legal action with the highest value."""
+    return jnp.argmax(mask_illegal_values(network(obs), obs)).astype(jnp.int32)
 
 
 def select_q(values: jax.Array, action: jax.Array) -> jax.Array:
-    """The values `[B]` of one action each, out of `[B, n]`."""
-    # A comparison instead of an index: the gradient of an index is a scatter, which is slow everywhere.
-    return jnp.sum(jnp.where(jax.nn.one_hot(action, values.shape[1], dtype=bool), values, 0.0), axis=1)
+    """Return the value `[B]` of one action per row of `values` `[B, n]`."""
+    # A comparison avoids the gradient of an index, a scatter, which is slow on all devices.
+    return jnp.sum(
+        jnp.where(jax.nn.one_hot(action, values.shape[1], dtype=bool), values, 0.0), axis=1
+    )
 
 
-def mask_actions(q: jax.Array, obs: Any) -> jax.Array:
-    """Action values with those of illegal actions so low that none is ever the best."""
+def mask_illegal_values(q: jax.Array, obs: Observation) -> jax.Array:
+    """Set the values of illegal actions to -1e9, so the best action is always legal."""
     if isinstance(obs, dict) and "action_mask" in obs:
-        return jnp.where(obs["action_mask"].astype(bool), q, distributions.ILLEGAL)
+        return jnp.where(obs["action_mask"].astype(bool), q, distributions.ILLEGAL_LOGIT)
     return q
 
 
 class EpsilonGreedy(eqx.Module):
-    """The best action, or with chance epsilon any legal one. Illegal actions have values of -1e9."""
+    """Policy that chooses a random legal action with probability epsilon, else the best action.
+
+    Illegal actions have the value -1e9.
+    """
 
     values: jax.Array  # float [n]
     epsilon: jax.Array  # float []
 
     def sample(self, key: jax.Array) -> jax.Array:
         chance_key, random_key = jax.random.split(key)
-        is_legal = self.values > distributions.ILLEGAL / 2
-        anything = jax.random.categorical(random_key, jnp.where(is_legal, 0.0, distributions.ILLEGAL))
+        is_legal = self.values > distributions.ILLEGAL_LOGIT / 2
+        anything = jax.random.categorical(
+            random_key, jnp.where(is_legal, 0.0, distributions.ILLEGAL_LOGIT)
+        )
         is_random = jax.random.uniform(chance_key) < self.epsilon
         return jnp.where(is_random, anything.astype(jnp.int32), self.mode())
 
@@ -157,7 +202,7 @@ class EpsilonGreedy(eqx.Module):
         return jnp.argmax(self.values).astype(jnp.int32)
 
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
-        return jnp.zeros(())  # no loss needs it
+        return jnp.zeros(())  # No loss uses it.
 
     def entropy(self) -> jax.Array:
         return jnp.zeros(())
@@ -167,7 +212,7 @@ class EpsilonGreedy(eqx.Module):
 
 
 class EpsilonGreedyNetwork(eqx.Module):
-    """Action values as a rollout wants them: a policy, and the value of its best action."""
+    """Actor-critic with the epsilon-greedy policy and the maximum of an action-value network."""
 
     network: Any  # (carry, obs) -> (carry, [n])
     epsilon: jax.Array
@@ -175,7 +220,7 @@ class EpsilonGreedyNetwork(eqx.Module):
     def initial_carry(self) -> Any:
         return self.network.initial_carry()
 
-    def __call__(self, carry: Any, obs: Any) -> tuple[Any, ActorCriticOutput]:
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, ActorCriticOutput]:
         carry, values = self.network(carry, obs)
-        values = mask_actions(values, obs)
+        values = mask_illegal_values(values, obs)
         return carry, ActorCriticOutput(EpsilonGreedy(values, self.epsilon), jnp.max(values))

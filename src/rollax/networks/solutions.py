@@ -1,4 +1,4 @@
-"""What quality-diversity collects: policies without memory, or the numbers of one action for an environment of one step."""
+"""Solutions for quality-diversity algorithms: policies or actions of closed-form tasks."""
 
 import dataclasses
 import math
@@ -8,86 +8,100 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.core import Environment
+from rollax.environments.capabilities import has_closed_form
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.critics import Actor, TanhHead, make_encoder
-from rollax.networks.distributions import RadialSquash
+from rollax.networks.distributions import RadiallySquashedGaussian
 from rollax.networks.layers import MLP, Linear
-from rollax.networks.q_networks import mask_actions
+from rollax.networks.q_networks import mask_illegal_values
 from rollax.spaces import Ball, Box, Discrete
+from rollax.types import Observation
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyConfig:
-    """How policies are built."""
+    """Architecture of the policies."""
 
     hidden: tuple[int, ...] = (64, 64)
     """Sizes of the dense layers."""
     activation: layers.Activation = "tanh"
-    """Activation of every layer."""
+    """Activation function of all layers."""
     filters: tuple[tuple[int, int, int], ...] | None = None
-    """Convolutions (outputs, kernel, stride) for observations [H, W, C]; by size when None; for 8-bit images only when empty
-    (--network.filters without values)."""
+    """Convolutions (outputs, kernel, stride) for observations [H, W, C]. None selects them by size;
+    empty (--network.filters without values) uses convolutions only for 8-bit images."""
     embedding: int = 8
-    """Size of the vector for each symbol of a grid."""
+    """Size of the embedding vector per symbol of a grid."""
 
 
-class Constant(eqx.Module):
-    """A solution of an environment of one step: its action, in the environment's units."""
+class ConstantSolution(eqx.Module):
+    """Solution of a closed-form task. It is an action in the units of the environment."""
 
     action: jax.Array
 
-    def __call__(self, obs: Any) -> jax.Array:
+    def __call__(self, obs: Observation) -> jax.Array:
         return self.action
 
 
 class GreedyHead(eqx.Module):
-    """Features to the discrete action of the largest output that the observation's "action_mask" leaves."""
+    """Head that returns the legal discrete action with the largest output."""
 
     layer: Linear
 
-    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
-        return jnp.argmax(mask_actions(self.layer(features), obs))
+    def __call__(self, features: jax.Array, obs: Observation) -> jax.Array:
+        return jnp.argmax(mask_illegal_values(self.layer(features), obs))
 
 
-class BallHead(eqx.Module):
-    """Features to the action within a ball that has the direction of the outputs u, R tanh(|u|) u / |u|."""
+class DeterministicBallHead(eqx.Module):
+    """Head that returns an action in a ball, R tanh(|u|) u / |u| for the outputs u."""
 
     layer: Linear
     space: Ball = eqx.field(static=True)
 
-    def __call__(self, features: jax.Array, obs: Any) -> jax.Array:
+    def __call__(self, features: jax.Array, obs: Observation) -> jax.Array:
         raw_action = self.layer(features)
-        return RadialSquash(raw_action, jnp.zeros(()), self.space).action(raw_action)
+        return RadiallySquashedGaussian(raw_action, jnp.zeros(()), self.space).action(raw_action)
 
 
-def has_closed_form(environment: Environment) -> bool:
-    """Whether the environment is a `ScoredEnvironment`: one action is a solution, and is scored without playing."""
-    return callable(getattr(environment, "score", None))
+def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> Any:
+    """Return an initial solution. It maps an observation to an action (normalized for a `Box`).
 
+    For a closed-form task, the solution is a `ConstantSolution`, which is uniform within finite
+    bounds and 0 without them. Otherwise it is a policy that all agents share.
 
-def solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> Any:
-    """A solution to begin with, which maps an observation to an action, of a box normalized.
+    Args:
+        environment: The environment.
+        config: Architecture of policies.
+        key: Random key of the solution.
 
-    Of a closed form it is a `Constant`: uniform within bounds, 0 where there are none. Else it is a network, with agents that
-    which all of them share.
+    Returns:
+        The solution.
 
-    Raises UsageError for actions that are neither a bounded box, a ball nor discrete.
+    Raises:
+        UsageError: If the actions of an environment with episodes are neither discrete, nor a
+            `Ball`, nor a bounded `Box`, or if a size in the config is below 1.
     """
     space: Any = environment.action_space
     if has_closed_form(environment):
         bounded = space.is_bounded
-        return Constant(space.sample(key) if bounded else jnp.zeros(space.shape, space.dtype))
+        return ConstantSolution(
+            space.sample(key) if bounded else jnp.zeros(space.shape, space.dtype)
+        )
     if isinstance(space, Discrete):
         head, outputs, scale = GreedyHead, space.n, 1.0
     elif isinstance(space, Box) and space.is_bounded and space.dtype.startswith("float"):
-        head, outputs, scale = (lambda layer: TanhHead(layer, space.shape)), math.prod(space.shape), 1.0
+        head, outputs, scale = (
+            (lambda layer: TanhHead(layer, space.shape)),
+            math.prod(space.shape),
+            1.0,
+        )
     elif isinstance(space, Ball):
-        head, outputs, scale = (lambda layer: BallHead(layer, space)), space.size, 1.0
+        head, outputs, scale = (lambda layer: DeterministicBallHead(layer, space)), space.size, 1.0
     else:
         raise UsageError(
-            f"policies in archives need discrete actions, a Ball or a Box of floats with finite bounds, not {space}"
+            "Policies in archives require discrete actions, a Ball or a Box of floats with "
+            f"finite bounds, got {space}."
         )
     encoder_key, dense_key, head_key = jax.random.split(key, 3)
     encoder, features = make_encoder(environment, config, encoder_key)

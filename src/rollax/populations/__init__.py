@@ -1,18 +1,47 @@
-"""Many runs in one program: `population`, and what evolves it."""
+"""Populations, which run many copies of an algorithm in one program."""
 
 import jax
 
 from rollax.algorithm import Algorithm
+from rollax.coercion import format_value
+from rollax.errors import UsageError
+
+
+def check_is_algorithm(algorithm: Algorithm) -> None:
+    """Check that an argument is an `Algorithm`.
+
+    Raises:
+        UsageError: If it is not an `Algorithm`.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise UsageError(
+            f"algorithm ({format_value(algorithm)}) must be an Algorithm, such as "
+            "rollax.ppo(environment, make_network)."
+        )
 
 
 def population(algorithm: Algorithm) -> Algorithm:
-    """Many runs at once: every leaf of the state, the key and the config leads with an axis of members.
+    """Build a population of members that run the same algorithm.
 
-    Members are begun one after the other: a batch of orthogonal decompositions, which networks are made of, can wait for
-    itself without end on a CPU with few cores (jaxlib 0.10.2: two such calls at once each hold a thread that the other needs).
+    Members are initialized sequentially. Batched orthogonal decompositions, which initialize
+    networks, can deadlock on CPUs with few cores (jaxlib 0.10.2: two concurrent calls each hold a
+    thread that the other needs).
+
+    Args:
+        algorithm: Algorithm of each member.
+
+    Returns:
+        The population as an algorithm. All leaves of its states, keys and configs have a leading
+        axis of members.
+
+    Raises:
+        UsageError: If `algorithm` is not an `Algorithm`.
     """
+    check_is_algorithm(algorithm)
     return Algorithm(
-        init=lambda keys, configs: jax.lax.map(lambda member: algorithm.init(*member), (keys, configs)),
+        init=lambda keys, configs: jax.lax.map(
+            lambda member: algorithm.init(*member), (keys, configs)
+        ),
         step=jax.vmap(algorithm.step),
         act=jax.vmap(algorithm.act, in_axes=(0, 0, 0, 0, None)),
         initial_carry=jax.vmap(algorithm.initial_carry),
@@ -20,4 +49,5 @@ def population(algorithm: Algorithm) -> Algorithm:
         reseed=jax.vmap(algorithm.reseed),
         config=algorithm.config,
         with_config=jax.vmap(algorithm.with_config),
+        state_metrics=jax.vmap(algorithm.state_metrics),
     )

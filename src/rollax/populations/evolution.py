@@ -1,10 +1,25 @@
-"""Population-based training: members that do badly become altered copies of members that do well.
+"""Population-based training, which replaces weak members with modified copies of strong members.
 
-Jaderberg et al. 2017, arXiv:1711.09846 (algorithm 1; exploit by truncation selection and explore by perturbing or resampling,
-section 4.1.1). Deviations: a member is replaced only by a better one, so that equal members keep their variety; the factor of a
-perturbation is drawn from a span rather than from two values, and a number that would leave its range is reflected at its
-end, so that children of one parent differ in their settings too; a member that is no longer finite is replaced whatever its
-rank. All functions are pure: jit them, and shard them along the members.
+The method is algorithm 1 of the paper, with truncation selection to exploit and perturbation or
+resampling to explore (section 4.1.1). It deviates from the paper in these points:
+
+- Members are replaced only by better members, so that equal members keep their different settings.
+- The factor of a perturbation is sampled from an interval instead of two values. Settings that
+  leave their range are reflected at its bounds. Children of one parent therefore have different
+  settings.
+- Members with values that are not finite are replaced, regardless of their rank.
+
+All functions are pure and support jit and sharding along the member axis.
+
+Members are compared by their mean return in training, estimated as the reward collected since the
+last generation divided by the number of ended episodes. The reward of running episodes is included,
+because short episodes end first and would bias the estimate. The ratio converges to the mean
+return (renewal-reward theorem). The fitness of a member with fewer than `min_episodes` ended
+episodes is unknown. Such a member is neither replaced nor copied, and its measurement continues.
+Algorithms without episodes use another metric.
+
+References:
+    Jaderberg et al. 2017, arXiv:1711.09846.
 """
 
 import dataclasses
@@ -17,10 +32,21 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.algorithm import Algorithm, Metrics
+from rollax.errors import UnknownNameError
+from rollax.populations import check_is_algorithm
+from rollax.types import PyTree
+
+EPISODE_RETURN = "episode_return"  # name of the mean return in training as a metric
 
 
 class Range(NamedTuple):
-    """Where a setting may be, and whether it moves by factors ("log", for which low > 0) or by sums ("linear")."""
+    """Range of a setting.
+
+    Attributes:
+        low: Minimum value, which must be positive for a "log" scale.
+        high: Maximum value.
+        scale: "log" multiplies a setting by a random factor, "linear" adds a random number.
+    """
 
     low: float
     high: float
@@ -30,66 +56,117 @@ class Range(NamedTuple):
 Ranges = Mapping[str, Range]  # by the name of a traced setting
 
 
-class Method(NamedTuple):
-    """Numbers of the method."""
+class EvolutionConfig(NamedTuple):
+    """Settings of population-based training.
 
-    fraction: float = 0.25  # share of the members that are replaced, and of those that are copied; at most 1/2
-    resample: float = 0.25  # chance that a setting of a child is drawn anew from its range; else it is perturbed
-    factor: float = 1.4  # most that a perturbation multiplies or divides a "log" setting by
-    step: float = 0.1  # most that a perturbation adds to or takes from a "linear" setting, as a share of its range
+    Attributes:
+        fraction: Share of the members that are replaced, at most 1/2. The same share of the members
+            may become parents.
+        resample: Probability of sampling a setting of a child from its range instead of perturbing
+            it.
+        factor: Maximum factor of the perturbation of a "log" setting.
+        step: Maximum perturbation of a "linear" setting, as a share of its range.
+        min_episodes: Number of ended episodes after which the fitness of a member is known.
+    """
+
+    fraction: float = 0.25
+    resample: float = 0.25
+    factor: float = 1.4
+    step: float = 0.1
+    min_episodes: int = 1
 
 
-class Evolving(NamedTuple):
-    """A population and what selects among its members. Every leaf leads with `[P]`."""
+class EvolutionState(NamedTuple):
+    """Population with the measurements for selection. All leaves have a leading axis `[P]`.
 
-    members: Any  # state of the population
-    key: jax.Array  # key [P]: what the child in this place will draw from
-    total_return: jax.Array  # float [P]: over the episodes that ended since the last generation
-    episodes: jax.Array  # float [P]: how many those are
-    is_well: jax.Array  # bool [P]: every number has been finite since the last generation
-    fitness: jax.Array  # float [P]: as it was last known; NaN before any episode has ended
+    Attributes:
+        members: State of the population.
+        key: Random keys for the replacement of each member, key `[P]`.
+        total_return: Reward since the last generation, or sum of the selection metric, float `[P]`.
+        episodes: Number of episodes ended since the last generation, or number of summed metric
+            values, float `[P]`.
+        is_finite: Whether all numbers have been finite since the last generation, bool `[P]`.
+        fitness: Last known fitness, or NaN if unknown, float `[P]`. A copy starts with the fitness
+            of its parent.
+    """
+
+    members: Any
+    key: jax.Array
+    total_return: jax.Array
+    episodes: jax.Array
+    is_finite: jax.Array
+    fitness: jax.Array
 
 
 class Generation(NamedTuple):
-    """What one call of `evolve` did, `[P]` each."""
+    """Result of one call of `evolve`.
 
-    fitness: jax.Array  # float: of the members before it; NaN where it is not known, or where numbers are not finite
-    parent: jax.Array  # int32: whose copy a member is; its own index where it stays
-    settings: dict[str, jax.Array]  # float: of the members after it
-
-
-def evolving(algorithm: Algorithm, ranges: Ranges) -> Algorithm:
-    """A population that counts what `evolve` selects by: the mean return of each member's episodes in training.
-
-    `algorithm`: made by `population`, with a state that has its settings under `config`. `init` takes a pair of keys `[P]`, of
-    each member's run and of the children in its place, and draws the settings in `ranges` over those in the configs.
+    Attributes:
+        fitness: Last known fitness before the generation, or NaN if unknown or not finite, float
+            `[P]`.
+        parent: Index of the parent of each replaced member, or the member's own index, int32 `[P]`.
+        settings: Settings after the generation by name, float `[P]`.
     """
 
-    def init(keys: Any, configs: Any) -> Evolving:
+    fitness: jax.Array
+    parent: jax.Array
+    settings: dict[str, jax.Array]
+
+
+def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN) -> Algorithm:
+    """Build a population that measures the fitness of its members for `evolve`.
+
+    Its `init` takes a pair of key arrays `[P]`. The first array is for the runs of the members, the
+    second for sampling settings and replacing members. `init` samples the settings in `ranges` and
+    overrides the values in the configs.
+
+    Args:
+        algorithm: Population built by `population`.
+        ranges: Range of each setting that evolves, by name.
+        metric: Selection metric, where larger is better: `episode_return`, a metric of
+            `Algorithm.state_metrics` (its value after the last update), or a metric of updates (its
+            mean since the last generation).
+
+    Returns:
+        The population as an algorithm, whose state is an `EvolutionState`.
+
+    Raises:
+        UsageError: If `algorithm` is not an `Algorithm`.
+        UnknownNameError: While `step` is traced, if the algorithm does not report the metric.
+    """
+    check_is_algorithm(algorithm)
+
+    def init(keys: jax.Array, configs: PyTree) -> EvolutionState:
         run_keys, place_keys = keys
         draw_keys, child_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(place_keys)
         settings = {
-            name: jax.vmap(lambda key, i=index, span=span: draw(jax.random.fold_in(key, i), span))(draw_keys)
+            name: jax.vmap(
+                lambda key, i=index, span=span: sample_setting(jax.random.fold_in(key, i), span)
+            )(draw_keys)
             for index, (name, span) in enumerate(ranges.items())
         }
         members = algorithm.init(run_keys, dataclasses.replace(configs, **settings))
         zero = jnp.zeros(run_keys.shape)
-        return Evolving(members, child_keys, zero, zero, jnp.isfinite(zero), jnp.full_like(zero, jnp.nan))
+        return EvolutionState(
+            members, child_keys, zero, zero, jnp.isfinite(zero), jnp.full_like(zero, jnp.nan)
+        )
 
-    def step(state: Evolving) -> tuple[Evolving, Metrics]:
+    def step(state: EvolutionState) -> tuple[EvolutionState, Metrics]:
         members, metrics = algorithm.step(state.members)
+        total, number = add_measurement(state, algorithm.state_metrics(members), metrics, metric)
+        is_well = state.is_finite & jnp.all(jnp.stack(metrics.finite), axis=0)
         state = state._replace(
-            members=members,
-            total_return=state.total_return + metrics.episodes.total_return,
-            episodes=state.episodes + metrics.episodes.number,
-            is_well=state.is_well & jnp.all(jnp.stack(metrics.finite), axis=0),
+            members=members, total_return=total, episodes=number, is_finite=is_well
         )
         config = algorithm.config(members)
-        return state, metrics._replace(values=metrics.values | {f"evolve/{name}": getattr(config, name) for name in ranges})
+        return state, metrics._replace(
+            values=metrics.values | {f"evolve/{name}": getattr(config, name) for name in ranges}
+        )
 
-    def reseed(state: Evolving, keys: jax.Array) -> Evolving:
+    def reseed(state: EvolutionState, keys: jax.Array) -> EvolutionState:
         return state._replace(
-            members=algorithm.reseed(state.members, keys), key=jax.vmap(jax.random.fold_in, (0, None))(keys, 0)
+            members=algorithm.reseed(state.members, keys),
+            key=jax.vmap(jax.random.fold_in, (0, None))(keys, 0),
         )
 
     return Algorithm(
@@ -100,110 +177,228 @@ def evolving(algorithm: Algorithm, ranges: Ranges) -> Algorithm:
         acting_state=lambda state: algorithm.acting_state(state.members),
         reseed=reseed,
         config=lambda state: algorithm.config(state.members),
-        with_config=lambda state, config: state._replace(members=algorithm.with_config(state.members, config)),
+        with_config=lambda state, config: state._replace(
+            members=algorithm.with_config(state.members, config)
+        ),
     )
+
+
+def add_measurement(
+    state: EvolutionState, state_metrics: dict[str, jax.Array], metrics: Metrics, metric: str
+) -> tuple[jax.Array, jax.Array]:
+    """Return the measurements of all members after an update.
+
+    Values of metrics that are not finite are ignored.
+
+    Args:
+        state: Population before the update.
+        state_metrics: Metrics of the state after the update.
+        metrics: Metrics of the update.
+        metric: Name of the selection metric.
+
+    Returns:
+        `total_return` and `episodes` of `EvolutionState`, float `[P]` each.
+
+    Raises:
+        UnknownNameError: If the algorithm does not report the metric.
+    """
+    if metric == EPISODE_RETURN:
+        reward = metrics.episodes.total_return if metrics.reward is None else metrics.reward
+        return state.total_return + reward, state.episodes + metrics.episodes.number
+    if metric not in state_metrics and metric not in metrics.values:
+        names = dict.fromkeys([EPISODE_RETURN, *state_metrics, *metrics.values])
+        raise UnknownNameError("evolve_metric", metric, names)
+    is_current = metric in state_metrics
+    value = jnp.asarray(
+        state_metrics[metric] if is_current else metrics.values[metric], jnp.float32
+    )
+    is_known = jnp.isfinite(value)
+    total, number = jnp.where(is_known, value, 0.0), is_known.astype(jnp.float32)
+    return (total, number) if is_current else (state.total_return + total, state.episodes + number)
+
+
+def reset_measurements(
+    total_return: jax.Array, episodes: jax.Array, min_episodes: int = 1
+) -> tuple[jax.Array, jax.Array]:
+    """Reset the measurements of all members with known fitness, as a generation does.
+
+    Args:
+        total_return: Reward since the last generation, float `[P]`.
+        episodes: Number of episodes since the last generation, float `[P]`.
+        min_episodes: Number of episodes after which the fitness is known.
+
+    Returns:
+        `total_return` and `episodes`, which are 0 for members with known fitness.
+    """
+    is_known = episodes >= min_episodes
+    return jnp.where(is_known, 0.0, total_return), jnp.where(is_known, 0.0, episodes)
 
 
 def evolve(
     algorithm: Algorithm,
-    state: Evolving,
+    state: EvolutionState,
     ranges: Ranges,
-    method: Method = Method(),  # noqa: B008
-) -> tuple[Evolving, Generation]:
-    """One generation: the worst members become copies of random ones of the best, with settings and keys of their own.
+    method: EvolutionConfig = EvolutionConfig(),  # noqa: B008
+) -> tuple[EvolutionState, Generation]:
+    """Perform one generation, which replaces the worst members with copies of the best members.
 
-    A copy is of the whole state: parameters, optimizer, environments, replay. Members that stay are not changed in any bit.
-    `algorithm`: made by `population`.
+    Each copy has a random parent among the best members. It has the whole state of its parent
+    (parameters, optimizer, environments, replay), but new settings and keys. Members that are not
+    replaced stay bit-identical.
+
+    Args:
+        algorithm: Population built by `population`.
+        state: Population with measurements.
+        ranges: Range of each setting that evolves, by name.
+        method: Settings of population-based training.
+
+    Returns:
+        The state after the generation, and a description of the generation.
     """
     split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
     key, parent_key, explore_key, renew_key = split(state.key)
-    known = jnp.where(state.episodes > 0, state.total_return / jnp.maximum(state.episodes, 1), state.fitness)
-    fitness = jnp.where(state.is_well & jnp.isfinite(known), known, jnp.nan)
-    parent = parents(parent_key, fitness, state.is_well, method.fraction)
+    is_known = state.episodes >= method.min_episodes
+    measured = state.total_return / jnp.maximum(state.episodes, 1)
+    is_well = state.is_finite & (jnp.isfinite(measured) | ~is_known)
+    parent = select_parents(
+        parent_key, jnp.where(is_known & is_well, measured, jnp.nan), is_well, method.fraction
+    )
+    fitness = jnp.where(is_well, jnp.where(is_known, measured, state.fitness), jnp.nan)
     is_child = parent != jnp.arange(parent.size)
 
-    # A child never has its parent's keys, so those are not taken.
+    # Keys are not copied, because children get new ones.
     copies = jax.tree.map(lambda x: x if _is_key(x) else x[parent], state.members)
     copies = algorithm.reseed(copies, renew_key)
-    members = jax.tree.map(lambda new, own: _replaced(is_child, new, own), copies, state.members)
+    members = jax.tree.map(
+        lambda new, old: _replace_children(is_child, new, old), copies, state.members
+    )
     settings = {}
     for index, (name, span) in enumerate(ranges.items()):
         keys = jax.vmap(jax.random.fold_in, (0, None))(explore_key, index)
         value = getattr(algorithm.config(members), name)
-        child = jax.vmap(lambda key, value, span=span: explore(key, value, span, method))(keys, value)
+        child = jax.vmap(lambda key, value, span=span: explore_setting(key, value, span, method))(
+            keys, value
+        )
         settings[name] = jnp.where(is_child, child, value)
-    members = algorithm.with_config(members, dataclasses.replace(algorithm.config(members), **settings))
+    members = algorithm.with_config(
+        members, dataclasses.replace(algorithm.config(members), **settings)
+    )
 
-    zero = jnp.zeros_like(fitness)
-    state = Evolving(members, key, zero, zero, jnp.isfinite(zero), fitness[parent])
+    totals = reset_measurements(state.total_return, state.episodes, method.min_episodes)
+    total, number = (jnp.where(is_child, 0.0, value) for value in totals)
+    state = EvolutionState(members, key, total, number, jnp.ones_like(is_child), fitness[parent])
     return state, Generation(fitness, parent, settings)
 
 
-def ranks(fitness: jax.Array) -> jax.Array:
-    """The place of each member, int32 `[P]`: 0 is the best, NaN is last; of equals the one with the lower index is first."""
-    return jnp.argsort(_order(fitness)).astype(jnp.int32)
+def rank_members(fitness: jax.Array) -> jax.Array:
+    """Return the rank of each member, int32 `[P]`, where 0 is the best.
 
-
-def _order(fitness: jax.Array) -> jax.Array:
-    """The members from the best to the worst, int32 `[P]`."""
-    return jnp.argsort(-jnp.where(jnp.isnan(fitness), -jnp.inf, fitness), stable=True).astype(jnp.int32)
-
-
-def parents(keys: jax.Array, fitness: jax.Array, is_well: jax.Array, fraction: float) -> jax.Array:
-    """Whom each member becomes a copy of, int32 `[P]`: itself, or for a bad one a random one of the best.
-
-    Bad are the last `fraction` of the members and all that are not well; best the first `fraction`, as far as their fitness
-    is known. Who is no worse than the one that was drawn stays. `keys`: `[P]`.
+    A fitness of NaN ranks last. Ties are broken by index.
     """
-    own = jnp.arange(fitness.size, dtype=jnp.int32)
-    number = selected(fitness.size, fraction)
-    choices = jnp.clip(jnp.sum(jnp.isfinite(fitness)), 1, number)
-    drawn = _order(fitness)[jax.vmap(lambda key: jax.random.randint(key, (), 0, choices))(keys)]
+    return jnp.argsort(_sort_members(fitness)).astype(jnp.int32)
+
+
+def _sort_members(fitness: jax.Array) -> jax.Array:
+    """Return the indices of members from best to worst, int32 `[P]`."""
+    return jnp.argsort(-jnp.where(jnp.isnan(fitness), -jnp.inf, fitness), stable=True).astype(
+        jnp.int32
+    )
+
+
+def select_parents(
+    keys: jax.Array, fitness: jax.Array, is_well: jax.Array, fraction: float
+) -> jax.Array:
+    """Select the members to replace and a parent for each of them.
+
+    The worst `fraction` of the members and all non-finite members are candidates for replacement.
+    The best `fraction` of the members are candidates for parents. Finite members of unknown fitness
+    are neither. A candidate is replaced if its fitness is lower than that of a random parent.
+
+    Args:
+        keys: Random key of each member, `[P]`.
+        fitness: Fitness of each member, float `[P]`, NaN if unknown.
+        is_well: Whether all numbers of each member are finite, bool `[P]`.
+        fraction: Share of the members that are candidates for replacement and for parents.
+
+    Returns:
+        Index of the parent of each replaced member, and the own index of all other members, int32
+        `[P]`.
+    """
+    unchanged = jnp.arange(fitness.size, dtype=jnp.int32)
+    is_known = jnp.isfinite(fitness)
+    num_compared = jnp.sum(is_known | ~is_well)
+    number = jnp.minimum(num_selected(fitness.size, fraction), num_compared // 2)
+    choices = jnp.maximum(jnp.minimum(number, jnp.sum(is_known)), 1)
+    drawn = _sort_members(fitness)[
+        jax.vmap(lambda key: jax.random.randint(key, (), 0, choices))(keys)
+    ]
     worth = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
-    is_bad = (ranks(fitness) >= fitness.size - number) | ~is_well
-    return jnp.where(is_bad & (worth[drawn] > worth), drawn, own)
+    is_bad = (is_known & (rank_members(fitness) >= num_compared - number)) | ~is_well
+    return jnp.where(is_bad & (worth[drawn] > worth), drawn, unchanged)
 
 
-def selected(num_members: int, fraction: float) -> int:
-    """How many members are replaced at most while all are well, and how many are copied at most."""
+def num_selected(num_members: int, fraction: float) -> int:
+    """Return the maximum number of parents of a generation.
+
+    It is also the maximum number of finite members that a generation replaces.
+    """
     return min(max(int(num_members * fraction), 1), num_members // 2)
 
 
-def draw(key: jax.Array, span: Range) -> jax.Array:
-    """A number of the range, uniform on its scale."""
-    low, high = _ends(span)
-    return _number(jax.random.uniform(key, (), minval=low, maxval=high), span)
+def sample_setting(key: jax.Array, span: Range) -> jax.Array:
+    """Sample a setting from its range, uniformly on the scale of the range, float `[]`."""
+    low, high = _scaled_bounds(span)
+    return _unscale(jax.random.uniform(key, (), minval=low, maxval=high), span)
 
 
-def explore(key: jax.Array, value: jax.Array, span: Range, method: Method) -> jax.Array:
-    """A child's setting: its parent's perturbed, or a new one. `value`: float `[]`, within the range."""
+def explore_setting(
+    key: jax.Array, value: jax.Array, span: Range, method: EvolutionConfig
+) -> jax.Array:
+    """Perturb or resample a setting of a parent to obtain the setting of its child.
+
+    Args:
+        key: Random key.
+        value: Setting of the parent within its range, float `[]`.
+        span: Range of the setting.
+        method: Settings of population-based training.
+
+    Returns:
+        The setting of the child, float `[]`.
+    """
     choose_key, draw_key, move_key = jax.random.split(key, 3)
-    low, high = _ends(span)
+    low, high = _scaled_bounds(span)
     most = math.log(method.factor) if span.scale == "log" else method.step * (high - low)
-    most = min(most, high - low)  # so that what is reflected once is within the range
+    most = min(most, high - low)  # a single reflection then returns to the range
     place = jnp.log(value) if span.scale == "log" else value
     place = place + most * jax.random.uniform(move_key, (), minval=-1.0, maxval=1.0)
-    place = jnp.where(place > high, 2 * high - place, jnp.where(place < low, 2 * low - place, place))
+    place = jnp.where(
+        place > high, 2 * high - place, jnp.where(place < low, 2 * low - place, place)
+    )
     is_new = jax.random.bernoulli(choose_key, method.resample)
-    return jnp.where(is_new, draw(draw_key, span), _number(place, span))
+    return jnp.where(is_new, sample_setting(draw_key, span), _unscale(place, span))
 
 
-def _ends(span: Range) -> tuple[float, float]:
-    """Where the range begins and ends on its scale."""
-    return (math.log(span.low), math.log(span.high)) if span.scale == "log" else (span.low, span.high)
+def _scaled_bounds(span: Range) -> tuple[float, float]:
+    """Return the bounds of a range, or their logarithms for a "log" scale."""
+    return (
+        (math.log(span.low), math.log(span.high)) if span.scale == "log" else (span.low, span.high)
+    )
 
 
-def _number(place: jax.Array, span: Range) -> jax.Array:
-    """The setting at a place of its scale; clipped, because rounding leads out of it."""
+def _unscale(place: jax.Array, span: Range) -> jax.Array:
+    """Convert a number from the scale of a range to a setting, and clip it to the range."""
     return jnp.clip(jnp.exp(place) if span.scale == "log" else place, span.low, span.high)
 
 
-def _replaced(is_child: jax.Array, new: jax.Array, own: jax.Array) -> jax.Array:
-    """`new` in the places of children. Keys as numbers: the check against reuse takes a selection among keys for a use."""
-    if _is_key(own):
-        chosen = _replaced(is_child, jax.random.key_data(new), jax.random.key_data(own))
-        return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(own))
-    return tree.where(is_child, new, own)
+def _replace_children(is_child: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Return `new` for replaced members, and `old` for all other members.
+
+    Random keys are selected by their data because of JAX's key reuse checker.
+    """
+    if _is_key(old):
+        chosen = _replace_children(is_child, jax.random.key_data(new), jax.random.key_data(old))
+        return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(old))
+    return tree.where(is_child, new, old)
 
 
 def _is_key(leaf: jax.Array) -> bool:

@@ -1,167 +1,295 @@
-"""Prioritized experience replay: a sum tree, and the replay that is sampled by it.
+"""Prioritized experience replay with a sum tree.
 
-Schaul et al. 2016, arXiv:1511.05952, proportional variant (section 3.3), for transition i with TD error delta_i:
+This is the proportional variant (section 3.3). For transition i with TD error delta_i:
 
-p_i  = |delta_i| + epsilon            a new transition has the largest priority so far
-P(i) = p_i^alpha / sum_k p_k^alpha                                                     (eq. 1)
-w_i  = (N P(i))^-beta / max_j w_j     the maximum over the batch                       (section 3.4)
+p_i  = |delta_i| + epsilon
+P(i) = p_i^alpha / sum_k p_k^alpha                                                     (Eq. 1)
+w_i  = (N P(i))^-beta / max_j w_j                                                      (section 3.4)
 
-beta rises linearly to 1 at the end of training. Deviation: the paper's maximum is over the whole replay.
+New transitions get the largest priority so far. beta increases linearly to 1 over training. The
+maximum of the weights is over the batch. In the paper, it is over the whole replay.
 
-A node of the tree has 16 children rather than two: a million leaves are five levels, and a level costs about the same however
-wide a node. On every path that changed sums are taken anew from the children, so rounding errors do not add up.
+A node of the tree has 16 children instead of two. A million leaves therefore need only five levels,
+and the cost of a level hardly depends on the width of its nodes. Sums on changed paths are
+recomputed from the children, so that rounding errors do not accumulate.
+
+References:
+    Schaul et al. 2016, arXiv:1511.05952.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from rollax.replay import ring
-from rollax.replay.ring import Batch, Replay, ReplayBuffer, Step
+from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayState, ReplayStep
+from rollax.types import Scalar
 
-CHILDREN = 16
+CHILDREN_PER_NODE = 16
 
 
 class SumTree(NamedTuple):
-    """Weights by index, and their sums. From the root: float [nodes of this level, CHILDREN]; the last one is the weights."""
+    """Tree whose leaves are weights and whose inner nodes are sums of their children.
+
+    Attributes:
+        levels: Levels from the root to the leaves, float `[nodes, CHILDREN_PER_NODE]` each.
+    """
 
     levels: tuple[jax.Array, ...]
 
 
-def init(size: int) -> SumTree:
-    """Weights 0 for `size` indices."""
-    return from_weights(jnp.zeros(size))
+def init_sum_tree(size: int) -> SumTree:
+    """Return a tree of `size` zero weights."""
+    return build_sum_tree(jnp.zeros(size))
 
 
-def from_weights(weight: jax.Array) -> SumTree:
-    """The tree of these weights `[size]`, none below 0. Takes time in proportion to their number."""
+def build_sum_tree(weight: jax.Array) -> SumTree:
+    """Build the tree of nonnegative weights `[size]` in O(size)."""
     levels: list[jax.Array] = []
     while not levels or levels[0].shape[0] > 1:
-        nodes = -(-weight.size // CHILDREN)
-        levels.insert(0, jnp.pad(weight, (0, nodes * CHILDREN - weight.size)).reshape(nodes, CHILDREN))
+        nodes = -(-weight.size // CHILDREN_PER_NODE)
+        levels.insert(
+            0,
+            jnp.pad(weight, (0, nodes * CHILDREN_PER_NODE - weight.size)).reshape(
+                nodes, CHILDREN_PER_NODE
+            ),
+        )
         weight = jnp.sum(levels[0], axis=1)
     return SumTree(tuple(levels))
 
 
-def total(tree: SumTree) -> jax.Array:
-    """The sum of all weights."""
+def total_weight(tree: SumTree) -> jax.Array:
+    """Return the sum of all weights."""
     return jnp.sum(tree.levels[0])
 
 
-def get(tree: SumTree, index: jax.Array) -> jax.Array:
-    """The weights at `index` [B]."""
-    return tree.levels[-1][index // CHILDREN, index % CHILDREN]
+def get_weights(tree: SumTree, index: jax.Array) -> jax.Array:
+    """Return the weights at the indices `[B]`, float `[B]`."""
+    return tree.levels[-1][index // CHILDREN_PER_NODE, index % CHILDREN_PER_NODE]
 
 
-def put(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> SumTree:
-    """Sets weights `[B]`, none below 0, where `keep`. Takes time in proportion to B and the number of levels.
+def set_weights(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> SumTree:
+    """Set B weights. The cost is proportional to B times the number of levels.
 
-    Where an index comes twice, it must come with the same weight.
+    Args:
+        tree: Tree.
+        index: Indices `[B]`. Duplicate indices must have the same weight.
+        weight: Nonnegative weights `[B]`.
+        keep: Whether to set each weight, bool `[B]`.
+
+    Returns:
+        The updated tree.
     """
     levels = []
     for level in reversed(tree.levels):
-        node = jnp.where(keep, index // CHILDREN, level.shape[0])  # out of range: not written
-        level = level.at[node, index % CHILDREN].set(weight, mode="drop")
-        index = index // CHILDREN
+        # Indices out of range are not written.
+        node = jnp.where(keep, index // CHILDREN_PER_NODE, level.shape[0])
+        level = level.at[node, index % CHILDREN_PER_NODE].set(weight, mode="drop")
+        index = index // CHILDREN_PER_NODE
         weight = jnp.sum(level[index], axis=1)
         levels.insert(0, level)
     return SumTree(tuple(levels))
 
 
-def find(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The indices [B] at which running sums of weights exceed `point` [B] from 0 ... total, and the weights there, never 0.
+def find_indices(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Find the first indices at which the cumulative sum of the weights exceeds the given points.
 
-    For points uniform in that range, each index comes in proportion to its weight.
+    If the points are uniform between 0 and the total weight, indices are sampled in proportion to
+    their weights.
+
+    Args:
+        tree: Tree.
+        point: Points `[B]` between 0 and the total weight.
+
+    Returns:
+        Indices and their weights, `[B]` each. The weights are positive.
     """
-    upper = jnp.triu(jnp.ones((CHILDREN, CHILDREN)))
+    upper = jnp.triu(jnp.ones((CHILDREN_PER_NODE, CHILDREN_PER_NODE)))
     node = jnp.zeros(point.shape, jnp.int32)
-    found = jnp.zeros(point.shape)
+    drawn_weight = jnp.zeros(point.shape)
     for level in tree.levels:
         weight = level[node]
         running = jnp.dot(weight, upper, precision="highest")
-        # Rounding may put the point beyond the last sum: then it is the last child that weighs anything.
-        last = CHILDREN - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=1)
+        # If rounding puts the point beyond the last sum, select the last child with positive
+        # weight.
+        last = CHILDREN_PER_NODE - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=1)
         child = jnp.minimum(jnp.sum(running <= point[:, None], axis=1), last)
         before = jnp.take_along_axis(running - weight, child[:, None], axis=1)[:, 0]
-        found = jnp.take_along_axis(weight, child[:, None], axis=1)[:, 0]
-        point, node = jnp.maximum(point - before, 0.0), node * CHILDREN + child.astype(jnp.int32)
-    return node, found
+        drawn_weight = jnp.take_along_axis(weight, child[:, None], axis=1)[:, 0]
+        point, node = (
+            jnp.maximum(point - before, 0.0),
+            node * CHILDREN_PER_NODE + child.astype(jnp.int32),
+        )
+    return node, drawn_weight
 
 
-class Prioritized(NamedTuple):
-    """A replay with the priority of each transition, and the tree by which it is sampled."""
+class PrioritizedReplayState(NamedTuple):
+    """Replay with priorities and a sum tree for sampling.
 
-    replay: Replay
-    tree: SumTree  # of p^alpha
-    priority: jax.Array  # float [S * N]: p, from which the tree can be made again for another alpha
-    largest: jax.Array  # float []: the largest p so far
-    largest_weight: jax.Array  # float []: the same to the power of alpha
+    Attributes:
+        replay: Replay of S streams with N rows each.
+        tree: Sum tree of p^alpha.
+        priority: Priorities p, float `[S * N]`. They are stored to rebuild the tree for another
+            alpha.
+        max_priority: Largest priority so far, float `[]`.
+        max_weight: Largest p^alpha so far, float `[]`.
+    """
+
+    replay: ReplayState
+    tree: SumTree
+    priority: jax.Array
+    max_priority: jax.Array
+    max_weight: jax.Array
 
 
-def reweighted(state: Prioritized, exponent: jax.Array | float) -> Prioritized:
-    """The replay sampled by p^exponent of all priorities, as if alpha had always been that.
+def reweight_priorities(
+    state: PrioritizedReplayState, exponent: jax.Array | float
+) -> PrioritizedReplayState:
+    """Rebuild the sum tree for another exponent alpha, in O(capacity).
 
-    Takes time in proportion to the capacity: for where a member's settings change.
+    This is necessary when the settings of a population member change.
+
+    Args:
+        state: Replay state.
+        exponent: New exponent alpha.
+
+    Returns:
+        The replay state with the new tree.
     """
     num_streams, places = state.replay.cursor.size, state.priority.size // state.replay.cursor.size
-    is_filled = jnp.broadcast_to(jnp.arange(places), (num_streams, places)) < state.replay.size[:, None]
+    is_filled = (
+        jnp.broadcast_to(jnp.arange(places), (num_streams, places)) < state.replay.size[:, None]
+    )
     weight = jnp.where(is_filled.reshape(-1), jnp.power(state.priority, exponent), 0.0)
-    return state._replace(tree=from_weights(weight), largest_weight=jnp.power(state.largest, exponent))
+    return state._replace(
+        tree=build_sum_tree(weight), max_weight=jnp.power(state.max_priority, exponent)
+    )
 
 
-def _put(
-    state: Prioritized, index: jax.Array, priority: jax.Array, weight: jax.Array, keep: jax.Array, replay: Replay
-) -> Prioritized:
-    """The replay with priorities `[B]` and their weights p^alpha at `index`, where `keep`."""
-    place = jnp.where(keep, index, state.priority.size)  # out of range: not written
+def _set_priorities(
+    state: PrioritizedReplayState,
+    index: jax.Array,
+    priority: jax.Array,
+    weight: jax.Array,
+    keep: jax.Array,
+    replay: ReplayState,
+) -> PrioritizedReplayState:
+    """Set priorities p `[B]` and weights p^alpha `[B]` at the indices where `keep` is true."""
+    place = jnp.where(keep, index, state.priority.size)  # indices out of range are not written
     priorities = state.priority.at[place].set(priority, mode="drop")
-    return state._replace(replay=replay, tree=put(state.tree, index, weight, keep), priority=priorities)
+    return state._replace(
+        replay=replay, tree=set_weights(state.tree, index, weight, keep), priority=priorities
+    )
 
 
-def prioritized(num_steps: int = 1) -> ReplayBuffer:
-    """Transitions in proportion to p^alpha, p of when they were last learned from; returns over `num_steps` steps.
+@runtime_checkable
+class PrioritizedReplayConfig(ring.ReplaySettings, Protocol):
+    """Settings of a replay buffer with prioritized sampling."""
 
-    Besides what `ring.uniform` needs the config has `priority_exponent` (alpha), `importance_exponent` (beta at the start) and
-    `priority_epsilon` (epsilon).
+    @property
+    def priority_exponent(self) -> Scalar: ...
+    @property
+    def priority_epsilon(self) -> Scalar: ...
+    @property
+    def importance_exponent(self) -> Scalar: ...
+
+
+def make_prioritized_replay(num_steps: int = 1) -> ReplayBuffer:
+    """Build a replay buffer that samples transitions in proportion to p^alpha.
+
+    Its functions take a `PrioritizedReplayConfig` with `priority_exponent` (alpha),
+    `importance_exponent` (initial beta) and `priority_epsilon` (epsilon).
+
+    Args:
+        num_steps: Number of steps of n-step returns.
+
+    Returns:
+        The replay buffer.
     """
 
-    def start(example: Step, num_streams: int, config: Any) -> Prioritized:
-        ring.check_enough(num_streams, config.capacity, config.batch_size)
-        rows, size = ring.init(example, num_streams, config.capacity), num_streams * (config.capacity // num_streams)
-        return Prioritized(rows, init(size), jnp.zeros(size), jnp.ones(()), jnp.ones(()))
-
-    def add(state: Prioritized, rows: Step, keep: jax.Array) -> Prioritized:
-        after = ring.add(state.replay, rows, keep)
-        priority, weight = (jnp.full(keep.shape, x) for x in (state.largest, state.largest_weight))
-        return _put(state, ring.newest(after), priority, weight, keep, after)
-
-    def sample(state: Prioritized, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
+    def sample(
+        state: PrioritizedReplayState,
+        config: PrioritizedReplayConfig,
+        key: jax.Array,
+        progress: jax.Array,
+    ) -> tuple[ReplayBatch, jax.Array]:
         size = config.batch_size
-        # One point in each of B equal parts of the whole, as in the paper's appendix B.2.1.
+        # Stratified sampling: one point in each of B equal parts (appendix B.2.1 of the paper).
         part = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size
-        # Read once: to read the weights again after `update_priorities`, XLA would keep a copy of them all.
-        index, weight = find(state.tree, part * total(state.tree))
-        batch = ring.returns(state.replay, index, num_steps, config.gamma)
-        correction = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(progress, 0.0, 1.0)
-        # N and the sum are the same for all and cancel. The bound keeps weights finite where a priority is 0.
-        importance = jnp.power(jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction)
+        # Weights are read here, because XLA would copy all of them to read after
+        # `update_priorities`.
+        index, weight = find_indices(state.tree, part * total_weight(state.tree))
+        batch = ring.make_nstep_batch(state.replay, index, num_steps, config.gamma)
+        correction = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(
+            progress, 0.0, 1.0
+        )
+        # N and the sum of weights cancel. The lower bound keeps the result finite for priority 0.
+        importance = jnp.power(
+            jnp.maximum(weight, 1e-12) / jnp.maximum(jnp.min(weight), 1e-12), -correction
+        )
         return batch._replace(weight=importance), index
 
-    def update_priorities(
-        state: Prioritized, config: Any, index: jax.Array, td_error: jax.Array, is_active: jax.Array
-    ) -> Prioritized:
-        priority = td_error + config.priority_epsilon
-        weight = jnp.power(priority, config.priority_exponent)
-        largest = jnp.where(is_active, jnp.maximum(state.largest, jnp.max(priority)), state.largest)
-        largest_weight = jnp.where(is_active, jnp.maximum(state.largest_weight, jnp.max(weight)), state.largest_weight)
-        state = _put(state, index, priority, weight, jnp.broadcast_to(is_active, index.shape), state.replay)
-        return state._replace(largest=largest, largest_weight=largest_weight)
-
     return ReplayBuffer(
-        init=start,
-        add=add,
+        init=init_prioritized_replay,
+        add=add_with_largest_priority,
         can_sample=lambda state, config: ring.can_sample(state.replay, config.batch_size),
         sample=sample,
         update_priorities=update_priorities,
     )
+
+
+def init_prioritized_replay(
+    example: ReplayStep, num_streams: int, config: PrioritizedReplayConfig
+) -> PrioritizedReplayState:
+    """Return an empty replay for steps with the shapes and dtypes of `example`."""
+    ring.check_capacity(num_streams, config.capacity, config.batch_size)
+    rows, size = (
+        ring.init_replay(example, num_streams, config.capacity),
+        num_streams * (config.capacity // num_streams),
+    )
+    return PrioritizedReplayState(
+        rows, init_sum_tree(size), jnp.zeros(size), jnp.ones(()), jnp.ones(())
+    )
+
+
+def add_with_largest_priority(
+    state: PrioritizedReplayState, rows: ReplayStep, keep: jax.Array
+) -> PrioritizedReplayState:
+    """Add steps `[S, ...]` with the largest priority so far in the streams where `keep` is true."""
+    after = ring.add_row_per_stream(state.replay, rows, keep)
+    priority, weight = (jnp.full(keep.shape, x) for x in (state.max_priority, state.max_weight))
+    return _set_priorities(state, ring.newest_indices(after), priority, weight, keep, after)
+
+
+def update_priorities(
+    state: PrioritizedReplayState,
+    config: PrioritizedReplayConfig,
+    index: jax.Array,
+    td_error: jax.Array,
+    is_active: jax.Array,
+) -> PrioritizedReplayState:
+    """Set the priorities of sampled rows. The state is unchanged where `is_active` is false.
+
+    Args:
+        state: Replay state.
+        config: Settings with `priority_exponent` and `priority_epsilon`.
+        index: Indices of the rows, int32 `[B]`.
+        td_error: Absolute TD errors, float `[B]`.
+        is_active: Whether learning has started, bool `[]`.
+
+    Returns:
+        The updated replay state.
+    """
+    priority = td_error + config.priority_epsilon
+    weight = jnp.power(priority, config.priority_exponent)
+    largest = jnp.where(
+        is_active, jnp.maximum(state.max_priority, jnp.max(priority)), state.max_priority
+    )
+    largest_weight = jnp.where(
+        is_active, jnp.maximum(state.max_weight, jnp.max(weight)), state.max_weight
+    )
+    state = _set_priorities(
+        state, index, priority, weight, jnp.broadcast_to(is_active, index.shape), state.replay
+    )
+    return state._replace(max_priority=largest, max_weight=largest_weight)

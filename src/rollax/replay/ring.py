@@ -1,17 +1,21 @@
-"""Replay buffers: a ring of transitions for every stream of experience, sampled uniformly.
+"""Replay buffers with one ring of transitions per stream and uniform sampling.
 
-A `Replay` is a pytree of arrays `[S, N, ...]`: S streams with N places each, in the types of the rows. Adding writes one row a
-stream and sampling reads the rows of its batch, so neither takes longer where N is larger, as long as the state is donated to
-the compiled program. A learner gets a `Batch`.
+A `ReplayState` is a pytree of arrays `[S, N, ...]` with S streams of N rows each, stored in the
+dtypes of the rows. The time to add a row per stream and to sample a batch does not depend on N if
+the state is donated to the compiled program.
 
-flashbax 0.1.3 was weighed. All its streams move together, so that the steps of an agent that has ended before the others would
-be kept; it holds no true next observation, but takes the row that follows, which after an end begins another episode; its
-buffers do not say their size; and it brings tensorstore along.
+rollax does not use flashbax 0.1.3 for these reasons:
+
+- All of its streams advance together, so it would store steps of agents that are done.
+- It uses the observation of the next row as the next observation. At the end of an episode, that
+  row belongs to another episode.
+- Its buffers do not report their size.
+- It depends on tensorstore.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,133 +23,286 @@ from jax.core import Tracer
 
 from rollax import tree
 from rollax.errors import UsageError
+from rollax.types import PyTree, Scalar
 
 
-class Step(NamedTuple):
-    """A transition of one stream."""
+class ReplayStep(NamedTuple):
+    """Transition of one stream.
 
-    obs: Any
-    action: jax.Array  # of a box normalized, within -1 ... 1 for each dimension
-    reward: jax.Array  # float []
-    terminated: jax.Array  # bool []
-    truncated: jax.Array  # bool []
-    next_obs: Any  # the true observation after the step, never that of a new episode
-    reset: jax.Array  # bool []: obs begins an episode
-    carry: Any  # the policy's memory before the step, before any reset; `()` without memory
-
-
-class Replay(NamedTuple):
-    """The last N rows of each of S streams."""
-
-    data: Any  # [S, N, ...]
-    cursor: jax.Array  # int32 [S]: the place of the next row
-    size: jax.Array  # int32 [S]: how many rows there are
-
-
-class Batch(NamedTuple):
-    """A sample of transitions `[B, ...]` for the target `reward + discount * value(next_obs)`."""
+    Attributes:
+        obs: Observation before the step.
+        action: Action. Actions of a box are normalized to [-1, 1].
+        reward: Reward, float `[]`.
+        terminated: Whether the step terminated the episode, bool `[]`.
+        truncated: Whether the step truncated the episode, bool `[]`.
+        next_obs: Observation after the step and before any reset.
+        reset: Whether `obs` begins an episode, bool `[]`.
+        carry: Memory of the policy before the step and before any reset, or `()` for policies
+            without memory.
+    """
 
     obs: Any
     action: jax.Array
-    reward: jax.Array  # float [B]: discounted sum over the steps between the two observations
-    discount: jax.Array  # float [B]: gamma to the number of these steps; 0 after a termination
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
     next_obs: Any
-    weight: jax.Array  # float [B]: of each sample in the loss; 1 where samples are drawn uniformly
-    reset: jax.Array  # bool [B]: obs begins an episode
-    carry: Any  # [B, ...] the policy's memory at obs, before any reset
+    reset: jax.Array
+    carry: Any
+
+
+class ReplayState(NamedTuple):
+    """The last N rows of each of S streams.
+
+    Attributes:
+        data: Rows, `[S, N, ...]`.
+        cursor: Position of the next row, int32 `[S]`.
+        size: Number of stored rows, int32 `[S]`.
+    """
+
+    data: Any
+    cursor: jax.Array
+    size: jax.Array
+
+
+class ReplayBatch(NamedTuple):
+    """Batch of transitions `[B, ...]` for the target `reward + discount * value(next_obs)`.
+
+    Attributes:
+        obs: Observations.
+        action: Actions.
+        reward: Discounted sum of the rewards of k steps, float `[B]`.
+        discount: gamma^k, or 0 if the episode terminated within the k steps, float `[B]`.
+        next_obs: Observations after k steps.
+        weight: Weight of each sample in the loss, 1 for uniform sampling, float `[B]`.
+        reset: Whether `obs` begins an episode, bool `[B]`.
+        carry: Memory of the policy at `obs` and before any reset, `[B, ...]`.
+    """
+
+    obs: Any
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_obs: Any
+    weight: jax.Array
+    reset: jax.Array
+    carry: Any
 
 
 class ReplayBuffer(NamedTuple):
-    """How an algorithm remembers: uniformly (`uniform`) or by priority (`prioritized.prioritized`). Any state will do."""
+    """Pure functions of a replay buffer.
 
-    init: Callable[[Step, int, Any], Any]  # (one step, streams, config) -> state
-    add: Callable[[Any, Step, jax.Array], Any]  # (state, steps [S, ...], which to keep bool [S]) -> state
-    can_sample: Callable[[Any, Any], jax.Array]  # (state, config) -> bool []
-    sample: Callable[..., tuple[Batch, jax.Array]]  # (state, config, key, progress) -> (batch, index int32 [B])
-    update_priorities: Callable[..., Any]  # (state, config, index, td_error [B], is_active) -> state
+    `make_uniform_replay` and `rollax.replay.prioritized.make_prioritized_replay` build it.
+
+    Attributes:
+        init: Function `(example, num_streams, config)` that returns the initial state. `example` is
+            one step of one stream.
+        add: Function `(state, steps, keep)` that returns the state after adding the steps
+            `[S, ...]` where the mask `keep`, bool `[S]`, is true.
+        can_sample: Function `(state, config)` that returns whether there are enough steps for a
+            batch, bool `[]`.
+        sample: Function `(state, config, key, progress)` that returns a batch and its indices,
+            int32 `[B]`.
+        update_priorities: Function `(state, config, index, td_error, is_active)` that returns the
+            state after learning from a batch. `td_error` are absolute TD errors `[B]`, and
+            `is_active`, bool `[]`, is whether learning has started.
+    """
+
+    init: Callable[[ReplayStep, int, Any], Any]
+    add: Callable[[Any, ReplayStep, jax.Array], Any]
+    can_sample: Callable[[Any, Any], jax.Array]
+    sample: Callable[..., tuple[ReplayBatch, jax.Array]]
+    update_priorities: Callable[..., Any]
 
 
-def uniform(num_steps: int = 1) -> ReplayBuffer:
-    """Every step is as likely; returns over `num_steps` steps. The config has `capacity`, `batch_size` and `gamma`."""
+@runtime_checkable
+class ReplaySettings(Protocol):
+    """Settings of a replay buffer with uniform sampling."""
 
-    def start(example: Step, num_streams: int, config: Any) -> Replay:
-        check_enough(num_streams, config.capacity, config.batch_size, num_steps)
-        return init(example, num_streams, config.capacity)
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def gamma(self) -> Scalar: ...
 
-    def sample_batch(replay: Replay, config: Any, key: jax.Array, progress: jax.Array) -> tuple[Batch, jax.Array]:
-        index = sample(replay, key, config.batch_size, num_steps)
-        return returns(replay, index, num_steps, config.gamma), index
+
+def make_uniform_replay(num_steps: int = 1) -> ReplayBuffer:
+    """Build a replay buffer with uniform sampling.
+
+    Args:
+        num_steps: Number of steps of n-step returns.
+
+    Returns:
+        The replay buffer. Its functions take `ReplaySettings`.
+    """
+
+    def start(example: ReplayStep, num_streams: int, config: ReplaySettings) -> ReplayState:
+        check_capacity(num_streams, config.capacity, config.batch_size, num_steps)
+        return init_replay(example, num_streams, config.capacity)
+
+    def sample_batch(
+        replay: ReplayState, config: ReplaySettings, key: jax.Array, progress: jax.Array
+    ) -> tuple[ReplayBatch, jax.Array]:
+        index = sample_indices(replay, key, config.batch_size, num_steps)
+        return make_nstep_batch(replay, index, num_steps, config.gamma), index
 
     return ReplayBuffer(
         init=start,
-        add=add,
+        add=add_row_per_stream,
         can_sample=lambda replay, config: can_sample(replay, config.batch_size, num_steps),
         sample=sample_batch,
         update_priorities=lambda replay, config, index, td_error, is_active: replay,
     )
 
 
-def size_in_bytes(example: Any, num_streams: int, capacity: int) -> int:
-    """The size of a `Replay`'s rows. `example`: one row of one stream, or its shapes."""
-    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(lambda: example)))
+def size_in_bytes(example: PyTree, num_streams: int, capacity: int) -> int:
+    """Return the size of the rows of a replay buffer in bytes.
+
+    Args:
+        example: One row of one stream, or its shapes.
+        num_streams: Number of streams.
+        capacity: Number of rows of all streams together.
+    """
+    row = sum(
+        math.prod(x.shape) * x.dtype.itemsize
+        for x in jax.tree.leaves(jax.eval_shape(lambda: example))
+    )
     return row * num_streams * (capacity // num_streams)
 
 
-def check_enough(num_streams: int, capacity: int, batch_size: int, num_steps: int = 1) -> None:
-    """Raises UsageError for rings that, when full, hold less than a batch of sequences of that length."""
+def check_capacity(num_streams: int, capacity: int, batch_size: int, num_steps: int = 1) -> None:
+    """Check that the rings can hold enough sequences for a batch.
+
+    Args:
+        num_streams: Number of streams.
+        capacity: Number of rows of all streams together.
+        batch_size: Number of sequences in a batch.
+        num_steps: Number of steps of a sequence.
+
+    Raises:
+        UsageError: If the capacity is too small.
+    """
     if num_streams * max(capacity // num_streams - num_steps + 1, 0) < batch_size:
         enough = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
         raise UsageError(
-            f"capacity ({capacity}) holds too little to draw {batch_size} (batch_size) sequences of {num_steps} steps from "
-            f"{num_streams} streams: try {enough} or more"
+            f"capacity ({capacity}) must be at least {enough} to sample batch_size ({batch_size}) "
+            f"sequences of {num_steps} steps from {num_streams} streams."
         )
 
 
-def init(example: Any, num_streams: int, capacity: int) -> Replay:
-    """Empty rings for `capacity` rows in all. `example`: one row of one stream, an array at every leaf.
+def init_replay(example: PyTree, num_streams: int, capacity: int) -> ReplayState:
+    """Return an empty replay with one ring per stream.
 
-    Raises UsageError for a capacity that is too small, or too large for an index.
+    Args:
+        example: One row of one stream as a pytree of arrays.
+        num_streams: Number of streams.
+        capacity: Number of rows of all streams together. Each ring has `capacity // num_streams`
+            rows.
+
+    Returns:
+        The replay.
+
+    Raises:
+        UsageError: If the capacity is smaller than the number of streams, or too large for int32.
     """
     if capacity < num_streams:
-        raise UsageError(f"capacity ({capacity}) must be at least the number of streams ({num_streams}): try {num_streams}")
+        raise UsageError(
+            f"capacity ({capacity}) must be at least the number of streams ({num_streams})."
+        )
     places = capacity // num_streams
     if num_streams * places >= 2**31:
-        raise UsageError(f"capacity ({capacity}) must be less than 2^31")
+        raise UsageError(f"capacity ({capacity}) must be less than 2^31.")
     data = jax.tree.map(lambda x: jnp.zeros((num_streams, places, *jnp.shape(x)), x.dtype), example)
-    return Replay(data, jnp.zeros(num_streams, jnp.int32), jnp.zeros(num_streams, jnp.int32))
+    return ReplayState(data, jnp.zeros(num_streams, jnp.int32), jnp.zeros(num_streams, jnp.int32))
 
 
-def add(replay: Replay, rows: Any, keep: jax.Array) -> Replay:
-    """One row `[S, ...]` for each stream where `keep`, in place of the oldest one when the ring is full."""
-    places = _shape(replay)[1]
-    place = jnp.where(keep, replay.cursor, places)  # out of range: not written
-    # Each stream writes into its own ring, so that over several devices none asks another where to write.
+def add_row_per_stream(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
+    """Add one row to each stream where `keep` is true. Full rings overwrite their oldest row.
+
+    Args:
+        replay: Replay.
+        rows: Rows `[S, ...]`.
+        keep: Whether to add each row, bool `[S]`.
+
+    Returns:
+        The updated replay.
+    """
+    places = _ring_shape(replay)[1]
+    place = jnp.where(keep, replay.cursor, places)  # indices out of range are not written
+    # vmap over streams lets each device write to its own rings without communication.
     put = jax.vmap(lambda ring, place, row: ring.at[place].set(row, mode="drop"))
     data = jax.tree.map(lambda rings, row: put(rings, place, row), replay.data, rows)
     moved = keep.astype(jnp.int32)
-    return Replay(data, (replay.cursor + moved) % places, jnp.minimum(replay.size + moved, places))
+    return ReplayState(
+        data, (replay.cursor + moved) % places, jnp.minimum(replay.size + moved, places)
+    )
 
 
-def newest(replay: Replay) -> jax.Array:
-    """The index of each stream's newest row, int32 [S]: the one that `add` has written."""
-    num_streams, places = _shape(replay)
+def add_rows(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
+    """Add several rows in order to a replay with one ring. A full ring overwrites its oldest rows.
+
+    If more than N rows are added, the last N remain.
+
+    Args:
+        replay: Replay of one stream, `[1, N, ...]`.
+        rows: Rows `[R, ...]`, oldest first.
+        keep: Whether to add each row, bool `[R]`.
+
+    Returns:
+        The updated replay.
+    """
+    places = _ring_shape(replay)[1]
+    count = jnp.cumsum(keep, dtype=jnp.int32)
+    total = count[-1]
+    is_written = keep & (count > total - places)  # the newest of the rows with the same position
+    # Indices out of range are not written.
+    place = jnp.where(is_written, (replay.cursor[0] + count - 1) % places, places)
+    data = jax.tree.map(
+        lambda ring, row: ring.at[0, place].set(row, mode="drop"), replay.data, rows
+    )
+    return ReplayState(
+        data, (replay.cursor + total) % places, jnp.minimum(replay.size + total, places)
+    )
+
+
+def newest_indices(replay: ReplayState) -> jax.Array:
+    """Return the index of the newest row of each stream, int32 `[S]`."""
+    num_streams, places = _ring_shape(replay)
     return jnp.arange(num_streams) * places + (replay.cursor - 1) % places
 
 
-def can_sample(replay: Replay, batch_size: int, length: int = 1) -> jax.Array:
-    """Whether there are at least `batch_size` sequences of that length, bool []."""
+def can_sample(replay: ReplayState, batch_size: int, length: int = 1) -> jax.Array:
+    """Return whether there are at least `batch_size` sequences of `length` steps, bool `[]`."""
     return jnp.sum(jnp.maximum(replay.size - length + 1, 0)) >= batch_size
 
 
-def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> jax.Array:
-    """Indices int32 [B] of the first rows of sequences, uniform over all sequences of `length` consecutive rows of a stream.
+def sample_indices(
+    replay: ReplayState, key: jax.Array, batch_size: int, length: int = 1
+) -> jax.Array:
+    """Sample sequences of `length` consecutive rows of a stream, uniformly over all sequences.
 
-    Raises UsageError when there is none; inside a compiled program ask `can_sample` first.
+    Args:
+        replay: Replay.
+        key: Random key.
+        batch_size: Number of sequences B.
+        length: Number of rows of a sequence.
+
+    Returns:
+        Indices of the first row of each sequence, int32 `[B]`.
+
+    Raises:
+        UsageError: If all streams have less than `length` rows. Compiled code does not raise it and
+            must check `can_sample` first.
     """
     if not isinstance(replay.size, Tracer) and not can_sample(replay, 1, length):
-        raise UsageError(f"nothing to sample: no stream holds {length} rows. Add more, or ask can_sample first")
-    num_streams, places = _shape(replay)
-    cursor, size = tree.spread((replay.cursor, replay.size), False)  # all devices draw the same
+        raise UsageError(
+            f"The replay must contain {length} rows of one stream to sample. Add more rows, or "
+            "check can_sample first."
+        )
+    num_streams, places = _ring_shape(replay)
+    # All devices sample the same indices.
+    cursor, size = tree.constrain_sharding((replay.cursor, replay.size), False)
     starts = jnp.maximum(size - length + 1, 0)
     last = jnp.cumsum(starts)
     drawn = jax.random.randint(key, (batch_size,), 0, jnp.maximum(last[-1], 1))
@@ -158,51 +315,82 @@ def sample(replay: Replay, key: jax.Array, batch_size: int, length: int = 1) -> 
     return stream * places + (oldest + age) % places
 
 
-def rows(replay: Replay, index: jax.Array, offset: jax.Array | int = 0) -> Any:
-    """The rows `[..., *]` that are `offset` places after those at `index` in their ring."""
-    num_streams, places = _shape(replay)
+def gather_rows(replay: ReplayState, index: jax.Array, offset: jax.Array | int = 0) -> Any:
+    """Return the rows at the indices `[...]`, moved forward by `offset` rows within their ring."""
+    num_streams, places = _ring_shape(replay)
     stream, place = index // places, (index % places + offset) % places
     return jax.tree.map(lambda x: x.at[stream, place].get(mode="promise_in_bounds"), replay.data)
 
 
-def sequences(replay: Replay, index: jax.Array, length: int) -> Any:
-    """Consecutive rows `[L, B, ...]` from `index` [B] on, for a recurrent learner to unroll its network over.
+def gather_sequences(replay: ReplayState, index: jax.Array, length: int) -> Any:
+    """Return sequences of consecutive rows, `[L, B, ...]`.
 
-    Store the carry before each step as a further part of the rows, and start from that of the first one.
+    To learn a policy with memory, store its memory in the rows, and unroll the network from the
+    memory of the first row.
+
+    Args:
+        replay: Replay.
+        index: Indices of the first rows, int32 `[B]`.
+        length: Number of rows L.
     """
-    return rows(replay, jnp.broadcast_to(index, (length, *index.shape)), jnp.arange(length)[:, None])
+    return gather_rows(
+        replay, jnp.broadcast_to(index, (length, *index.shape)), jnp.arange(length)[:, None]
+    )
 
 
-def returns(replay: Replay, index: jax.Array, num_steps: int, gamma: jax.Array | float) -> Batch:
-    """The batch of `num_steps`-step returns of rows of `Step`s, from `index` [B] on.
+def make_nstep_batch(
+    replay: ReplayState, index: jax.Array, num_steps: int, gamma: jax.Array | float
+) -> ReplayBatch:
+    """Return a batch of transitions with n-step returns.
 
-    R = sum_(i<k) gamma^i r_i, discount gamma^k, where k is `num_steps`, or less where the episode ends before (with discount 0
-    after a termination), where another begins without an end, as simulators do when a run is resumed, or where the newest
-    row is reached: that is a shorter return, not a wrong one.
+    The reward of a transition is R = sum_(i<k) gamma^i r_i, and its discount is gamma^k, or 0 if
+    the episode terminates. The number of steps k is `num_steps`. It is smaller if the episode ends
+    earlier, if the newest row is reached, or if another episode begins without the end of the
+    previous one. The latter occurs for simulators when a run is resumed.
+
+    Args:
+        replay: Replay of `ReplayStep`s.
+        index: Indices of the first rows, int32 `[B]`.
+        num_steps: Maximum number of steps k.
+        gamma: Discount factor.
+
+    Returns:
+        The batch, with weights of 1.
     """
-    num_streams, places = _shape(replay)
-    steps: Step = replay.data
+    num_streams, places = _ring_shape(replay)
+    steps: ReplayStep = replay.data
     if num_steps == 1:
-        now = rows(replay, index)
+        now = gather_rows(replay, index)
         discount = gamma * jnp.where(now.terminated, 0.0, 1.0)
-        return Batch(now.obs, now.action, now.reward, discount, now.next_obs, jnp.ones_like(now.reward), now.reset, now.carry)
+        return ReplayBatch(
+            now.obs,
+            now.action,
+            now.reward,
+            discount,
+            now.next_obs,
+            jnp.ones_like(now.reward),
+            now.reset,
+            now.carry,
+        )
     scalars = replay._replace(data=(steps.reward, steps.terminated, steps.truncated, steps.reset))
-    reward, terminated, truncated, begins = sequences(scalars, index, num_steps)
+    reward, terminated, truncated, begins = gather_sequences(scalars, index, num_steps)
     stream = index // places
-    to_come = (replay.cursor[stream] - 1 - index % places) % places  # how many rows are newer
+    to_come = (replay.cursor[stream] - 1 - index % places) % places  # number of newer rows
     ended = terminated | truncated | (jnp.arange(num_steps)[:, None] >= to_come[None])
     ended = ended.at[:-1].set(ended[:-1] | begins[1:])
-    before = jnp.cumsum(ended, axis=0) - ended  # ends before each step
+    before = jnp.cumsum(ended, axis=0) - ended  # number of ends before each step
     power = jnp.power(gamma, jnp.arange(num_steps, dtype=jnp.float32))[:, None]
     last = jnp.sum(before == 0, axis=0) - 1
     total = jnp.sum(jnp.where(before == 0, power * reward, 0.0), axis=0)
     is_over = jnp.any((before == 0) & terminated, axis=0)
     discount = jnp.where(is_over, 0.0, jnp.power(gamma, last + 1.0))
-    obs, action, reset, carry = rows(replay._replace(data=(steps.obs, steps.action, steps.reset, steps.carry)), index)
-    next_obs = rows(replay._replace(data=steps.next_obs), index, last)
-    return Batch(obs, action, total, discount, next_obs, jnp.ones_like(total), reset, carry)
+    obs, action, reset, carry = gather_rows(
+        replay._replace(data=(steps.obs, steps.action, steps.reset, steps.carry)), index
+    )
+    next_obs = gather_rows(replay._replace(data=steps.next_obs), index, last)
+    return ReplayBatch(obs, action, total, discount, next_obs, jnp.ones_like(total), reset, carry)
 
 
-def _shape(replay: Replay) -> tuple[int, int]:
-    """Streams, and places of each."""
+def _ring_shape(replay: ReplayState) -> tuple[int, int]:
+    """Return the number of streams and the number of rows per stream."""
     return jax.tree.leaves(replay.data)[0].shape[:2]

@@ -1,1 +1,1 @@
-"""Environments that ship with rollax."""
+"""Environments that are part of rollax."""

@@ -1,4 +1,4 @@
-"""What the environments of the suite share."""
+"""Functions shared by the environments of the suite `granular`."""
 
 from typing import Any
 
@@ -7,55 +7,91 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
-from rollax.environments.native.granular.physics import Bodies, length, sphere_inertia
+from rollax.environments.environment import Environment
+from rollax.environments.native.granular.physics import Bodies, safe_norm, sphere_inertia
 from rollax.errors import UsageError
 
-_NEAR = 3.0  # displacements to the goal are observed within this in each direction
+_MAX_OBSERVED_DISPLACEMENT = 3.0  # bound of each observed component of the goal displacement
 
 
-def _real(value: Any) -> jax.Array:
+def _to_float32(value: ArrayLike) -> jax.Array:
     return jnp.asarray(value, jnp.float32)
 
 
-def number(default: float) -> Any:
-    """A field that is a number of the physics: a leaf."""
-    return eqx.field(converter=_real, default=default)
+def parameter_field(default: float) -> Any:
+    """Return a dataclass field for a physical parameter, which is a float32 leaf."""
+    return eqx.field(converter=_to_float32, default=default)
 
 
-def same_bodies(count: int, mass: jax.Array, radius: jax.Array) -> Bodies:
-    """Solid spheres that are all the same."""
-    every = lambda x: jnp.broadcast_to(x, (count,))  # noqa: E731
+def make_identical_bodies(count: int, mass: jax.Array, radius: jax.Array) -> Bodies:
+    """Return `count` identical solid spheres."""
+
+    def every(x):
+        return jnp.broadcast_to(x, (count,))
+
     return Bodies(every(radius), every(mass), every(sphere_inertia(mass, radius)))
 
 
-def bounded(action: jax.Array) -> jax.Array:
-    """An action `[n]` with a norm of 1 at most."""
-    return action / jnp.maximum(length(action), 1.0)
+def clip_norm(action: jax.Array) -> jax.Array:
+    """Scale an action `[n]` down to a norm of at most 1."""
+    return action / jnp.maximum(safe_norm(action), 1.0)
 
 
-def towards(apart: jax.Array) -> jax.Array:
-    """How a displacement `[D]` to the goal is observed, `[2 D]`: its direction, and itself, clipped."""
-    distance = length(apart)
-    return jnp.concatenate([apart / jnp.where(distance > 0, distance, 1.0), jnp.clip(apart, -_NEAR, _NEAR)])
+def observe_goal_displacement(apart: jax.Array) -> jax.Array:
+    """Return the observation of a displacement to the goal.
+
+    Args:
+        apart: Displacement to the goal, `[D]`.
+
+    Returns:
+        Direction to the goal followed by the clipped displacement, `[2 D]`.
+    """
+    distance = safe_norm(apart)
+    return jnp.concatenate(
+        [
+            apart / jnp.where(distance > 0, distance, 1.0),
+            jnp.clip(apart, -_MAX_OBSERVED_DISPLACEMENT, _MAX_OBSERVED_DISPLACEMENT),
+        ]
+    )
 
 
 def check_counts(name: str, **least: tuple[int, int]) -> None:
-    """Raises UsageError for the first count below its least value: `name=(value, least)`."""
+    """Check that each count is at least its minimum.
+
+    Args:
+        name: Id of the environment, for the error message.
+        **least: `(value, minimum)` of each count by name.
+
+    Raises:
+        UsageError: If a count is below its minimum.
+    """
     for argument, (value, low) in least.items():
         if value < low:
             raise UsageError(f"{name}: {argument} ({value}) must be at least {low}.")
 
 
-def check_physics(environment: Any, room: str) -> None:
-    """Raises UsageError for physics that there cannot be, also for spheres that do not fit into their `room`, the name of a
-    length. Numbers that are traced are data, and are not judged."""
-    radius, within, damping, time_step = (getattr(environment, each) for each in ("radius", room, "damping", "time_step"))
+def check_physics(environment: Environment, room: str) -> None:
+    """Check the ranges of the physical parameters.
+
+    Traced parameters are not checked, because their values are unknown.
+
+    Args:
+        environment: Environment with the attributes `radius`, `damping` and `time_step`.
+        room: Name of the length that must be at least the diameter of a sphere.
+
+    Raises:
+        UsageError: If a parameter is out of range.
+    """
+    radius, within, damping, time_step = (
+        getattr(environment, each) for each in ("radius", room, "damping", "time_step")
+    )
     if any(isinstance(value, Tracer) for value in (radius, within, damping, time_step)):
         return
     rules = {
-        f"radius must be above 0, and twice as much at most {room}": (radius > 0) & (2 * radius <= within),
-        "damping must be from 0 to less than 1": (damping >= 0) & (damping < 1),
+        f"radius must be above 0 and at most half of {room}": (radius > 0) & (2 * radius <= within),
+        "damping must be at least 0 and below 1": (damping >= 0) & (damping < 1),
         "time_step must be above 0": time_step > 0,
     }
     for rule, holds in rules.items():

@@ -1,4 +1,4 @@
-"""Many discs in one box, each with a goal of its own: the environment of the suite `granular` that has agents."""
+"""Multi-agent environment of the suite `granular`: discs in one box with individual goals."""
 
 from typing import Any, NamedTuple
 
@@ -7,42 +7,100 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.core import Transition
+from rollax.environments.environment import Transition
 from rollax.environments.native.granular import lidar
-from rollax.environments.native.granular.common import bounded, check_counts, check_physics, number, same_bodies, towards
-from rollax.environments.native.granular.neighbors import Neighbors, neighbor_search
-from rollax.environments.native.granular.physics import Domain, Material, Spheres, World, advance, kinetic_energy, length
+from rollax.environments.native.granular.common import (
+    check_counts,
+    check_physics,
+    clip_norm,
+    make_identical_bodies,
+    observe_goal_displacement,
+    parameter_field,
+)
+from rollax.environments.native.granular.neighbors import Neighbors, make_neighbor_search
+from rollax.environments.native.granular.physics import (
+    Domain,
+    Material,
+    Spheres,
+    World,
+    advance,
+    kinetic_energy,
+    safe_norm,
+)
 from rollax.errors import UsageError
 from rollax.spaces import Ball, Box, Dict, Space
+from rollax.types import Action, Observation, State
 
 
 class ManyState(NamedTuple):
-    spheres: Spheres  # [A, ...]
-    goal: jax.Array  # float [A, 2]
-    time: jax.Array  # int32 []: decisions so far
-    neighbors: Neighbors | None  # of these positions; None where all pairs are compared
+    """State of `ManyNavigators` with A agents.
+
+    Attributes:
+        spheres: Positions, velocities and spins, each with leading axis [A].
+        goal: Goals, float [A, 2].
+        time: Number of decisions so far, int32 [].
+        neighbors: Neighbors at these positions, or None if all pairs are compared.
+    """
+
+    spheres: Spheres
+    goal: jax.Array
+    time: jax.Array
+    neighbors: Neighbors | None
 
 
 class ManyNavigators(eqx.Module):
-    """`num_agents` discs in a box, each pushed by a force to a goal of its own, with the others in the way.
+    """Discs in a box that forces push to individual goals, with the other discs in the way.
 
-    Action of an agent: the force, in shares of `strength`, in the unit disc. Observation, float [6 + 2 sectors]: direction to
-    its goal, displacement to it clipped to [-3, 3], velocity, lidar of the other agents and of the walls (`lidar.py`). Reward
-    of a decision: the increase of exp(-d / attraction), d the distance to the goal, plus `shared` times the mean of
-    that over all agents, less `effort` times the increase of the kinetic energy, plus `bonus` if at the goal.
+    The action of an agent is the force in units of `strength`, in the unit disc. The observation is
+    float [6 + 2 sectors]: direction to the goal, displacement to it clipped to [-3, 3], velocity,
+    and lidar readings of the other agents and of the walls (`lidar.py`).
 
-    Starts and goals are drawn in different cells of a grid with at least two cells for each agent, `spacing` wide, so that
-    neither overlap; the box is as large as the grid. With `global_state` critics see in "global_state" the positions,
-    velocities and displacements to the goals of all agents, float [6 num_agents]; lengths in shares of the box.
+    With d the distance to the goal, the gain of a decision is the increase of exp(-d / attraction).
+    The reward is the gain, plus `shared` times the mean gain of all agents, minus `effort` times
+    the increase of the kinetic energy, plus `bonus` at the goal.
 
-    `info["at_goal"]`, of which an evaluation takes that of the last step, is the share of agents whose centers are within
-    `goal_radius` of their goals.
+    Starts and goals are sampled in different cells of a grid with at least two cells of width
+    `spacing` per agent, so agents do not overlap at the start, and goals do not overlap. The box
+    has the size of the grid. With `global_state` the observation has a part "global_state" for
+    critics with the positions, velocities and goal displacements of all agents, float [6
+    num_agents]. Its lengths are fractions of the box side.
 
-    `pairs` "listed" compares each agent only with those in a list of neighbors, at most `capacity` each, which pays
-    for some hundreds of agents or more and needs jax-md. The list is made for the spacing, radius and reach that the
-    environment has when it is made; `info["overflow"]` counts steps in which it was too short.
+    `info["at_goal"]` is the fraction of agents whose centers are within `goal_radius` of their
+    goals. Evaluations report its value at the last step.
 
-    Raises: UsageError for counts too small, a spacing in which agents do not fit, or "listed" without jax-md.
+    With `pairs` "listed", each agent is compared only with a list of at most `capacity` neighbors.
+    This is faster for several hundred agents or more and needs jax-md. The list is sized for the
+    `spacing`, `radius` and `reach` at construction. `info["overflow"]` is 1 in a step whose list
+    was too short. Evaluations sum it.
+
+    Attributes:
+        num_agents: (static) Number of agents.
+        sectors: (static) Number of lidar sectors, at least 3.
+        max_steps: (static) Maximum number of decisions of an episode.
+        substeps: (static) Number of time steps per decision.
+        global_state: (static) Whether the observation has a part "global_state" for critics.
+        pairs: (static) Pairs to compare, "all" or "listed".
+        capacity: (static) Maximum number of listed neighbors per agent.
+        spacing: Width of a grid cell, at least the diameter of an agent.
+        radius: Radius of an agent.
+        mass: Mass of an agent.
+        strength: Largest force of an agent.
+        drag: Force against the velocity, per unit of velocity.
+        stiffness: Stiffness of contacts (see `Material`).
+        damping: Damping of contacts as a fraction of critical damping, from 0 to below 1.
+        friction: Coulomb coefficient of friction.
+        grip: Rate at which friction stops slip.
+        time_step: Time step of the physics in seconds.
+        reach: Range of the lidar.
+        attraction: Length scale of the reward's potential.
+        shared: Weight of the mean gain of all agents in the reward.
+        bonus: Reward for each decision that ends at the goal.
+        effort: Cost per unit of kinetic energy that an agent gains.
+        goal_radius: Largest distance at which an agent is at its goal.
+
+    Raises:
+        UsageError: If a count is too small, discs do not fit into `spacing`, a physical parameter
+            is out of range, or `pairs` is "listed" without jax-md.
     """
 
     info_reductions = {"at_goal": "last", "overflow": "sum"}
@@ -54,45 +112,58 @@ class ManyNavigators(eqx.Module):
     global_state: bool = eqx.field(static=True, default=False)
     pairs: str = eqx.field(static=True, default="all")
     capacity: int = eqx.field(static=True, default=48)
-    spacing: jax.Array = number(1.5)
-    radius: jax.Array = number(0.3)
-    mass: jax.Array = number(1.0)
-    strength: jax.Array = number(4.0)
-    drag: jax.Array = number(1.0)
-    stiffness: jax.Array = number(500.0)
-    damping: jax.Array = number(0.15)
-    friction: jax.Array = number(0.2)
-    grip: jax.Array = number(10.0)
-    time_step: jax.Array = number(0.02)
-    reach: jax.Array = number(3.0)
-    attraction: jax.Array = number(3.0)
-    shared: jax.Array = number(0.2)
-    bonus: jax.Array = number(0.01)
-    effort: jax.Array = number(0.01)
-    goal_radius: jax.Array = number(0.3)
+    spacing: jax.Array = parameter_field(1.5)
+    radius: jax.Array = parameter_field(0.3)
+    mass: jax.Array = parameter_field(1.0)
+    strength: jax.Array = parameter_field(4.0)
+    drag: jax.Array = parameter_field(1.0)
+    stiffness: jax.Array = parameter_field(500.0)
+    damping: jax.Array = parameter_field(0.15)
+    friction: jax.Array = parameter_field(0.2)
+    grip: jax.Array = parameter_field(10.0)
+    time_step: jax.Array = parameter_field(0.02)
+    reach: jax.Array = parameter_field(3.0)
+    attraction: jax.Array = parameter_field(3.0)
+    shared: jax.Array = parameter_field(0.2)
+    bonus: jax.Array = parameter_field(0.01)
+    effort: jax.Array = parameter_field(0.01)
+    goal_radius: jax.Array = parameter_field(0.3)
     search: Any = eqx.field(static=True, init=False)
 
     name = "granular/many-navigators"
 
     def __post_init__(self) -> None:
-        counts = {name: (getattr(self, name), 1) for name in ("num_agents", "max_steps", "substeps", "capacity")}
+        counts = {
+            name: (getattr(self, name), 1)
+            for name in ("num_agents", "max_steps", "substeps", "capacity")
+        }
         check_counts(self.name, **counts, sectors=(self.sectors, 3))
         check_physics(self, "spacing")
         if self.pairs not in ("all", "listed"):
             raise UsageError(f"{self.name}: pairs ({self.pairs!r}) must be all or listed.")
-        self.search = self._listed() if self.pairs == "listed" and self.num_agents > 1 else None
+        self.search = (
+            self._make_neighbor_search() if self.pairs == "listed" and self.num_agents > 1 else None
+        )
 
-    def _listed(self) -> Any:
-        """The search for all that an agent's lidar may reach, which is far more than it can touch within a decision."""
+    def _make_neighbor_search(self) -> Any:
+        """Build the neighbor search with a cutoff at the lidar range.
+
+        Within a decision, an agent can only touch agents that are much closer.
+        """
         radius = float(self.radius)
         side = self.cells * float(self.spacing)
-        return neighbor_search(
-            self.num_agents, (side, side), False, float(self.reach) + 2 * radius, self.capacity, 1.8 * radius
+        return make_neighbor_search(
+            self.num_agents,
+            (side, side),
+            False,
+            float(self.reach) + 2 * radius,
+            self.capacity,
+            1.8 * radius,
         )
 
     @property
     def cells(self) -> int:
-        """Along one side of the grid in which starts and goals are drawn."""
+        """Number of cells per side of the grid of starts and goals."""
         return int(np.ceil(np.sqrt(2 * self.num_agents)))
 
     @property
@@ -104,7 +175,9 @@ class ManyNavigators(eqx.Module):
         own = Box(-np.inf, np.inf, (6 + 2 * self.sectors,))
         if not self.global_state:
             return own
-        return Dict({"global_state": Box(-np.inf, np.inf, (6 * self.num_agents,)), "observation": own})
+        return Dict(
+            {"global_state": Box(-np.inf, np.inf, (6 * self.num_agents,)), "observation": own}
+        )
 
     @property
     def action_space(self) -> Ball:
@@ -130,26 +203,38 @@ class ManyNavigators(eqx.Module):
     def world(self) -> World:
         domain = Domain(jnp.zeros(2), jnp.broadcast_to(self.side, (2,)), (False, False))
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
-        bodies, still = same_bodies(self.num_agents, self.mass, self.radius), jnp.zeros(())
+        bodies, still = (
+            make_identical_bodies(self.num_agents, self.mass, self.radius),
+            jnp.zeros(()),
+        )
         return World(bodies, material, domain, jnp.zeros(2), self.drag, still, self.time_step)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """All agents at rest."""
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Sample positions and goals of all agents. The agents start at rest."""
         start_key, goal_key = jax.random.split(key)
         agents = self.num_agents
-        spheres = Spheres(self._places(start_key), jnp.zeros((agents, 2)), jnp.zeros((agents, 1)))
-        state = ManyState(spheres, self._places(goal_key), jnp.zeros((), jnp.int32), self._neighbors(spheres))
+        spheres = Spheres(
+            self._sample_positions(start_key), jnp.zeros((agents, 2)), jnp.zeros((agents, 1))
+        )
+        state = ManyState(
+            spheres,
+            self._sample_positions(goal_key),
+            jnp.zeros((), jnp.int32),
+            self._find_neighbors(spheres),
+        )
         return state, self._observe(state)
 
-    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """The forces act for `substeps` time steps."""
+    def step(self, key: jax.Array, state: ManyState, action: Action) -> Transition:
+        """Apply the forces for `substeps` time steps."""
         world, before = self.world, state.spheres
-        force = self.strength * jax.vmap(bounded)(action)
-        spheres = advance(world, before, force, jnp.zeros_like(before.spin), self.substeps, state.neighbors)
-        after = ManyState(spheres, state.goal, state.time + 1, self._neighbors(spheres))
-        near, nearer = (jnp.exp(-self._distances(x) / self.attraction) for x in (state, after))
+        force = self.strength * jax.vmap(clip_norm)(action)
+        spheres = advance(
+            world, before, force, jnp.zeros_like(before.spin), self.substeps, state.neighbors
+        )
+        after = ManyState(spheres, state.goal, state.time + 1, self._find_neighbors(spheres))
+        near, nearer = (jnp.exp(-self._goal_distances(x) / self.attraction) for x in (state, after))
         energy = kinetic_energy(world.bodies, spheres) - kinetic_energy(world.bodies, before)
-        at_goal = self._distances(after) < self.goal_radius
+        at_goal = self._goal_distances(after) < self.goal_radius
         gain = nearer - near
         reward = gain + self.shared * jnp.mean(gain) + self.bonus * at_goal - self.effort * energy
         is_last = after.time >= self.max_steps
@@ -160,46 +245,68 @@ class ManyNavigators(eqx.Module):
         return Transition(after, self._observe(after), reward, jnp.zeros_like(every), every, info)
 
     def descriptor(self, state: ManyState) -> jax.Array:
-        """Where the agents are in the mean, float32 [2], in shares of the box."""
+        """Return the mean position of the agents as a fraction of the box side, float32 [2]."""
         return jnp.mean(state.spheres.position, axis=0) / self.side
 
-    def _places(self, key: jax.Array) -> jax.Array:
-        """A place `[A, 2]` for each agent, in a cell of its own."""
+    def _sample_positions(self, key: jax.Array) -> jax.Array:
+        """Sample a position for each agent in a separate cell, `[A, 2]`."""
         cell_key, place_key = jax.random.split(key)
         cell = jax.random.choice(cell_key, self.cells**2, (self.num_agents,), replace=False)
         corner = jnp.stack([cell // self.cells, cell % self.cells], axis=1) * self.spacing
-        within = jax.random.uniform(place_key, (self.num_agents, 2), minval=self.radius, maxval=self.spacing - self.radius)
+        within = jax.random.uniform(
+            place_key, (self.num_agents, 2), minval=self.radius, maxval=self.spacing - self.radius
+        )
         return corner + within
 
-    def _neighbors(self, spheres: Spheres) -> Neighbors | None:
+    def _find_neighbors(self, spheres: Spheres) -> Neighbors | None:
         return None if self.search is None else self.search(spheres.position)
 
-    def _distances(self, state: ManyState) -> jax.Array:
-        return jax.vmap(length)(state.goal - state.spheres.position)
+    def _goal_distances(self, state: ManyState) -> jax.Array:
+        return jax.vmap(safe_norm)(state.goal - state.spheres.position)
 
     def _observe(self, state: ManyState) -> Any:
         spheres, apart = state.spheres, state.goal - state.spheres.position
-        own = jnp.concatenate([jax.vmap(towards)(apart), spheres.velocity, self._others(state), self._walls(state)], axis=1)
+        own = jnp.concatenate(
+            [
+                jax.vmap(observe_goal_displacement)(apart),
+                spheres.velocity,
+                self._others(state),
+                self._wall_readings(state),
+            ],
+            axis=1,
+        )
         if not self.global_state:
             return own
-        whole = jnp.concatenate([spheres.position / self.side - 0.5, spheres.velocity, apart / self.side], axis=1)
-        return {"global_state": jnp.broadcast_to(whole.reshape(1, -1), (self.num_agents, whole.size)), "observation": own}
+        whole = jnp.concatenate(
+            [spheres.position / self.side - 0.5, spheres.velocity, apart / self.side], axis=1
+        )
+        return {
+            "global_state": jnp.broadcast_to(whole.reshape(1, -1), (self.num_agents, whole.size)),
+            "observation": own,
+        }
 
     def _others(self, state: ManyState) -> jax.Array:
-        """What each agent's lidar sees of the others, `[A, sectors]`."""
+        """Return the lidar readings of the other agents for each agent, `[A, sectors]`."""
         position, agents = state.spheres.position, jnp.arange(self.num_agents)
         near = state.neighbors
 
-        def seen(i: jax.Array, others: jax.Array) -> jax.Array:
-            sees = lambda j: lidar.of_disc(position[j] - position[i], self.radius, self.radius, self.reach, self.sectors)  # noqa: E731
+        def read_lidar(i: jax.Array, others: jax.Array) -> jax.Array:
+            def read_disc(j):
+                return lidar.disc_readings(
+                    position[j] - position[i], self.radius, self.radius, self.reach, self.sectors
+                )
+
             is_other = (others != i) & (others < self.num_agents)
-            return jnp.max(jnp.where(is_other[:, None], jax.vmap(sees)(others), 0.0), axis=0)
+            return jnp.max(jnp.where(is_other[:, None], jax.vmap(read_disc)(others), 0.0), axis=0)
 
         if near is None:
-            return jax.vmap(seen, (0, None))(agents, agents)
-        return jax.vmap(seen)(agents, near.indices)
+            return jax.vmap(read_lidar, (0, None))(agents, agents)
+        return jax.vmap(read_lidar)(agents, near.indices)
 
-    def _walls(self, state: ManyState) -> jax.Array:
+    def _wall_readings(self, state: ManyState) -> jax.Array:
         high = jnp.broadcast_to(self.side, (2,))
-        sees = lambda place: lidar.of_walls(place, high, self.radius, self.reach, self.sectors)  # noqa: E731
+
+        def sees(place):
+            return lidar.wall_readings(place, high, self.radius, self.reach, self.sectors)
+
         return jax.vmap(sees)(state.spheres.position)

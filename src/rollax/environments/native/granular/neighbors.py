@@ -1,4 +1,7 @@
-"""Who is near whom: jax-md's cell lists with a capacity that is fixed beforehand, so that they work under `jit` and `vmap`."""
+"""Neighbor search with the cell lists of jax-md.
+
+Capacities are fixed in advance, so the search works under `jit` and `vmap`.
+"""
 
 import dataclasses
 import functools
@@ -12,48 +15,86 @@ import jax
 import jax.numpy as jnp
 
 from rollax.errors import UsageError
+from rollax.runtime.installation import install_command
 
 
 class Neighbors(NamedTuple):
-    """The neighbors of N spheres, at most K each, in no particular order."""
+    """Neighbors of N spheres, at most K each, in no particular order.
 
-    indices: jax.Array  # int32 [N, K]: N where there is none
-    overflow: jax.Array  # bool []: there were more, which are missing
+    Attributes:
+        indices: Indices of neighbors, int32 [N, K]. Unused entries are N.
+        overflow: Whether neighbors are missing because there were more than fit, bool [].
+    """
+
+    indices: jax.Array
+    overflow: jax.Array
 
 
 @functools.cache
-def neighbor_search(
-    number: int, side: tuple[float, ...], periodic: bool, cutoff: float, capacity: int, closest: float
+def make_neighbor_search(
+    number: int,
+    side: tuple[float, ...],
+    periodic: bool,
+    cutoff: float,
+    capacity: int,
+    closest: float,
 ) -> Callable[[jax.Array], Neighbors]:
-    """A function from positions `[number, D]` in the box from 0 to `side` to all pairs nearer than `cutoff`.
+    """Build a function that finds all pairs of spheres closer than `cutoff`.
 
-    `capacity` is the most neighbors of one sphere and `closest` the least distance to expect between two centers, which
-    bounds how many share a cell. What is more than that is left out and flagged as an overflow. A list stays right for
-    contacts until two spheres have come nearer by `cutoff` less the distance at which they touch.
+    A list stays valid for contacts until two spheres have approached each other by `cutoff` minus
+    the distance at which they touch.
 
-    jax-md sizes a list by an example of positions, outside of `jit`, and rebuilds it where a sphere has moved far. Neither
-    helps here: an example says little about other episodes, and under `vmap` a condition computes both sides. So
-    sizes follow from the geometry, and each call builds anew: call it once for several time steps. Functions
-    compare by identity, hence the cache: equal searches are one and the same, and so are the programs that hold them.
+    jax-md sizes a list from example positions outside of `jit`, and rebuilds it when a sphere has
+    moved far. Neither works here, because an example does not represent other episodes, and because
+    under `vmap` both branches of a condition are computed. Sizes are therefore computed from the
+    geometry, and each call rebuilds the list. Call the search once for several time steps. The
+    cache returns the same function for equal arguments, because compiled programs compare functions
+    by identity.
 
-    Raises: UsageError when jax-md is not installed or the sizes do not fit.
+    Args:
+        number: Number of spheres N.
+        side: Side of the box from 0 along each axis.
+        periodic: Whether the box is periodic.
+        cutoff: Largest distance of neighbors.
+        capacity: Maximum number of neighbors of one sphere. Excess neighbors are dropped and
+            reported as an overflow.
+        closest: Smallest expected distance between two centers, which bounds the number of spheres
+            per cell.
+
+    Returns:
+        Function from positions `[N, D]` to `Neighbors`.
+
+    Raises:
+        UsageError: If jax-md is not installed, or `cutoff` does not fit `closest` and the box.
     """
     if not 0 < closest <= cutoff or (periodic and min(side) < 2 * cutoff):
-        most = f" and a periodic box of {min(side):g} at most {min(side) / 2:g}" if periodic else ""
+        most = f" and at most half the side ({min(side):g}) of a periodic box" if periodic else ""
         raise UsageError(f"cutoff ({cutoff:g}) must be at least closest ({closest:g}){most}.")
-    partition, space = _jax_md()
+    partition, space = _import_jax_md()
     with jax.ensure_compile_time_eval(), jax.numpy_rank_promotion("allow"):
         box = jnp.asarray(side, jnp.float32)
         displacement = (space.periodic(box) if periodic else space.free())[0]
-        find = partition.neighbor_list(displacement, box, cutoff, dr_threshold=0.0, format=partition.Dense)
-        # An example is needed for the sizes of cells; those of buffers follow from the geometry instead.
+        find = partition.neighbor_list(
+            displacement, box, cutoff, dr_threshold=0.0, format=partition.Dense
+        )
+        # The example determines the sizes of cells. Buffers are sized from the geometry below.
         example = find.allocate(jnp.zeros((number, len(side))))
-    cells = None if example.cell_list_fn is None else min(number, _most_in_cell(side, cutoff, closest))
-    empty = dataclasses.replace(example, max_occupancy=min(capacity, number - 1), cell_list_capacity=cells)
+    cells = (
+        None
+        if example.cell_list_fn is None
+        else min(number, _max_cell_occupancy(side, cutoff, closest))
+    )
+    empty = dataclasses.replace(
+        example, max_occupancy=min(capacity, number - 1), cell_list_capacity=cells
+    )
 
     def search(position: jax.Array) -> Neighbors:
-        # Cells are counted from the lower corner; a center beyond a wall belongs to the cell at the wall.
-        inside = position if periodic else jnp.clip(position, 0.0, jnp.broadcast_to(box * (1 - 1e-6), position.shape))
+        # A center beyond a wall belongs to the cell at the wall.
+        inside = (
+            position
+            if periodic
+            else jnp.clip(position, 0.0, jnp.broadcast_to(box * (1 - 1e-6), position.shape))
+        )
         with jax.numpy_rank_promotion("allow"):
             found = find.update(inside, empty)
         return Neighbors(found.idx.astype(jnp.int32), found.error.code != 0)
@@ -61,19 +102,24 @@ def neighbor_search(
     return search
 
 
-def _most_in_cell(side: tuple[float, ...], cutoff: float, closest: float) -> int:
-    """How many points that are `closest` apart fit in one cell: discs and balls that fill a cell and half a gap around it.
+def _max_cell_occupancy(side: tuple[float, ...], cutoff: float, closest: float) -> int:
+    """Return a bound on the number of points per cell whose distances are at least `closest`.
 
-    No packing is denser than 0.907 in the plane (Thue) and 0.741 in space (Kepler).
+    The bound counts discs or balls that fill a cell and a margin of half their distance. No packing
+    is denser than 0.907 in the plane (Thue) and 0.741 in space (Kepler).
     """
     wide = [1 + length / (length // cutoff) / closest for length in side]
-    return math.ceil(math.prod(wide) * {2: 0.9069 / (math.pi / 4), 3: 0.7405 / (math.pi / 6)}[len(side)])
+    return math.ceil(
+        math.prod(wide) * {2: 0.9069 / (math.pi / 4), 3: 0.7405 / (math.pi / 6)}[len(side)]
+    )
 
 
-def _jax_md() -> tuple[ModuleType, ModuleType]:
-    """Its neighbor lists and spaces, imported late: that takes seconds."""
+def _import_jax_md() -> tuple[ModuleType, ModuleType]:
+    """Import the neighbor lists and spaces of jax-md on first use, because this takes seconds."""
     try:
         return importlib.import_module("jax_md.partition"), importlib.import_module("jax_md.space")
     except ModuleNotFoundError as error:
-        remedy = 'pip install "rollax[granular]", or compare all pairs'
-        raise UsageError(f"lists of neighbors need the package {error.name}, which is not installed: {remedy}.") from error
+        raise UsageError(
+            f"The package {error.name} is not installed, and pairs=listed needs it. "
+            f"Use pairs=all, or run: {install_command('granular')}"
+        ) from error

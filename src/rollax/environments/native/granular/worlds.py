@@ -1,19 +1,28 @@
-"""The environments of the suite `granular`: spheres that are pushed or turned to their goals.
+"""Single-sphere environments of the suite `granular`.
 
-After the environments of JaxDEM (github.com/cdelv/JaxDEM): rewards are differences of a potential of the distance to the goal.
-Decisions come every `substeps` time steps of the physics, and a reward compares the states at two decisions, so nothing is lost
-between. Reaching the goal does not end an episode: to stay there is part of the task. The time limit truncates.
+They follow the environments of JaxDEM (github.com/cdelv/JaxDEM). Rewards are differences of a
+potential, which is a function of the distance to the goal. A decision lasts `substeps` time steps
+of the physics. A reward compares the states at two decisions, so it includes everything between
+them. Reaching the goal does not end an episode, because staying there is part of the task. The time
+limit truncates.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.core import Transition
-from rollax.environments.native.granular.common import bounded, check_counts, check_physics, number, same_bodies, towards
+from rollax.environments.environment import Transition
+from rollax.environments.native.granular.common import (
+    check_counts,
+    check_physics,
+    clip_norm,
+    make_identical_bodies,
+    observe_goal_displacement,
+    parameter_field,
+)
 from rollax.environments.native.granular.physics import (
     Bodies,
     Domain,
@@ -22,87 +31,101 @@ from rollax.environments.native.granular.physics import (
     World,
     advance,
     kinetic_energy,
-    length,
-    turn,
+    rotate_orientation,
+    safe_norm,
 )
 from rollax.errors import UsageError
 from rollax.spaces import Ball, Box
+from rollax.types import Action, Observation, State
 
-REACHED = {"reached": "last"}
+INFO_REDUCTIONS = {"reached": "last"}
 
 
 class SingleState(NamedTuple):
-    spheres: Spheres  # of one sphere: [1, ...]
-    orientation: jax.Array  # float [4]: a quaternion, for pictures; (1, 0, 0, 0) where spheres do not roll
-    goal: jax.Array  # float [D], or [2] on the floor
-    time: jax.Array  # int32 []: decisions so far
+    """State of an environment with one sphere.
+
+    Attributes:
+        spheres: State of the sphere, with leading axis [1].
+        orientation: Quaternion for pictures, float [4]. It is (1, 0, 0, 0) if the sphere does not
+            roll.
+        goal: Goal, float [D], or [2] on the floor.
+        time: Number of decisions so far, int32 [].
+    """
+
+    spheres: Spheres
+    orientation: jax.Array
+    goal: jax.Array
+    time: jax.Array
 
 
-def _start(spheres: Spheres, goal: jax.Array) -> SingleState:
+def _init_state(spheres: Spheres, goal: jax.Array) -> SingleState:
     return SingleState(spheres, jnp.eye(4)[0], goal, jnp.zeros((), jnp.int32))
 
 
-def _apart(state: SingleState) -> jax.Array:
-    """From the sphere to the goal, in the goal's dimensions."""
+def _goal_displacement(state: SingleState) -> jax.Array:
+    """Return the displacement from the sphere to the goal, in the dimensions of the goal."""
     return state.goal - state.spheres.position[0, : state.goal.shape[0]]
 
 
-def _place(environment: Any, state: SingleState) -> jax.Array:
-    """Where the center is, in shares of the box, in the goal's dimensions."""
-    return state.spheres.position[0, : state.goal.shape[0]] / environment.side
-
-
-def _outcome(environment: Any, bodies: Bodies, before: SingleState, after: SingleState) -> Transition:
-    """Reward, ends and info of one decision."""
-    near, nearer = (jnp.exp(-length(_apart(state)) / environment.attraction) for state in (before, after))
-    slow, fast = (kinetic_energy(bodies, state.spheres)[0] for state in (before, after))
-    truncated = after.time >= environment.max_steps
-    reached = length(_apart(after)) < environment.goal_radius
-    return Transition(
-        state=after,
-        obs=environment.observe(after),
-        reward=nearer - near - environment.effort * (fast - slow),
-        terminated=jnp.zeros((), bool),
-        truncated=truncated,
-        info={"reached": reached.astype(jnp.float32)},
-    )
-
-
 class SingleNavigator(eqx.Module):
-    """One sphere in a box, pushed by a force to its goal.
+    """Sphere in a box that a force pushes to its goal.
 
-    Action: the force, in shares of `strength`, in the unit ball of D numbers (`dimension`). Observation, float [3 D]: direction
-    to the goal, displacement to it clipped to [-3, 3], velocity. Reward of a decision: the increase of exp(-d / attraction), d
-    the distance to the goal, less `effort` times the increase of the kinetic energy. So the return without a discount
-    is below 1, and near 1 - exp(-d_0 / attraction) for whoever ends at rest at the goal. Start and goal are uniform in the box.
+    The action is the force in units of `strength`, in the unit ball of D = `dimension` numbers. The
+    observation is float [3 D]: direction to the goal, displacement to it clipped to [-3, 3], and
+    velocity. Start and goal are uniform in the box.
 
-    `info["reached"]`, of which an evaluation takes that of the last step, is 1 if the center is within `goal_radius` of the
-    goal.
+    With d the distance to the goal, the reward of a decision is the increase of exp(-d /
+    attraction) minus `effort` times the increase of the kinetic energy. The undiscounted return is
+    therefore below 1. It is close to 1 - exp(-d_0 / attraction) for a policy that ends at rest at
+    the goal.
 
-    Raises: UsageError for another dimension than 2 and 3, counts below 1, or physics that there cannot be.
+    `info["reached"]` is 1 if the center is within `goal_radius` of the goal. Evaluations report its
+    value at the last step.
+
+    Attributes:
+        dimension: (static) Number of dimensions, 2 or 3.
+        max_steps: (static) Maximum number of decisions of an episode.
+        substeps: (static) Number of time steps per decision.
+        side: Side of the box, at least the diameter of the sphere.
+        radius: Radius of the sphere.
+        mass: Mass of the sphere.
+        strength: Largest force.
+        drag: Force against the velocity, per unit of velocity.
+        stiffness: Stiffness of contacts (see `Material`).
+        damping: Damping of contacts as a fraction of critical damping, from 0 to below 1.
+        friction: Coulomb coefficient of friction.
+        grip: Rate at which friction stops slip.
+        time_step: Time step of the physics in seconds.
+        attraction: Length scale of the reward's potential.
+        effort: Cost per unit of kinetic energy that the sphere gains.
+        goal_radius: Largest distance at which the goal is reached.
+
+    Raises:
+        UsageError: If `dimension` is not 2 or 3, a count is below 1, or a physical parameter is out
+            of range.
     """
 
     dimension: int = eqx.field(static=True, default=2)
     max_steps: int = eqx.field(static=True, default=120)
     substeps: int = eqx.field(static=True, default=5)
-    side: jax.Array = number(10.0)
-    radius: jax.Array = number(0.5)
-    mass: jax.Array = number(1.0)
-    strength: jax.Array = number(4.0)
-    drag: jax.Array = number(0.4)
-    stiffness: jax.Array = number(500.0)
-    damping: jax.Array = number(0.15)
-    friction: jax.Array = number(0.3)
-    grip: jax.Array = number(10.0)
-    time_step: jax.Array = number(0.02)
-    attraction: jax.Array = number(3.0)
-    effort: jax.Array = number(0.01)
-    goal_radius: jax.Array = number(0.5)
+    side: jax.Array = parameter_field(10.0)
+    radius: jax.Array = parameter_field(0.5)
+    mass: jax.Array = parameter_field(1.0)
+    strength: jax.Array = parameter_field(4.0)
+    drag: jax.Array = parameter_field(0.4)
+    stiffness: jax.Array = parameter_field(500.0)
+    damping: jax.Array = parameter_field(0.15)
+    friction: jax.Array = parameter_field(0.3)
+    grip: jax.Array = parameter_field(10.0)
+    time_step: jax.Array = parameter_field(0.02)
+    attraction: jax.Array = parameter_field(3.0)
+    effort: jax.Array = parameter_field(0.01)
+    goal_radius: jax.Array = parameter_field(0.5)
 
     name = "granular/single-navigator"
     num_agents = None
     descriptor_extraction = "final"
-    info_reductions = REACHED
+    info_reductions = INFO_REDUCTIONS
 
     def __check_init__(self) -> None:
         if self.dimension not in (2, 3):
@@ -128,66 +151,104 @@ class SingleNavigator(eqx.Module):
 
     @property
     def world(self) -> World:
-        domain = Domain(jnp.zeros(self.dimension), jnp.broadcast_to(self.side, (self.dimension,)), (False,) * self.dimension)
+        domain = Domain(
+            jnp.zeros(self.dimension),
+            jnp.broadcast_to(self.side, (self.dimension,)),
+            (False,) * self.dimension,
+        )
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
-        bodies, still = same_bodies(1, self.mass, self.radius), jnp.zeros(())
-        return World(bodies, material, domain, jnp.zeros(self.dimension), self.drag, still, self.time_step)
+        bodies, still = make_identical_bodies(1, self.mass, self.radius), jnp.zeros(())
+        return World(
+            bodies, material, domain, jnp.zeros(self.dimension), self.drag, still, self.time_step
+        )
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """The sphere at rest, and the goal."""
-        position, goal = jax.random.uniform(key, (2, self.dimension), minval=self.radius, maxval=self.side - self.radius)
-        spheres = Spheres(position[None], jnp.zeros((1, self.dimension)), jnp.zeros((1, 1 if self.dimension == 2 else 3)))
-        state = _start(spheres, goal)
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Sample the position of a sphere at rest and a goal."""
+        position, goal = jax.random.uniform(
+            key, (2, self.dimension), minval=self.radius, maxval=self.side - self.radius
+        )
+        spheres = Spheres(
+            position[None],
+            jnp.zeros((1, self.dimension)),
+            jnp.zeros((1, 1 if self.dimension == 2 else 3)),
+        )
+        state = _init_state(spheres, goal)
         return state, self.observe(state)
 
-    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """The force acts for `substeps` time steps."""
+    def step(self, key: jax.Array, state: SingleState, action: Action) -> Transition:
+        """Apply the force for `substeps` time steps."""
         world, before = self.world, state.spheres
-        force = self.strength * bounded(action)
+        force = self.strength * clip_norm(action)
         spheres = advance(world, before, force[None], jnp.zeros_like(before.spin), self.substeps)
         after = state._replace(spheres=spheres, time=state.time + 1)
-        return _outcome(self, world.bodies, state, after)
+        return _make_transition(self, world.bodies, state, after)
 
     def observe(self, state: SingleState) -> jax.Array:
-        return jnp.concatenate([towards(_apart(state)), state.spheres.velocity[0]])
+        return jnp.concatenate(
+            [observe_goal_displacement(_goal_displacement(state)), state.spheres.velocity[0]]
+        )
 
     def descriptor(self, state: SingleState) -> jax.Array:
-        """Where the sphere is, float32 [D], in shares of the box."""
-        return _place(self, state)
+        """Return the position as a fraction of the box side, float32 [D]."""
+        return _relative_position(self, state)
 
 
 class SingleRoller(eqx.Module):
-    """One sphere on the floor of a box, turned by a torque: only friction moves it to its goal.
+    """Sphere on the floor of a box that a torque rolls to its goal by friction.
 
-    Action: the torque, in shares of `strength`, in the unit ball of 3 numbers. Observation, float [10]: direction to the goal
-    on the floor, displacement to it clipped to [-3, 3], velocity `[3]`, speed of the surface (spin times radius) `[3]`.
-    Reward of a decision: the increase of exp(-d / attraction), d the distance to the goal on the floor, less `effort` times
-    the increase of the kinetic energy, that of the spin included. A spin about the vertical is of no use but costs.
-    `strength` is below what makes the sphere slip: 7/2 friction x mass x gravity x radius / 2.5 at most in level rolling.
+    The action is the torque in units of `strength`, in the unit ball of 3 numbers. The observation
+    is float [10]: direction to the goal on the floor, displacement to it clipped to [-3, 3],
+    velocity `[3]`, and surface speed (spin times radius) `[3]`.
 
-    `info["reached"]`, of which an evaluation takes that of the last step, is 1 if the center is within `goal_radius` of the
-    goal, on the floor.
+    With d the distance to the goal on the floor, the reward of a decision is the increase of exp(-d
+    / attraction) minus `effort` times the increase of the kinetic energy, including that of the
+    spin. A spin about the vertical axis only costs energy. The default `strength` is below the
+    torque at which the sphere slips, at most 7/2 friction x mass x gravity x radius / 2.5 in level
+    rolling.
 
-    Raises: UsageError for counts below 1, or physics that there cannot be.
+    `info["reached"]` is 1 if the center is within `goal_radius` of the goal on the floor.
+    Evaluations report its value at the last step.
+
+    Attributes:
+        max_steps: (static) Maximum number of decisions of an episode.
+        substeps: (static) Number of time steps per decision.
+        side: Side of the box, at least the diameter of the sphere.
+        radius: Radius of the sphere.
+        mass: Mass of the sphere.
+        strength: Largest torque.
+        gravity: Gravitational acceleration.
+        drag: Force against the velocity, per unit of velocity.
+        spin_drag: Torque against the spin, per unit of spin.
+        stiffness: Stiffness of contacts (see `Material`).
+        damping: Damping of contacts as a fraction of critical damping, from 0 to below 1.
+        friction: Coulomb coefficient of friction.
+        grip: Rate at which friction stops slip.
+        time_step: Time step of the physics in seconds.
+        attraction: Length scale of the reward's potential.
+        effort: Cost per unit of kinetic energy that the sphere gains.
+        goal_radius: Largest distance at which the goal is reached.
+
+    Raises:
+        UsageError: If a count is below 1, or a physical parameter is out of range.
     """
 
     max_steps: int = eqx.field(static=True, default=150)
     substeps: int = eqx.field(static=True, default=20)
-    side: jax.Array = number(8.0)
-    radius: jax.Array = number(0.5)
-    mass: jax.Array = number(1.0)
-    strength: jax.Array = number(2.0)
-    gravity: jax.Array = number(10.0)
-    drag: jax.Array = number(0.1)
-    spin_drag: jax.Array = number(0.05)
-    stiffness: jax.Array = number(2000.0)
-    damping: jax.Array = number(0.15)
-    friction: jax.Array = number(0.6)
-    grip: jax.Array = number(30.0)
-    time_step: jax.Array = number(0.005)
-    attraction: jax.Array = number(3.0)
-    effort: jax.Array = number(0.01)
-    goal_radius: jax.Array = number(0.5)
+    side: jax.Array = parameter_field(8.0)
+    radius: jax.Array = parameter_field(0.5)
+    mass: jax.Array = parameter_field(1.0)
+    strength: jax.Array = parameter_field(2.0)
+    gravity: jax.Array = parameter_field(10.0)
+    drag: jax.Array = parameter_field(0.1)
+    spin_drag: jax.Array = parameter_field(0.05)
+    stiffness: jax.Array = parameter_field(2000.0)
+    damping: jax.Array = parameter_field(0.15)
+    friction: jax.Array = parameter_field(0.6)
+    grip: jax.Array = parameter_field(30.0)
+    time_step: jax.Array = parameter_field(0.005)
+    attraction: jax.Array = parameter_field(3.0)
+    effort: jax.Array = parameter_field(0.01)
+    goal_radius: jax.Array = parameter_field(0.5)
 
     name = "granular/single-roller"
     num_agents = None
@@ -195,7 +256,7 @@ class SingleRoller(eqx.Module):
     action_space = Ball(3)
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
-    info_reductions = REACHED
+    info_reductions = INFO_REDUCTIONS
 
     def __check_init__(self) -> None:
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))
@@ -210,32 +271,75 @@ class SingleRoller(eqx.Module):
         domain = Domain(jnp.zeros(3), jnp.broadcast_to(self.side, (3,)), (False,) * 3)
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
         down = jnp.stack([jnp.zeros(()), jnp.zeros(()), -self.gravity])
-        bodies = same_bodies(1, self.mass, self.radius)
+        bodies = make_identical_bodies(1, self.mass, self.radius)
         return World(bodies, material, domain, down, self.drag, self.spin_drag, self.time_step)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """The sphere at rest where the floor bears its weight, and the goal on the floor."""
-        place, goal = jax.random.uniform(key, (2, 2), minval=self.radius, maxval=self.side - self.radius)
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Sample a sphere at rest, supported by the floor, and a goal on the floor."""
+        place, goal = jax.random.uniform(
+            key, (2, 2), minval=self.radius, maxval=self.side - self.radius
+        )
         height = self.radius - self.mass * self.gravity / self.stiffness
         spheres = Spheres(jnp.append(place, height)[None], jnp.zeros((1, 3)), jnp.zeros((1, 3)))
-        state = _start(spheres, goal)
+        state = _init_state(spheres, goal)
         return state, self.observe(state)
 
-    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """The torque acts for `substeps` time steps."""
+    def step(self, key: jax.Array, state: SingleState, action: Action) -> Transition:
+        """Apply the torque for `substeps` time steps."""
         world, before = self.world, state.spheres
-        torque = self.strength * bounded(action)
-        spheres = advance(world, before, jnp.zeros_like(before.velocity), torque[None], self.substeps)
-        # For pictures alone, so the mean of both spins will do.
+        torque = self.strength * clip_norm(action)
+        spheres = advance(
+            world, before, jnp.zeros_like(before.velocity), torque[None], self.substeps
+        )
+        # Only pictures use the orientation, so the mean spin is accurate enough.
         mean_spin = (before.spin[0] + spheres.spin[0]) / 2
-        orientation = turn(state.orientation, mean_spin, self.substeps * self.time_step)
+        orientation = rotate_orientation(
+            state.orientation, mean_spin, self.substeps * self.time_step
+        )
         after = SingleState(spheres, orientation, state.goal, state.time + 1)
-        return _outcome(self, world.bodies, state, after)
+        return _make_transition(self, world.bodies, state, after)
 
     def observe(self, state: SingleState) -> jax.Array:
         surface = self.radius * state.spheres.spin[0]
-        return jnp.concatenate([towards(_apart(state)), state.spheres.velocity[0], surface])
+        return jnp.concatenate(
+            [
+                observe_goal_displacement(_goal_displacement(state)),
+                state.spheres.velocity[0],
+                surface,
+            ]
+        )
 
     def descriptor(self, state: SingleState) -> jax.Array:
-        """Where the sphere is on the floor, float32 [2], in shares of the box."""
-        return _place(self, state)
+        """Return the position on the floor as a fraction of the box side, float32 [2]."""
+        return _relative_position(self, state)
+
+
+def _relative_position(
+    environment: SingleNavigator | SingleRoller, state: SingleState
+) -> jax.Array:
+    """Return the position as a fraction of the box side, in the dimensions of the goal."""
+    return state.spheres.position[0, : state.goal.shape[0]] / environment.side
+
+
+def _make_transition(
+    environment: SingleNavigator | SingleRoller,
+    bodies: Bodies,
+    before: SingleState,
+    after: SingleState,
+) -> Transition:
+    """Return the transition of one decision."""
+    near, nearer = (
+        jnp.exp(-safe_norm(_goal_displacement(state)) / environment.attraction)
+        for state in (before, after)
+    )
+    slow, fast = (kinetic_energy(bodies, state.spheres)[0] for state in (before, after))
+    truncated = after.time >= environment.max_steps
+    reached = safe_norm(_goal_displacement(after)) < environment.goal_radius
+    return Transition(
+        state=after,
+        obs=environment.observe(after),
+        reward=nearer - near - environment.effort * (fast - slow),
+        terminated=jnp.zeros((), bool),
+        truncated=truncated,
+        info={"reached": reached.astype(jnp.float32)},
+    )

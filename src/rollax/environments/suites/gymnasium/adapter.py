@@ -1,147 +1,245 @@
-"""The environments of gymnasium (1.1 or newer): simulators in Python and C++ on the host.
+"""Adapter of gymnasium environments (1.1 or newer), which are simulators on the host.
 
-Time limits are counted here, so that an end of the task is never mistaken for one by time; gymnasium's own wrappers (checks,
-the order of calls, time limits) are left off. Numbers become float32, but for 8-bit images. Where `info` has an "action_mask"
-for discrete actions, it becomes a part of the observation, as rollax has it. ALE's games are as `atari` has them.
+rollax applies the time limit itself to distinguish it from termination. The default wrappers of
+gymnasium (checks, order of calls, time limits) are not applied. Numbers become float32, except
+8-bit images. If `info` contains an "action_mask" for discrete actions, it becomes a part of the
+observation. Atari games have the preprocessing of `atari`.
 """
 
 import copy
 import functools
 import importlib
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
-from rollax.environments.convert import convert_all, signature_defaults, step_limit
-from rollax.environments.hosted import Hosted
-from rollax.environments.suites import version
+from rollax.coercion import format_value
+from rollax.environments.conversion import convert_arguments, signature_defaults, to_positive_int
+from rollax.environments.host_environment import HostedEnvironment
+from rollax.environments.suites import package_versions
 from rollax.environments.suites.gymnasium import atari, display, pictures, simulator
-from rollax.errors import UsageError
+from rollax.environments.suites.gymnasium.converters import Layout
+from rollax.environments.suites.suite import SuiteEnvironment
+from rollax.errors import UsageError, describe_error
+from rollax.runtime.installation import install_command
+from rollax.types import Setting
 
-LIMIT = "max_episode_steps"
-_OURS = ("render_mode", "env", "screen_size")  # of constructors: what is asked for by other means
+TIME_LIMIT_ARGUMENT = "max_episode_steps"
+_RESERVED_ARGUMENTS = ("render_mode", "env", "screen_size")  # constructor arguments set elsewhere
 
 
-def make(name: str, arguments: dict[str, Any]) -> Hosted:
-    """The environment of that id. Arguments are those of its constructor and `max_episode_steps`; of ALE's games and CarRacing,
-    whose limit is in frames, also those of what is done with their pictures.
+def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
+    """Build an environment from a gymnasium id.
 
-    Raises: UsageError when gymnasium or the package of the physics is missing or refuses the arguments; UnknownNameError for an
-    unknown argument.
+    Args:
+        name: Id of the environment in gymnasium.
+        arguments: Values of constructor arguments and of `max_episode_steps`, as in
+            `default_arguments`. Atari games and CarRacing also have arguments for their pictures.
+            The time limit of CarRacing is in frames.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ModuleNotFoundError: If gymnasium is not installed.
+        UsageError: If gymnasium is too old or rejects the arguments, or a package is missing.
+        UnknownNameError: If an argument does not exist.
     """
     id = f"gymnasium/{name}"
-    given = convert_all(id, arguments, _defaults(name))
-    limit, chosen = checked_limit(id, given.pop(LIMIT, _limit(name))), None
-    if pictures.is_pictured(name):
-        chosen = pictures.settings(id, given)
-        given = {key: value for key, value in given.items() if key not in pictures.DEFAULTS}
+    given = convert_arguments(id, arguments, _load_default_arguments(name))
+    limit, chosen = (
+        to_time_limit(id, given.pop(TIME_LIMIT_ARGUMENT, _default_time_limit(name))),
+        None,
+    )
+    if pictures.is_car_racing(name):
+        chosen = pictures.parse_settings(id, given)
+        given = {key: value for key, value in given.items() if key not in pictures.DEFAULT_SETTINGS}
         limit = limit and math.ceil(limit / chosen.frame_skip)
     if atari.is_atari(name):
-        build = functools.partial(atari.build, name, atari.settings(id, given))
+        build = functools.partial(atari.make_atari, name, atari.parse_settings(id, given))
     else:
-        build = functools.partial(build_one, _spec(name), tuple(given.items()))
+        build = functools.partial(make_from_spec, _get_spec(name), tuple(given.items()))
     if chosen is None:
-        return hosted(id, build, limit)
-    return hosted(id, functools.partial(pictures.build, chosen, build), limit, pictures.AT_THE_END)
+        return make_hosted_environment(id, build, limit)
+    return make_hosted_environment(
+        id,
+        functools.partial(pictures.make_car_racing, chosen, build),
+        limit,
+        pictures.FINAL_STEP_INFO_NAMES,
+    )
 
 
-def checked_limit(id: str, limit: Any) -> int | None:
-    """The most steps of an episode, None where there is no limit. Raises UsageError for what is no whole number from 1 on."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer)):
-        raise UsageError(f"{id}: {LIMIT} ({limit!r}) must be a whole number.")
-    return limit if limit is None else step_limit(id, LIMIT, limit)
+def to_time_limit(id: str, limit: object) -> int | None:
+    """Check a time limit and return it as an int, or None.
 
+    Args:
+        id: Id of the environment, for error messages.
+        limit: Time limit, or None for no limit.
 
-def hosted(id: str, build: Callable[..., Any], limit: int | None, info_names: tuple[str, ...] = ()) -> Hosted:
-    """What `build(render_mode=...)` makes, as an environment. `info_names`: numbers of `info` that its first step lacks.
+    Returns:
+        Time limit in steps, or None.
 
-    Raises UsageError when it cannot be made, or does not keep gymnasium's contract.
+    Raises:
+        UsageError: If the limit is not a positive integer.
     """
-    environment = made(id, build, render_mode=None)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | np.integer)):
+        raise UsageError(f"{id}: {TIME_LIMIT_ARGUMENT} ({format_value(limit)}) must be an integer.")
+    return limit if limit is None else to_positive_int(id, TIME_LIMIT_ARGUMENT, limit)
+
+
+def make_hosted_environment(
+    id: str,
+    build: Callable[..., SuiteEnvironment],
+    limit: int | None,
+    info_names: tuple[str, ...] = (),
+    layout: Layout = None,
+) -> HostedEnvironment:
+    """Build a host environment from a function that makes gymnasium environments.
+
+    Args:
+        id: Id of the environment.
+        build: Function that makes one gymnasium environment, called as `build(render_mode=...)`.
+        limit: Number of steps after which an episode is truncated, or None for no limit.
+        info_names: Names of numbers in `info` that are missing after the first step.
+        layout: Layout of pictures, as for `spaces.convert_observation_space`.
+
+    Returns:
+        The environment, whose simulators run on the host.
+
+    Raises:
+        UsageError: If the environment cannot be made, or violates the gymnasium API.
+    """
+    environment = make_gymnasium_env(id, build, render_mode=None)
+    warned: set[str] = set()
     try:
-        seen, masks = simulator.look(environment, id)
-        translation = simulator.translation(environment, id, masks)
-        fps = int(environment.metadata.get("render_fps", 30))
+        seen, masks = simulator.inspect_environment(environment, id, layout, warned)
+        translation = simulator.space_conversion(environment, id, masks, layout)
+        fps = _frames_per_second(environment)
     finally:
         environment.close()
-    make_simulator = functools.partial(simulator.make, functools.partial(made, id, build), id, limit, masks)
+    make_simulator = functools.partial(
+        simulator.make_simulator,
+        functools.partial(make_gymnasium_env, id, build),
+        id,
+        limit,
+        masks,
+        layout,
+        warned,
+    )
     names = tuple(sorted({*seen.info_names, *info_names}))
     found = seen.observation_space, seen.action_space, limit, names
-    return Hosted(id, *found, make_simulator, translation=translation, fps=fps)
+    return HostedEnvironment(id, *found, make_simulator, space_conversion=translation, fps=fps)
 
 
-def made(id: str, build: Callable[..., Any], render_mode: str | None) -> Any:
-    """What `build` makes. Raises UsageError that says what it raises."""
+def _frames_per_second(environment: SuiteEnvironment) -> int:
+    """Return the frame rate in the metadata of the environment, or 30 by default."""
+    metadata = getattr(environment, "metadata", None) or {}
+    fps = metadata.get("render_fps") or 30
+    return int(fps) if isinstance(fps, int | float) else 30
+
+
+def make_gymnasium_env(
+    id: str, build: Callable[..., SuiteEnvironment], render_mode: str | None
+) -> Any:
+    """Make a gymnasium environment with `build(render_mode=...)`.
+
+    Raises:
+        UsageError: If `build` raises an exception.
+    """
     if render_mode is not None:
-        display.without_screen()
+        display.configure_headless_rendering()
+    # Otherwise the constructor may write the MuJoCo log into the working directory.
+    if "mujoco" in sys.modules:
+        redirect_mujoco_warnings()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is a newer version of the environment
+            warnings.simplefilter("ignore")  # gymnasium warns about newer versions
             return build(render_mode=render_mode)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{id} needs the package {error.name}, which is not installed: {remedy(id)}") from error
-    except Exception as error:  # whatever a constructor raises
+        raise UsageError(
+            f"The package {error.name} is not installed, and {id} needs it. {installation_hint(id)}"
+        ) from error
+    except Exception as error:  # a constructor may raise any exception
         if isinstance(error, UsageError):
             raise
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        told = f": {remedy(id)}" if missing else ""
-        raise UsageError(
-            f"making {id} fails with {type(error).__name__}: {str(error).strip() or 'it says no more'}{told}"
-        ) from error
+        told = f". {installation_hint(id)}" if missing else ""
+        raise UsageError(f"Cannot create {id}: {describe_error(error)}{told}") from error
 
 
-def remedy(id: str) -> str:
-    """What to install for an environment."""
+def installation_hint(id: str) -> str:
+    """Return a sentence that explains how to install the dependencies of an environment."""
     if ":" in id:
-        return "install what its package needs"
+        return "Install the dependencies of its package."
     box2d = id.split("/", 1)[1].startswith(("LunarLander", "Bipedal", "CarRacing"))
-    return f'pip install "rollax[{"box2d" if box2d else "gymnasium"}]"'
+    return f"Run: {install_command('box2d' if box2d else 'gymnasium')}"
 
 
-def knows(name: str) -> bool:
-    """Whether gymnasium has it by now. "package:Name-v0" imports the package, which adds it, as in `gymnasium.make`.
+def is_registered(name: str) -> bool:
+    """Return whether a gymnasium id is registered.
 
-    Raises UsageError when that package cannot be imported.
+    An id such as "package:Name-v0" is registered by its package. This function does not import it.
+
+    Raises:
+        UsageError: If that package is not imported.
     """
     package, _, id = name.rpartition(":")
-    try:
-        if package:
-            importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"gymnasium/{name} needs the package {error.name}, which is not installed") from error
-    except Exception as error:  # a package may raise anything
-        raise UsageError(f"gymnasium/{name}: importing {package} fails with {type(error).__name__}: {error}") from error
+    if package and package not in sys.modules:
+        raise UsageError(
+            f"gymnasium/{name} needs the module {package}, which is not imported. A run folder "
+            f"cannot import modules. If you trust it, add --import {package} (in Python: "
+            f"import {package})."
+        )
     return id in gymnasium.registry
 
 
-def arguments(name: str) -> dict[str, Any]:
-    """The arguments of the constructor, with the defaults of this id, and the time limit."""
-    return _defaults(name)
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the constructor arguments and the time limit of an environment, with defaults."""
+    return _load_default_arguments(name)
 
 
-def build_one(spec: Any, given: tuple[tuple[str, Any], ...], render_mode: str | None) -> Any:
-    """gymnasium's environment of this `EnvSpec`, which a process of its own need not have registered, without its wrappers."""
+def make_from_spec(
+    spec: EnvSpec, arguments: tuple[tuple[str, Setting], ...], render_mode: str | None
+) -> Any:
+    """Make an environment from an `EnvSpec`, without the default wrappers of gymnasium.
+
+    The id does not have to be registered in this process.
+    """
     spec = copy.deepcopy(spec)
     spec.order_enforce = False
     if ".mujoco." in str(spec.entry_point):
         if render_mode is not None:
             display.require_opengl(f"gymnasium/{spec.id}")
-        _quiet_mujoco()
-    return gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **drawing(render_mode), **dict(given))
+        redirect_mujoco_warnings()
+    return gymnasium.make(
+        spec,
+        max_episode_steps=-1,
+        disable_env_checker=True,
+        **render_arguments(render_mode),
+        **dict(arguments),
+    )
 
 
-def drawing(render_mode: str | None) -> dict[str, Any]:
-    """The argument of a constructor that is to draw. Those that never do need not have it."""
+def render_arguments(render_mode: str | None) -> dict[str, Any]:
+    """Return `{"render_mode": ...}`, or {} for None, because constructors may not accept it."""
     return {} if render_mode is None else {"render_mode": render_mode}
 
 
-def _quiet_mujoco() -> None:
-    """MuJoCo's warnings as Python's, without those that its models are written in an old way: it has a file for them, here."""
+def redirect_mujoco_warnings() -> None:
+    """Emit MuJoCo warnings as Python warnings instead of writing them to MUJOCO_LOG.TXT.
+
+    Deprecation warnings about models are dropped. An existing handler of the user is not replaced.
+    """
     import mujoco
+
+    if mujoco.get_mju_user_warning() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        return
 
     def warn(message: str) -> None:
         if "deprecated" not in message:
@@ -150,49 +248,63 @@ def _quiet_mujoco() -> None:
     mujoco.set_mju_user_warning(warn)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _spec(name: str) -> Any:
-    version.require("gymnasium", "1.1")
+def _get_spec(name: str) -> Any:
+    package_versions.require_version("gymnasium", "1.1")
     if atari.is_atari(name):
-        atari.register()
+        atari.register_games()
     try:
         return gymnasium.spec(name.rpartition(":")[2])
     except gymnasium.error.Error as error:
         raise UsageError(
-            f"gymnasium {gymnasium.__version__} has no {name} ({error}): rollax lists the ids of gymnasium 1.3"
+            f"gymnasium {gymnasium.__version__} has no {name} ({error}). rollax supports the ids "
+            "of gymnasium 1.3."
         ) from error
 
 
-def _limit(name: str) -> int | None:
-    """Steps of an episode at most."""
-    return atari.LIMIT if atari.is_atari(name) else _spec(name).max_episode_steps
+def _default_time_limit(name: str) -> int | None:
+    """Return the default time limit in steps, or None."""
+    return atari.MAX_EPISODE_STEPS if atari.is_atari(name) else _get_spec(name).max_episode_steps
 
 
 @functools.cache
-def _constructor(name: str) -> dict[str, Any]:
-    """The arguments of the constructor and their defaults."""
-    entry_point = _spec(name).entry_point
+def _constructor_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of the constructor, with their defaults."""
+    entry_point = _get_spec(name).entry_point
     if entry_point is None:
-        raise UsageError(f"gymnasium/{name} is made many at once alone, which is not offered: it has no entry_point")
+        raise UsageError(
+            f"gymnasium/{name} has no entry_point, so gymnasium creates it only as a vector "
+            "environment, which rollax does not support."
+        )
     if not isinstance(entry_point, str):
         return signature_defaults(entry_point)
     module, _, function = entry_point.partition(":")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where warnings are errors, those of Box2D's bindings crash the process
+            # If warnings are errors, those of Box2D's bindings crash the process.
+            warnings.simplefilter("ignore")
             found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"gymnasium/{name} needs the package {error.name}, which is not installed: {remedy('/' + name)}"
+            f"The package {error.name} is not installed, and gymnasium/{name} needs it. "
+            f"{installation_hint('/' + name)}"
         ) from error
     except gymnasium.error.DependencyNotInstalled as error:
-        raise UsageError(f"gymnasium/{name} lacks what it needs: {remedy('/' + name)}") from error
+        raise UsageError(
+            f"A dependency of gymnasium/{name} is not installed. {installation_hint('/' + name)}"
+        ) from error
     return signature_defaults(found)
 
 
-def _defaults(name: str) -> dict[str, Any]:
+def _load_default_arguments(name: str) -> dict[str, Any]:
     if atari.is_atari(name):
-        return atari.DEFAULTS | {LIMIT: atari.LIMIT}
-    spec = _spec(name)
-    own = {key: value for key, value in _constructor(name).items() if key not in _OURS}
-    own |= {key: value for key, value in spec.kwargs.items() if key in own} | {LIMIT: _limit(name)}
-    return own | (pictures.DEFAULTS if pictures.is_pictured(name) else {})
+        return atari.DEFAULT_SETTINGS | {TIME_LIMIT_ARGUMENT: atari.MAX_EPISODE_STEPS}
+    spec = _get_spec(name)
+    own = {
+        key: value
+        for key, value in _constructor_arguments(name).items()
+        if key not in _RESERVED_ARGUMENTS
+    }
+    own |= {key: value for key, value in spec.kwargs.items() if key in own} | {
+        TIME_LIMIT_ARGUMENT: _default_time_limit(name)
+    }
+    return own | (pictures.DEFAULT_SETTINGS if pictures.is_car_racing(name) else {})

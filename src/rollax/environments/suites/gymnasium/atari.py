@@ -1,8 +1,14 @@
-"""ALE's games with the usual preprocessing (Mnih et al. 2015; Machado et al. 2018, arXiv:1709.06009, for sticky actions).
+"""Atari games of ALE with standard preprocessing.
 
-A step repeats an action for `frame_skip` frames, and its observation is the maximum of the last two of them, in gray, scaled to
-`size` x `size`, stacked on the `stack` last ones: 8-bit `[size, size, stack]`. Sticky actions, the full set of actions, an
-episode at every life and the sign of rewards are arguments. Scaling is by areas with Pillow, where others use OpenCV.
+A step repeats an action for `frame_skip` frames. Its picture is the maximum of the last two frames,
+in grayscale and resized to `size` x `size`. The observation stacks the last `stack` pictures, uint8
+`[size, size, stack]`. Settings enable sticky actions, the full action set, episodes that end when a
+life is lost, and rewards clipped to their sign. Pictures are resized by area averaging with Pillow
+instead of OpenCV.
+
+References:
+    Mnih et al. (2015), Human-level control through deep reinforcement learning.
+    Machado et al. (2018), arXiv:1709.06009, for sticky actions.
 """
 
 import dataclasses
@@ -11,15 +17,32 @@ from typing import Any
 
 import numpy as np
 
-from rollax.environments.suites.gymnasium.pictures import Stack, check_least
+from rollax.environments.suites.gymnasium.pictures import FrameStack, check_minimums
+from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
+from rollax.types import Setting
 
-LIMIT = 27_000  # steps of an episode at most: with four frames a step half an hour, at which ALE itself cuts off
+# Time limit in steps: half an hour at four frames per step, at which ALE itself truncates.
+MAX_EPISODE_STEPS = 27_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What can be set of a game."""
+class AtariSettings:
+    """Settings of an Atari game.
+
+    Attributes:
+        frame_skip: Number of frames per step, which repeat the action.
+        repeat_action_probability: Probability of repeating the previous action (sticky actions).
+        full_action_space: Whether all 18 actions are available in every game.
+        mode: Mode of the game; -1 for the default.
+        difficulty: Difficulty of the game; -1 for the default.
+        noop_max: Largest number of random no-op frames at the start of a game.
+        size: Height and width of pictures.
+        grayscale: Whether pictures are converted to grayscale.
+        stack: Number of stacked pictures.
+        episodic_life: Whether an episode ends when a life is lost.
+        clip_rewards: Whether rewards are clipped to their sign.
+    """
 
     frame_skip: int = 4
     repeat_action_probability: float = 0.25
@@ -34,37 +57,67 @@ class Settings:
     clip_rewards: bool = False
 
 
-DEFAULTS: dict[str, Any] = dataclasses.asdict(Settings())
+DEFAULT_SETTINGS: dict[str, Any] = dataclasses.asdict(AtariSettings())
 
 
 def is_atari(name: str) -> bool:
+    """Return whether a gymnasium id belongs to an Atari game."""
     return name.startswith("ALE/")
 
 
-def register() -> None:
-    """Makes gymnasium know ALE's games. Raises ModuleNotFoundError without ale-py."""
+def register_games() -> None:
+    """Register the ALE games in gymnasium.
+
+    Raises:
+        ModuleNotFoundError: If ale-py is not installed.
+    """
     import ale_py
     import gymnasium
 
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # else every game says who made it
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # suppresses ALE's banner
     gymnasium.register_envs(ale_py)
 
 
-def settings(id: str, given: Mapping[str, Any]) -> Settings:
-    """The settings of a game. Raises UsageError for numbers that there cannot be."""
-    chosen = Settings(**given)
-    check_least(id, chosen, {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1})
+def parse_settings(id: str, arguments: Mapping[str, Setting]) -> AtariSettings:
+    """Convert arguments to the settings of a game and check their ranges.
+
+    Args:
+        id: Id of the environment.
+        arguments: Values of settings by name.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UsageError: If a value is out of range.
+    """
+    chosen = AtariSettings(**arguments)
+    check_minimums(id, chosen, {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1})
     if not 0 <= chosen.repeat_action_probability < 1:
-        raise UsageError(f"{id}: repeat_action_probability ({chosen.repeat_action_probability}) must be from 0 to less than 1.")
+        raise UsageError(
+            f"{id}: repeat_action_probability ({chosen.repeat_action_probability}) must be at "
+            "least 0 and less than 1."
+        )
     return chosen
 
 
-def build(name: str, chosen: Settings, render_mode: str | None) -> "Atari":
-    """The game with its preprocessing."""
+def make_atari(name: str, chosen: AtariSettings, render_mode: str | None) -> "Atari":
+    """Make a game with preprocessing.
+
+    Args:
+        name: Id of the game in gymnasium.
+        chosen: Settings of the game.
+        render_mode: Render mode, as for `gymnasium.make`.
+
+    Returns:
+        The game.
+    """
     import gymnasium
 
-    register()
-    which = {key: getattr(chosen, key) for key in ("mode", "difficulty") if getattr(chosen, key) >= 0}
+    register_games()
+    which = {
+        key: getattr(chosen, key) for key in ("mode", "difficulty") if getattr(chosen, key) >= 0
+    }
     game = gymnasium.make(
         name,
         max_episode_steps=-1,
@@ -80,31 +133,38 @@ def build(name: str, chosen: Settings, render_mode: str | None) -> "Atari":
 
 
 class Atari:
-    """A game as gymnasium has environments."""
+    """Atari game with preprocessing and the interface of a gymnasium environment."""
 
-    def __init__(self, game: Any, chosen: Settings) -> None:
-        self.game, self.chosen, self.metadata = game, chosen, {"render_fps": 60 // chosen.frame_skip}
+    def __init__(self, game: SuiteEnvironment, chosen: AtariSettings) -> None:
+        self.game, self.chosen, self.metadata = (
+            game,
+            chosen,
+            {"render_fps": 60 // chosen.frame_skip},
+        )
         self.action_space = game.action_space
-        self._stack = Stack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
+        self._stack = FrameStack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
         self.observation_space = self._stack.space
-        self._random = np.random.default_rng()
-        self._goes_on = False  # the game, after the life that was the last episode
-        self._lives = 0
+        self._rng = np.random.default_rng()
+        # True after the end of an episode by a lost life, while the game continues.
+        self._should_continue_game = False
+        self._num_lives = 0
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         if seed is not None:
-            self._random = np.random.default_rng(seed)
-        if self._goes_on and seed is None:  # with the next life
+            self._rng = np.random.default_rng(seed)
+        if self._should_continue_game and seed is None:  # continue with the next life
             screen, _, _, _, info = self.game.step(0)
         else:
             screen, info = self.game.reset(seed=seed)
-            waits = int(self._random.integers(0, self.chosen.noop_max, endpoint=True))
-            screen, info = self._wait(waits, screen, info)
-        self._goes_on, self._lives = False, info.get("lives", 0)
+            waits = int(self._rng.integers(0, self.chosen.noop_max, endpoint=True))
+            screen, info = self._step_noops(waits, screen, info)
+        self._should_continue_game, self._num_lives = False, info.get("lives", 0)
         self._stack.clear()
-        return self._observed([screen]), info
+        return self._observe([screen]), info
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: int | np.integer
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         screens, total, terminated, truncated, info = [], 0.0, False, False, {}
         for _ in range(self.chosen.frame_skip):
             screen, reward, terminated, truncated, info = self.game.step(action)
@@ -114,10 +174,18 @@ class Atari:
                 break
         lives = info.get("lives", 0)
         is_over = bool(terminated or truncated)
-        self._goes_on = self.chosen.episodic_life and not is_over and 0 < lives < self._lives
-        self._lives = lives
+        self._should_continue_game = (
+            self.chosen.episodic_life and not is_over and 0 < lives < self._num_lives
+        )
+        self._num_lives = lives
         total = float(np.sign(total)) if self.chosen.clip_rewards else total
-        return self._observed(screens), total, bool(terminated or self._goes_on), bool(truncated), info
+        return (
+            self._observe(screens),
+            total,
+            bool(terminated or self._should_continue_game),
+            bool(truncated),
+            info,
+        )
 
     def render(self) -> Any:
         return self.game.render()
@@ -125,13 +193,15 @@ class Atari:
     def close(self) -> None:
         self.game.close()
 
-    def _wait(self, frames: int, screen: Any, info: Any) -> tuple[Any, Any]:
-        """Some frames without an action, so that games do not all begin alike."""
+    def _step_noops(
+        self, frames: int, screen: np.ndarray, info: dict[str, object]
+    ) -> tuple[Any, Any]:
+        """Step with no-op actions for some frames and return the last screen and info."""
         for _ in range(frames):
             screen, _, terminated, truncated, info = self.game.step(0)
             if terminated or truncated:
                 screen, info = self.game.reset()
         return screen, info
 
-    def _observed(self, screens: list[Any]) -> np.ndarray:
+    def _observe(self, screens: list[np.ndarray]) -> np.ndarray:
         return self._stack.push(screens[0] if len(screens) == 1 else np.maximum(*screens))

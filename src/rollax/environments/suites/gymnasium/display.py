@@ -1,4 +1,4 @@
-"""Pictures where there is no screen: what draws is told so before it looks for one."""
+"""Configuration of headless rendering for pygame, MuJoCo and EnvPool."""
 
 import ctypes
 import ctypes.util
@@ -8,33 +8,49 @@ import sys
 
 from rollax.errors import UsageError
 
-_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # by which MuJoCo draws without a screen
+_GL_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}  # MuJoCo backends that do not need a screen
 
 
 def has_screen() -> bool:
-    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    """Return whether a display server is available. On systems other than Linux, return True."""
+    return sys.platform != "linux" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
 
 
-def without_screen() -> None:
-    """Pygame and MuJoCo draw into memory, unless something else was asked for."""
+def configure_headless_rendering() -> None:
+    """Let pygame and MuJoCo render without a screen, unless environment variables are set."""
     if has_screen():
         return
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    found = [way for way, library in _LIBRARIES.items() if ctypes.util.find_library(library)]
+    found = [way for way, library in _GL_LIBRARIES.items() if ctypes.util.find_library(library)]
     if found:
         os.environ.setdefault("MUJOCO_GL", found[0])
 
 
 def require_opengl(id: str) -> None:
-    """Raises UsageError where MuJoCo would end the process, because it finds nothing to draw with."""
+    """Check that MuJoCo can render. Otherwise it would terminate the process.
+
+    Args:
+        id: Id of the environment, for the error message.
+
+    Raises:
+        UsageError: If there is neither a screen nor a library for rendering without one.
+    """
     if not has_screen() and os.environ.get("MUJOCO_GL", "glfw") == "glfw":
-        raise UsageError(f"{id} is drawn by OpenGL, and there is no screen: install the library EGL or OSMesa")
+        raise UsageError(
+            f"{id} is rendered with OpenGL, which found neither a screen nor the library EGL or "
+            "OSMesa. Install one of these libraries."
+        )
 
 
 @functools.cache
 def has_egl_before(module: str) -> bool:
-    """Whether EGL is loaded, by this call or an earlier one, before that module was imported. Off Linux nothing has to be."""
+    """Load EGL before a module is imported, and return whether this succeeded.
+
+    On systems other than Linux, EGL is not needed and the result is True.
+    """
     if sys.platform != "linux":
         return True
     if module in sys.modules:

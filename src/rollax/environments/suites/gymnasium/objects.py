@@ -1,70 +1,112 @@
-"""Environments of gymnasium of a user's own."""
+"""Adapter for custom gymnasium environments."""
 
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollax.environments.hosted import Hosted
+from rollax.coercion import coerce, coerce_arguments
+from rollax.environments.host_environment import HostedEnvironment
+from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
-from rollax.typed import typed
+from rollax.runtime.numerics import standard_numerics
 
 
+@standard_numerics()
+@coerce_arguments(name=str | None)
 def from_gymnasium(
-    make: Any, *, name: str | None = None, max_episode_steps: int | None = None, info_names: Sequence[str] = ()
-) -> Hosted:
-    """An environment of gymnasium to train in, made as often as there are environments side by side.
+    make: str | SuiteEnvironment | Callable[..., SuiteEnvironment],
+    *,
+    name: str | None = None,
+    max_episode_steps: int | None = None,
+    info_names: Sequence[str] = (),
+    layout: str | Mapping[str, str] | None = None,
+) -> HostedEnvironment:
+    """Convert a gymnasium environment for training.
 
-    `make` is an id that gymnasium knows, what `gymnasium.make` made, of which others are made by its `spec`, wrappers included,
-    or a function that makes an environment: it is called with `render_mode`, if it has such an argument, which a picture needs.
-    Simulators in processes of their own (`env_workers`) need a function at the top of a module. `name` is that of the folder of
-    runs. `max_episode_steps` cuts episodes off, besides the environment's own limit. `info_names` are numbers of `info` that
-    evaluations are to report beside those of its first step, as `("is_success",)`, which ends alone may have.
+    A run makes one copy for each of its parallel environments.
 
-    Raises UsageError for what makes no environment of gymnasium, for an object that was made without `gymnasium.make`, for
-    spaces that have no counterpart, and for a `max_episode_steps` that is no whole number from 1 on.
+    Args:
+        make: Gymnasium id, an environment made by `gymnasium.make` (it is copied from its `spec`,
+            including wrappers), or a function that makes an environment. The function is called
+            with `render_mode` if it has this parameter. Rendering requires the parameter.
+            Simulators in worker processes (`env_workers`) require a function at the top level of a
+            module.
+        name: Name of the environment and of its run folders.
+        max_episode_steps: Number of steps after which an episode is truncated, in addition to the
+            limit of the environment.
+        info_names: Names of numbers in `info` that evaluations report but the first step does not
+            have, such as `("is_success",)`.
+        layout: Axes of observations that are pictures, one letter per axis: H, W, C (channels) and
+            N (stacked frames), as in "HWC", "CHW" or "NHWC". "flat" marks an array that is not a
+            picture. A dictionary gives one layout for each part of a `Dict`. Layouts are recognized
+            from the shapes by default.
+
+    Returns:
+        The environment, whose simulators run on the host.
+
+    Raises:
+        UsageError: If `make` does not make a gymnasium environment, an object was made without
+            `gymnasium.make`, a space has no counterpart, values do not fit the space, a layout does
+            not fit, or `max_episode_steps` is not a positive integer.
     """
     from rollax.environments.suites.gymnasium import adapter
 
     if not isinstance(make, str) and not callable(make):
-        name, make = name or _name_of(make), _spec_of(make)
+        name, make = name or _default_name(make), _require_spec(make)
     if isinstance(make, type) and name is None:
         name = f"own/{make.__name__}"
-    default = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__).strip("<>")
+    default = (
+        make
+        if isinstance(make, str)
+        else getattr(make, "__name__", type(make).__name__).strip("<>")
+    )
     id = name or f"own/{default.replace('/', '-').replace(':', '-')}"
-    max_episode_steps = adapter.checked_limit(id, max_episode_steps)
-    build = functools.partial(_build, make, id)
-    environment = adapter.made(id, build, None)
-    if isinstance(make, str):  # other processes may not have registered it
-        build = functools.partial(_build, environment.spec, id)
+    max_episode_steps = adapter.to_time_limit(id, max_episode_steps)
+    build = functools.partial(_make_env, make, id)
+    environment = adapter.make_gymnasium_env(id, build, None)
+    if isinstance(make, str):  # other processes may not have registered the id
+        build = functools.partial(_make_env, environment.spec, id)
     known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
     environment.close()
     limits = [limit for limit in (known, max_episode_steps) if limit is not None]
-    return adapter.hosted(id, build, min(limits, default=None), typed("info_names", info_names, tuple[str, ...]))
+    layout = dict(layout) if isinstance(layout, Mapping) else layout
+    names = coerce("info_names", info_names, tuple[str, ...])
+    return adapter.make_hosted_environment(id, build, min(limits, default=None), names, layout)
 
 
-def _name_of(environment: Any) -> str:
-    return f"own/{str(getattr(getattr(environment, 'spec', None), 'id', type(environment).__name__)).replace('/', '-')}"
+def _default_name(environment: object) -> str:
+    spec = getattr(environment, "spec", None)
+    name = str(getattr(spec, "id", type(environment).__name__))
+    return f"own/{name.replace('/', '-')}"
 
 
-def _spec_of(environment: Any) -> Any:
-    """The recipe of an environment. It is needed as often as there are environments side by side, and in other processes."""
+def _require_spec(environment: object) -> Any:
+    """Return the spec of an environment. Copies of the environment are made from it."""
     import gymnasium
 
     kind = type(environment).__name__
+    if is_pettingzoo(environment):
+        raise UsageError(PETTINGZOO_MESSAGE)
     if not isinstance(environment, gymnasium.Env):
-        raise UsageError(f"from_gymnasium takes an environment of gymnasium, an id or a function that makes one, not a {kind}")
+        raise UsageError(
+            "environment must be an environment of gymnasium, an id or a function that makes one, "
+            f"got an object of {kind}."
+        )
     spec = environment.spec
     if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
         raise UsageError(
-            f"this {kind} cannot be made again, as gymnasium.make did not make it or a wrapper keeps no record of its "
-            "arguments: give from_gymnasium a function that makes it"
+            f"This {kind} cannot be copied, because it was not made by gymnasium.make or a wrapper "
+            "does not record its arguments. Pass a function that makes it to from_gymnasium."
         )
     return spec
 
 
-def _build(make: Any, id: str, render_mode: str | None) -> Any:
+def _make_env(
+    make: str | SuiteEnvironment | Callable[..., SuiteEnvironment], id: str, render_mode: str | None
+) -> Any:
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
@@ -72,15 +114,26 @@ def _build(make: Any, id: str, render_mode: str | None) -> Any:
 
     if isinstance(make, EnvSpec) and make.kwargs.get("render_mode") == "human":
         make = copy.deepcopy(make)
-        make.kwargs["render_mode"] = None  # a window for each, which waits for the screen
+        # A window for each environment would wait for the screen.
+        make.kwargs["render_mode"] = None
+    if isinstance(make, EnvSpec) and ".mujoco." in str(make.entry_point):
+        adapter.redirect_mujoco_warnings()
     if isinstance(make, str | EnvSpec):
-        return gymnasium.make(make, disable_env_checker=True, **adapter.drawing(render_mode))
+        return gymnasium.make(
+            make, disable_env_checker=True, **adapter.render_arguments(render_mode)
+        )
     made = make(render_mode=render_mode) if _has_render_mode(make) else make()
+    if is_pettingzoo(made):
+        raise UsageError(PETTINGZOO_MESSAGE)
     if not isinstance(made, gymnasium.Env):
-        raise UsageError(f"{id}: the function makes a {type(made).__name__}, which is no gymnasium.Env")
+        raise UsageError(
+            f"{id}: the function must make a gymnasium.Env, got an object of {type(made).__name__}."
+        )
     return made
 
 
-def _has_render_mode(make: Callable[..., Any]) -> bool:
+def _has_render_mode(make: Callable[..., SuiteEnvironment]) -> bool:
     parameters = inspect.signature(make).parameters.values()
-    return any(p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    return any(
+        p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters
+    )

@@ -1,6 +1,6 @@
-"""Pictures as observations: scaled, in gray, the last few on top of each other, of every so many frames.
+"""Preprocessing of pictures: resizing, grayscale, frame stacking and frame skipping.
 
-ALE's games have more to them (`atari`); CarRacing is wrapped here.
+This module contains the wrapper of CarRacing. See `atari` for Atari games.
 """
 
 import contextlib
@@ -12,12 +12,21 @@ import numpy as np
 from gymnasium import spaces
 from PIL import Image
 
+from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
+from rollax.types import Action, Setting
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What is done with the pictures; by default nothing."""
+class ImageSettings:
+    """Preprocessing of pictures. The defaults of CarRacing change nothing.
+
+    Attributes:
+        frame_skip: Number of frames per step, which repeat the action.
+        size: Height and width of pictures.
+        grayscale: Whether pictures are converted to grayscale.
+        stack: Number of stacked pictures.
+    """
 
     frame_skip: int = 1
     size: int = 96
@@ -25,30 +34,57 @@ class Settings:
     stack: int = 1
 
 
-DEFAULTS: dict[str, Any] = dataclasses.asdict(Settings())
-AT_THE_END = ("lap_finished",)  # numbers of CarRacing's info that only the last step of an episode has
+DEFAULT_SETTINGS: dict[str, Any] = dataclasses.asdict(ImageSettings())
+# Entries of CarRacing's `info` that only the last step of an episode has.
+FINAL_STEP_INFO_NAMES = ("lap_finished",)
 
 
-def is_pictured(name: str) -> bool:
+def is_car_racing(name: str) -> bool:
+    """Return whether a gymnasium id belongs to CarRacing."""
     return name.startswith("CarRacing")
 
 
-def check_least(id: str, chosen: Any, least: Mapping[str, int]) -> None:
-    """Raises UsageError for settings that are less than that."""
+def check_minimums(id: str, chosen: object, least: Mapping[str, int]) -> None:
+    """Check that each setting is at least its minimum.
+
+    Args:
+        id: Id of the environment.
+        chosen: Dataclass of settings.
+        least: Minimum of each setting by name.
+
+    Raises:
+        UsageError: If a setting is below its minimum.
+    """
     for name, lowest in least.items():
         if getattr(chosen, name) < lowest:
             raise UsageError(f"{id}: {name} ({getattr(chosen, name)}) must be at least {lowest}.")
 
 
-def settings(id: str, given: Mapping[str, Any]) -> Settings:
-    """What is chosen of the arguments. Raises UsageError for numbers that there cannot be."""
-    chosen = Settings(**{name: given[name] for name in DEFAULTS if name in given})
-    check_least(id, chosen, {"frame_skip": 1, "size": 1, "stack": 1})
+def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
+    """Select the picture settings among the arguments and check their ranges.
+
+    Args:
+        id: Id of the environment.
+        arguments: Arguments of the environment.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UsageError: If a value is less than 1.
+    """
+    chosen = ImageSettings(
+        **{name: arguments[name] for name in DEFAULT_SETTINGS if name in arguments}
+    )
+    check_minimums(id, chosen, {"frame_skip": 1, "size": 1, "stack": 1})
     return chosen
 
 
-class Stack:
-    """The last pictures on top of each other, `uint8 [size, size, depth x stack]`, scaled by areas."""
+class FrameStack:
+    """Stack of the most recent pictures, uint8 `[size, size, depth * stack]`.
+
+    The stack resizes pictures by area averaging.
+    """
 
     def __init__(self, size: int, depth: int, stack: int) -> None:
         self._size, self._depth = size, depth
@@ -59,7 +95,7 @@ class Stack:
         self._last = np.zeros_like(self._last)
 
     def push(self, picture: np.ndarray) -> np.ndarray:
-        """The stack with that picture, `[H, W]` or `[H, W, 3]`, on top."""
+        """Add a picture `[H, W]` or `[H, W, 3]` and return the stack."""
         image = Image.fromarray(picture)
         if self._depth == 1 and picture.ndim == 3:
             image = image.convert("L")
@@ -70,18 +106,24 @@ class Stack:
         return self._last
 
 
-def build(chosen: Settings, make: Callable[..., Any], render_mode: str | None) -> "Racing":
-    """What `make(render_mode=...)` makes, with its pictures as chosen."""
-    return Racing(make(render_mode=render_mode), chosen)
+def make_car_racing(
+    chosen: ImageSettings, make: Callable[..., SuiteEnvironment], render_mode: str | None
+) -> "CarRacing":
+    """Make CarRacing with `make(render_mode=...)` and preprocess its pictures."""
+    return CarRacing(make(render_mode=render_mode), chosen)
 
 
-class Racing:
-    """CarRacing with its pictures as chosen. An action is repeated for `frame_skip` frames, whose rewards add up."""
+class CarRacing:
+    """CarRacing with preprocessed pictures. Rewards of skipped frames are summed."""
 
-    def __init__(self, environment: Any, chosen: Settings) -> None:
-        self.environment, self.chosen, self.action_space = environment, chosen, environment.action_space
+    def __init__(self, environment: SuiteEnvironment, chosen: ImageSettings) -> None:
+        self.environment, self.chosen, self.action_space = (
+            environment,
+            chosen,
+            environment.action_space,
+        )
         self.metadata = {"render_fps": environment.metadata["render_fps"] / chosen.frame_skip}
-        self._stack = Stack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
+        self._stack = FrameStack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
         self.observation_space = self._stack.space
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -89,11 +131,11 @@ class Racing:
         self._stack.clear()
         return self._stack.push(picture), info
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         total, picture, terminated, truncated, info = 0.0, None, False, False, {}
         for frame in range(self.chosen.frame_skip):
             is_last = frame == self.chosen.frame_skip - 1
-            with contextlib.nullcontext() if is_last else _undrawn(self.environment.unwrapped):
+            with contextlib.nullcontext() if is_last else _skip_drawing(self.environment.unwrapped):
                 picture, reward, terminated, truncated, info = self.environment.step(action)
             total += float(reward)
             if terminated or truncated:
@@ -109,8 +151,8 @@ class Racing:
 
 
 @contextlib.contextmanager
-def _undrawn(car: Any) -> Iterator[None]:
-    """CarRacing draws at every step, which takes far longer than its physics: here it does not."""
+def _skip_drawing(car: SuiteEnvironment) -> Iterator[None]:
+    """Disable drawing of CarRacing inside the block. Drawing takes much longer than the physics."""
     car._render = lambda mode: None
     try:
         yield

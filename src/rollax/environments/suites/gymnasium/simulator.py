@@ -1,20 +1,30 @@
-"""One environment of gymnasium as a simulator: our spaces, ends told apart, its time limit counted here."""
+"""Simulators that wrap gymnasium environments, with rollax spaces and time limits."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
 
-from rollax.environments.hosted import Translation
-from rollax.environments.suites.gymnasium import spaces
-from rollax.environments.suites.gymnasium.spaces import MASK
-from rollax.errors import UsageError
+from rollax.environments.host_environment import SpaceConversion
+from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
+from rollax.environments.suites.gymnasium import converters
+from rollax.environments.suites.gymnasium.converters import ACTION_MASK, Layout
+from rollax.environments.suites.gymnasium.validation import ObservationCheck
+from rollax.environments.suites.suite import SuiteEnvironment
+from rollax.errors import UsageError, describe_error
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.types import Action, Leaf, Observation
+
+NUM_INITIAL_CHECKS = 20  # number of initial steps whose observations are all checked
+CHECK_INTERVAL = 1000  # later, one step in this many is checked, and every reset
 
 
-class Seen(NamedTuple):
-    """What an environment is to rollax, found by making it, resetting it and taking a step."""
+T = TypeVar("T")
+
+
+class DetectedSpaces(NamedTuple):
+    """Spaces of an environment and names of the numbers in `info` after its first step."""
 
     observation_space: Space
     action_space: ActionSpace
@@ -22,28 +32,75 @@ class Seen(NamedTuple):
 
 
 class GymnasiumSimulator:
-    """See `rollax.environments.core.Simulator`."""
+    """`Simulator` that wraps a gymnasium environment."""
 
-    def __init__(self, environment: Any, name: str, time_limit: int | None, masks: bool) -> None:
+    def __init__(
+        self,
+        environment: SuiteEnvironment,
+        name: str,
+        time_limit: int | None,
+        masks: bool,
+        layout: Layout = None,
+        warned: set[str] | None = None,
+    ) -> None:
+        """Wrap an environment.
+
+        Args:
+            environment: Gymnasium environment, without wrappers for time limits and checks.
+            name: Name of the environment, for messages.
+            time_limit: Number of steps after which an episode is truncated, or None for no limit.
+            masks: Whether `info` contains an action mask.
+            layout: Layout of pictures, as for `converters.convert_observation_space`.
+            warned: See `ObservationCheck`.
+        """
         self.environment = environment
-        self._limit, self._steps, self._masks = time_limit, 0, masks
-        self._spaces = environment.observation_space, environment.action_space
-        self._seen = spaces.typed(*spaces.observation(name, environment.observation_space))
-        _, self._action = spaces.action(name, environment.action_space)
+        self._time_limit, self._num_steps, self._has_masks = time_limit, 0, masks
+        self._declared_spaces = environment.observation_space, environment.action_space
+        self._seen = converters.make_observation_converter(
+            *converters.convert_observation_space(name, environment.observation_space, layout)
+        )
+        self._check = ObservationCheck(name, environment.observation_space, warned)
+        self.is_strict = False  # whether the observation of every step is checked
+        # Number of checked steps, and number of steps until the next check.
+        self._num_checked, self._num_until_check = (0, 0)
+        number, self._convert_action_fn = converters.convert_action_space(
+            name, environment.action_space
+        )
+        self._num_actions = number.n if isinstance(number, Discrete) else 0
 
     def reset(self, seed: int | None) -> Any:
         obs, info = self.environment.reset(seed=seed)
         spaces_now = self.environment.observation_space, self.environment.action_space
-        if spaces_now != self._spaces:
-            raise ValueError(f"its spaces changed from {self._spaces} to {spaces_now}; policies are made for the first")
-        self._steps = 0
-        return self._observed(obs, info)
+        if spaces_now != self._declared_spaces:
+            raise ValueError(
+                f"Spaces must not change between episodes, got {spaces_now} after "
+                f"{self._declared_spaces}. Declare one space for all episodes."
+            )
+        self._num_steps = 0
+        return self._observe(obs, info, True, False)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-        obs, reward, terminated, truncated, info = self.environment.step(self._action(action))
-        self._steps += 1
-        truncated = (truncated or self._steps == self._limit) and not terminated
-        return self._observed(obs, info), reward, terminated, truncated, info
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        obs, reward, terminated, truncated, info = self.environment.step(
+            self._convert_action_fn(action)
+        )
+        self._num_steps += 1
+        terminated = to_flag("terminated", terminated)
+        truncated = (
+            to_flag("truncated", truncated) or self._num_steps == self._time_limit
+        ) and not terminated
+        is_checked = self.is_strict or self._num_until_check == 0
+        if is_checked:
+            self._num_checked += 1
+            self._num_until_check = 0 if self._num_checked < NUM_INITIAL_CHECKS else CHECK_INTERVAL
+        else:
+            self._num_until_check -= 1
+        return (
+            self._observe(obs, info, is_checked, terminated or truncated),
+            reward,
+            terminated,
+            truncated,
+            info,
+        )
 
     def frame(self) -> Any:
         return self.environment.render()
@@ -51,68 +108,224 @@ class GymnasiumSimulator:
     def close(self) -> None:
         self.environment.close()
 
-    def _observed(self, obs: Any, info: Mapping[str, Any]) -> Any:
+    def _observe(
+        self, obs: Observation, info: Mapping[str, Leaf], is_checked: bool, is_over: bool
+    ) -> Any:
+        mask = self._mask(info, is_over) if self._has_masks else None
+        if is_checked:
+            self._check(obs, mask)
         seen = self._seen(obs)
-        return spaces.with_mask(seen, np.asarray(info[MASK], bool)) if self._masks else seen
+        return seen if mask is None else converters.add_action_mask(seen, np.asarray(mask, bool))
+
+    def _mask(self, info: Mapping[str, Leaf], is_over: bool) -> Any:
+        """Return the action mask in `info`, or zeros if it is missing at the end of an episode."""
+        mask = info.get(ACTION_MASK)
+        if mask is None and is_over:
+            return np.zeros(self._num_actions, bool)
+        if mask is None:
+            raise SimulatorFaultError(
+                f"info must have {ACTION_MASK!r} after every reset and step, as after the first "
+                f"reset, got info without it at step {self._num_steps} of an episode. Add it to "
+                "info at every step."
+            )
+        if np.shape(mask) != (self._num_actions,):
+            raise SimulatorFaultError(
+                f"info[{ACTION_MASK!r}] must have one value for each of {self._num_actions} "
+                f"actions, got the shape {np.shape(mask)} at step {self._num_steps} of an episode. "
+                "Return an array of that length."
+            )
+        return mask
 
 
-def make(
-    make_environment: Callable[..., Any], name: str, time_limit: int | None, masks: bool, shows_frames: bool = False
+def make_simulator(
+    make_environment: Callable[..., SuiteEnvironment],
+    name: str,
+    time_limit: int | None,
+    masks: bool,
+    layout: Layout = None,
+    warned: set[str] | None = None,
+    shows_frames: bool = False,
 ) -> GymnasiumSimulator:
-    """A simulator of what `make_environment(render_mode=...)` makes."""
-    return GymnasiumSimulator(make_environment(render_mode="rgb_array" if shows_frames else None), name, time_limit, masks)
+    """Make a gymnasium environment and wrap it in a simulator.
 
+    Args:
+        make_environment: Function that makes the environment, called with `render_mode`.
+        name: Name of the environment, for messages.
+        time_limit: Number of steps after which an episode is truncated, or None for no limit.
+        masks: Whether `info` contains an action mask.
+        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        warned: See `ObservationCheck`.
+        shows_frames: Whether the environment is made for rendering.
 
-def look(environment: Any, name: str) -> tuple[Seen, bool]:
-    """What the environment is, and whether its `info` says which actions are legal.
-
-    Raises UsageError for spaces without counterpart, and for an environment that does not keep gymnasium's own contract.
+    Returns:
+        The simulator.
     """
-    observation_space, _ = spaces.observation(name, environment.observation_space)
-    action_space, convert = spaces.action(name, environment.action_space)
-    environment.action_space.seed(0)
-    begun = _tried(name, "reset", lambda: environment.reset(seed=0))
+    environment = make_environment(render_mode="rgb_array" if shows_frames else None)
+    return GymnasiumSimulator(environment, name, time_limit, masks, layout, warned)
+
+
+def inspect_environment(
+    environment: SuiteEnvironment, name: str, layout: Layout = None, warned: set[str] | None = None
+) -> tuple[DetectedSpaces, bool]:
+    """Reset and step an environment once to detect its spaces and the contents of its `info`.
+
+    The observations of the reset and the step are compared with the declared space.
+
+    Args:
+        environment: Gymnasium environment.
+        name: Name of the environment, for messages.
+        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        warned: See `ObservationCheck`.
+
+    Returns:
+        The detected spaces, and whether `info` contains an action mask.
+
+    Raises:
+        UsageError: If a space has no counterpart, or the environment violates the gymnasium API.
+    """
+    declared, actions = (
+        _get_declared_space(environment, name, what)
+        for what in ("observation_space", "action_space")
+    )
+    observation_space, _ = converters.convert_observation_space(name, declared, layout)
+    action_space, convert = converters.convert_action_space(name, actions)
+    check = ObservationCheck(name, declared, warned)
+    actions.seed(0)
+    begun = _call_environment(name, "reset", lambda: environment.reset(seed=0))
     if not isinstance(begun, tuple) or len(begun) != 2 or not isinstance(begun[1], Mapping):
-        raise UsageError(f"{name}: reset must return (observation, info), as gymnasium has it since 0.26")
-    legal, number = np.asarray(begun[1].get(MASK, ())), action_space.n if isinstance(action_space, Discrete) else -1
-    masks = legal.shape == (number,)
-    if not masks and isinstance(environment.observation_space, gymnasium.spaces.Dict):
-        legal = np.asarray(begun[0].get(MASK, ()))
-    is_legal_known = legal.size > 0 and isinstance(action_space, Discrete | MultiDiscrete)
-    first = convert(np.argmax(legal, axis=-1)) if is_legal_known else environment.action_space.sample()
-    after = _tried(name, "step", lambda: environment.step(first))
-    if not isinstance(after, tuple) or len(after) != 5 or not isinstance(after[4], Mapping):
-        raise UsageError(f"{name}: step must return (observation, reward, terminated, truncated, info), as gymnasium has it")
+        raise UsageError(
+            f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
+        )
+    _run_check(name, "reset", lambda: check(begun[0]))
+    parts = (
+        observation_space.spaces
+        if isinstance(observation_space, Dict)
+        else {"observation": observation_space}
+    )
+    given: Any = begun[0].get(ACTION_MASK) if ACTION_MASK in parts else begun[1].get(ACTION_MASK)
+    legal: Any = np.asarray(() if given is None else given)
+    masks = ACTION_MASK not in parts and isinstance(action_space, Discrete) and legal.size > 0
+    num_actions = action_space.n if isinstance(action_space, Discrete) else 0
     if masks:
-        parts = observation_space.spaces if isinstance(observation_space, Dict) else {"observation": observation_space}
-        observation_space = Dict({**parts, MASK: Box(0.0, 1.0, (number,), "bool")})
-    return Seen(observation_space, action_space, scalars(after[4])), masks
+        _check_mask(name, "reset", legal, num_actions)
+    is_legal_known = (masks or ACTION_MASK in parts) and isinstance(
+        action_space, Discrete | MultiDiscrete
+    )
+    first = convert(np.argmax(legal, axis=-1)) if is_legal_known else actions.sample()
+    after = _call_environment(name, "step", lambda: environment.step(first))
+    if not isinstance(after, tuple) or len(after) != 5 or not isinstance(after[4], Mapping):
+        raise UsageError(
+            f"{name}: step must return (observation, reward, terminated, truncated, info), as in "
+            "gymnasium 0.26 and newer."
+        )
+    _run_check(name, "step", lambda: _check_step(check, after))
+    if masks:
+        if not (after[2] or after[3]):
+            _check_mask(name, "step", after[4].get(ACTION_MASK), num_actions)
+        observation_space = Dict({**parts, ACTION_MASK: Box(0.0, 1.0, np.shape(legal), "bool")})
+    return DetectedSpaces(observation_space, action_space, find_info_names(after[4])), masks
 
 
-def translation(environment: Any, name: str, masks: bool) -> Translation:
-    """What this environment gives and takes as ours. Legal actions, where its `info` has them, are given as "action_mask"
-    beside "observation", or beside the parts of an observation that is a dictionary."""
+def _check_mask(name: str, what: str, mask: Leaf, num_actions: int) -> None:
+    """Raise UsageError if the action mask in `info` is missing or has the wrong shape."""
+    if mask is None or np.shape(mask) != (num_actions,):
+        found = "none" if mask is None else f"the shape {np.shape(mask)}"
+        raise UsageError(
+            f"{name}: info[{ACTION_MASK!r}] must have one value for each of {num_actions} actions "
+            f"after every reset and step, got {found} after a {what}. Return an array of that "
+            "length, or leave it out everywhere."
+        )
+
+
+def _get_declared_space(environment: object, name: str, what: str) -> Any:
+    """Return the declared observation or action space.
+
+    Raises:
+        UsageError: If the attribute raises an exception or is not a `gymnasium.Space`.
+    """
+    try:
+        space = getattr(environment, what)
+    except Exception as error:  # may be a property of a custom class
+        raise UsageError(
+            f"{name}: {what} must be a space of gymnasium, got {describe_error(error)}. Set it in "
+            "the environment's class or in its __init__."
+        ) from error
+    if not isinstance(space, gymnasium.Space):
+        kind = f"{type(space).__module__}.{type(space).__name__}"
+        raise UsageError(
+            f"{name}: {what} must be a space of gymnasium, got {kind}. Set it to one of "
+            "gymnasium.spaces in the environment's class or in its __init__."
+        )
+    return space
+
+
+def _run_check(name: str, what: str, function: Callable[[], None]) -> None:
+    """Run a check and convert a SimulatorFaultError to a UsageError."""
+    try:
+        function()
+    except SimulatorFaultError as error:
+        raise UsageError(f"{name}, in its {what}: {error}") from error
+
+
+def _check_step(check: ObservationCheck, after: tuple[object, ...]) -> None:
+    obs, reward, terminated, truncated, _ = after
+    check(obs)
+    to_reward(reward)
+    to_flag("terminated", terminated)
+    to_flag("truncated", truncated)
+
+
+def space_conversion(
+    environment: SuiteEnvironment, name: str, masks: bool, layout: Layout = None
+) -> SpaceConversion:
+    """Return the conversion of observations and actions between this environment and rollax.
+
+    An action mask in `info` becomes the part "action_mask" of the observation. If the observation
+    is not a dictionary, it becomes the part "observation".
+
+    Args:
+        environment: Gymnasium environment.
+        name: Name of the environment, for messages.
+        masks: Whether `info` contains an action mask.
+        layout: Layout of pictures, as for `converters.convert_observation_space`.
+
+    Returns:
+        The conversion.
+    """
     space = environment.observation_space
-    _, arrange = spaces.observation(name, space)
+    _, arrange = converters.convert_observation_space(name, space, layout)
 
-    def arranged(value: Any) -> Any:
-        own = value["observation"] if masks and not isinstance(space, gymnasium.spaces.Dict) else value
-        spaces.check_form(space, own)
-        return spaces.with_mask(arrange(own), value[MASK]) if masks else arrange(own)
+    def arranged(value: Observation) -> Any:
+        own = (
+            value["observation"]
+            if masks and not isinstance(space, gymnasium.spaces.Dict)
+            else value
+        )
+        converters.check_structure(space, own)
+        return (
+            converters.add_action_mask(arrange(own), value[ACTION_MASK]) if masks else arrange(own)
+        )
 
-    description = f"observation: {space}, {MASK}: of bool" if masks else space
-    return spaces.translation(name, description, arranged, environment.action_space)
+    description = f"observation: {space}, {ACTION_MASK}: of bool" if masks else space
+    return converters.space_conversion(name, description, arranged, environment.action_space)
 
 
-def _tried(name: str, what: str, function: Callable[[], Any]) -> Any:
+def _call_environment(name: str, what: str, function: Callable[[], T]) -> T:
     try:
         return function()
-    except Exception as error:  # an environment may raise anything
-        raise UsageError(f"{name}: its {what} raises {type(error).__name__}: {error}") from error
+    except Exception as error:  # an environment may raise any exception
+        raise UsageError(f"{name}: {what} raises {describe_error(error)}.") from error
 
 
-def scalars(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of those parts of an `info` that are single numbers."""
+def find_info_names(info: Mapping[str, Leaf]) -> tuple[str, ...]:
+    """Return the sorted names of the scalars in `info`."""
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
-    single = lambda x: isinstance(x, kinds) or (isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "bif")  # noqa: E731
-    return tuple(sorted(name for name, value in info.items() if isinstance(name, str) and single(value)))
+
+    def single(x):
+        return isinstance(x, kinds) or (
+            isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "bif"
+        )
+
+    return tuple(
+        sorted(name for name, value in info.items() if isinstance(name, str) and single(value))
+    )

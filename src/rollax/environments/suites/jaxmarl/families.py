@@ -1,6 +1,6 @@
-"""How the environments of JaxMARL are read, family by family: which ends are the task's, what is legal, what there is to tell.
+"""Families of JaxMARL environments: terminations, legal actions, observations and info.
 
-An end that `terminated` does not claim is a time limit.
+Episode ends that are not terminations (`FamilySpec.terminated`) are time limits.
 """
 
 import importlib
@@ -9,178 +9,263 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
-from rollax.environments.suites.later import later, without_their_own
-from rollax.environments.suites.silence import silenced
+from rollax.environments.suites.lazy_imports import defer_imports, defer_package_init
+from rollax.environments.suites.output_capture import suppress_output
+from rollax.environments.suites.suite import SuiteEnvironment
+from rollax.types import Observation, PyTree, State
 
-# The whole suite takes seconds to import, most of it for the tables of other environments than the one that is asked for.
-without_their_own("jaxmarl", "jaxmarl.environments", "jaxmarl.environments.storm")
+# Importing all of JaxMARL takes seconds, most of it for tables of environments that are not used.
+defer_package_init("jaxmarl", "jaxmarl.environments", "jaxmarl.environments.storm")
 
 
-def suite(module: str) -> Any:
-    """A module of the suite's environments, imported silently, with arrays that any trace may use."""
-    with silenced(), later("matplotlib.pyplot", "matplotlib.animation"), jax.ensure_compile_time_eval():
+def import_suite_module(module: str) -> Any:
+    """Import a JaxMARL module without its output. Its constants are concrete inside a trace."""
+    with (
+        suppress_output(),
+        defer_imports("matplotlib.pyplot", "matplotlib.animation"),
+        jax.ensure_compile_time_eval(),
+    ):
         return importlib.import_module(f"jaxmarl.environments.{module}")
 
 
-suite_spaces = suite("spaces")  # before the others, which ask the package for it
+suite_spaces = import_suite_module("spaces")  # first, as other modules import it from the package
 
-Parts = dict[str, list[jax.Array]]  # the parts of an observation, one array an agent, of the agent's own size
-
-
-def each(dynamics: Any, values: Any) -> list[Any]:
-    """What the suite gives as a dictionary by name, a tuple or an array, agent by agent."""
-    return [values[agent] for agent in dynamics.agents] if isinstance(values, dict) else list(values)
+# Parts of an observation, each with one array per agent. Sizes may differ between agents.
+ObservationParts = dict[str, list[jax.Array]]
 
 
-def as_float(array: Any) -> jax.Array:
+def list_by_agent(dynamics: SuiteEnvironment, values: PyTree) -> list[Any]:
+    """Convert a dictionary, tuple or array of values of all agents to a list."""
+    return (
+        [values[agent] for agent in dynamics.agents] if isinstance(values, dict) else list(values)
+    )
+
+
+def to_float32(array: ArrayLike) -> jax.Array:
+    """Convert an array to float32."""
     return jnp.asarray(array).astype(jnp.float32)
 
 
-def _boxes(dynamics: Any, raw: Any) -> Parts:
-    return {"observation": [as_float(x) for x in each(dynamics, raw)]}
+def _float_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
+    return {"observation": [to_float32(x) for x in list_by_agent(dynamics, raw)]}
 
 
-def _never(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
+def _never_terminated(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
     return jnp.zeros_like(over)
 
 
-def _always(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
+def _always_terminated(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
     return over
 
 
-# What is told of a step happened in it, or is a part of its reward.
+def _never_done(dynamics: SuiteEnvironment, state: State) -> bool:
+    return False
+
+
+def _no_mask(dynamics: SuiteEnvironment, state: State) -> None:
+    return None
+
+
+def _no_world(dynamics: SuiteEnvironment, state: State, raw: Observation) -> None:
+    return None
+
+
+def _no_info(
+    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+) -> dict[str, jax.Array]:
+    return {}
+
+
+# These values are events or reward terms of one step, so they are summed over an episode.
 INFO_REDUCTIONS: dict[str, str] = dict.fromkeys(
-    ("won", "team_return", "shaped_reward", "score", "goal_reached", "map_collision", "agent_collision"), "sum"
+    (
+        "won",
+        "team_return",
+        "shaped_reward",
+        "score",
+        "goal_reached",
+        "map_collision",
+        "agent_collision",
+    ),
+    "sum",
 )
 
 
-class Family(NamedTuple):
-    """How environments of one family are read. `dynamics` is the suite's environment, `over` `[A]` its `done["__all__"]`."""
+class FamilySpec(NamedTuple):
+    """Rules of one family of environments.
 
-    time_limit: Callable[[Any], int]  # the most steps of an episode
-    terminated: Callable[[Any, Any, jax.Array], jax.Array] = _never  # (dynamics, state, over) -> [A]: whose task has ended
-    agent_done: Callable[[Any, Any], Any] = lambda dynamics, state: False  # whose episode had ended in that state already
-    parts: Callable[[Any, Any], Parts] = _boxes  # of the suite's observation
-    legal: Callable[[Any, Any], Any] = lambda dynamics, state: None  # a mask for each agent
-    world: Callable[[Any, Any, Any], Any] = lambda dynamics, state, raw: None  # the suite's global state [A, n]
-    info: Callable[[Any, Any, jax.Array, Any], dict[str, jax.Array]] = lambda dynamics, state, over, extras: {}
-    bounds: tuple[float, float] | None = None  # of observations, where the stated ones do not hold
-    shaped: bool = False  # the suite tells of a shaped reward
-    team: bool = False  # the first agent's reward is its team's, dead or alive
+    Functions take `dynamics` (JaxMARL environment), `state` (JaxMARL state) and `over`
+    (`done["__all__"]`, bool `[A]`, or `[]` for `info`).
+
+    Attributes:
+        time_limit: Function that returns the maximum number of steps of an episode.
+        terminated: Function that returns a mask of the agents whose task has ended, bool `[A]`.
+        agent_done: Function that returns a mask of the agents whose episode ended before this
+            state.
+        parts: Function that returns the parts of an observation.
+        legal: Function that returns a mask of legal actions for each agent, or None.
+        world: Function that returns the global state `[A, n]` of JaxMARL, or None.
+        info: Function that returns the entries of `info`. Its last argument is the `info` of
+            JaxMARL.
+        bounds: Bounds of observations, or None to use the declared bounds.
+        shaped: Whether JaxMARL returns a shaped reward.
+        team: Whether the reward of the first agent is the team reward, including steps after the
+            defeat of its unit.
+    """
+
+    time_limit: Callable[[Any], int]
+    terminated: Callable[[Any, Any, jax.Array], jax.Array] = _never_terminated
+    agent_done: Callable[[Any, Any], Any] = _never_done
+    parts: Callable[[Any, Any], ObservationParts] = _float_observation
+    legal: Callable[[Any, Any], Any] = _no_mask
+    world: Callable[[Any, Any, Any], Any] = _no_world
+    info: Callable[[Any, Any, jax.Array, Any], dict[str, jax.Array]] = _no_info
+    bounds: tuple[float, float] | None = None
+    shaped: bool = False
+    team: bool = False
 
 
-def _battle(state: Any) -> Any:
-    """SMAX's own state, also beneath that of an enemy's policy."""
+def _battle_state(state: State) -> Any:
+    """Return the SMAX state, without the state of an enemy policy around it."""
     return state if hasattr(state, "unit_alive") else state.state
 
 
-def _alive(dynamics: Any, state: Any) -> jax.Array:
-    return _battle(state).unit_alive[: len(dynamics.agents)]
+def _alive_units(dynamics: SuiteEnvironment, state: State) -> jax.Array:
+    return _battle_state(state).unit_alive[: len(dynamics.agents)]
 
 
-def _decided(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
-    """The battle is over because one side has none left; one that the clock ended is cut off."""
-    units, allies = _battle(state).unit_alive, dynamics.num_allies
+def _is_battle_decided(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+    """Return whether the battle ended with the loss of all units of one side."""
+    units, allies = _battle_state(state).unit_alive, dynamics.num_allies
     return over & (~jnp.any(units[:allies]) | ~jnp.any(units[allies:]))
 
 
-def _fallen(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
-    """A unit's episode ends with its life or with the battle."""
-    return ~_alive(dynamics, state) | _decided(dynamics, state, over)
+def _is_unit_done(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+    """Return a mask of the units that are defeated or whose battle is decided."""
+    return ~_alive_units(dynamics, state) | _is_battle_decided(dynamics, state, over)
 
 
-def _victory(dynamics: Any, state: Any, over: jax.Array, extras: Any) -> dict[str, jax.Array]:
-    units, allies = _battle(state).unit_alive, dynamics.num_allies
+def _victory_info(
+    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+) -> dict[str, jax.Array]:
+    units, allies = _battle_state(state).unit_alive, dynamics.num_allies
     return {"won": (over & jnp.any(units[:allies]) & ~jnp.any(units[allies:])).astype(jnp.float32)}
 
 
-def _by_agent(function: str) -> Callable[[Any, Any], list[jax.Array]]:
-    """Masks by the suite's function of that name."""
-    return lambda dynamics, state: [mask.astype(bool) for mask in each(dynamics, getattr(dynamics, function)(state))]
+def _make_mask_fn(function: str) -> Callable[[Any, Any], list[jax.Array]]:
+    """Build a function that computes the action masks of all agents with a JaxMARL method."""
+    return lambda dynamics, state: [
+        mask.astype(bool) for mask in list_by_agent(dynamics, getattr(dynamics, function)(state))
+    ]
 
 
-def _in_room(dynamics: Any, state: Any) -> list[jax.Array]:
-    """Only who is in the room may switch the light or tell."""
+def _room_masks(dynamics: SuiteEnvironment, state: State) -> list[jax.Array]:
+    """Return action masks. Only the prisoner in the room may use the switch or announce."""
     acts = jnp.arange(dynamics.num_agents) == state.agent_in_room
     return [jnp.stack([jnp.ones((), bool), is_in, is_in]) for is_in in acts]
 
 
-def _bits(dynamics: Any, raw: Any) -> Parts:
-    return {"observation": [x.astype(jnp.int32) for x in each(dynamics, raw)]}
+def _integer_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
+    return {"observation": [x.astype(jnp.int32) for x in list_by_agent(dynamics, raw)]}
 
 
-def _storm(dynamics: Any, raw: Any) -> Parts:
-    """STORM gives all agents' inventories to all; here each sees what `storm_2p` shows: its own and what others let see."""
-    own, others = jnp.split(as_float(raw["inventory"]).T, [3], axis=1)  # coins of each kind, enough to interact; shown coins
+def _storm_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
+    """Return observations of STORM with the same inventories as `storm_2p`.
+
+    In STORM every agent observes the inventories of all agents. Here, an agent observes its own
+    inventory and the coins that other agents show.
+    """
+    # Own inventory: coins of each kind, and whether they suffice to interact. Others: shown coins.
+    own, others = jnp.split(to_float32(raw["inventory"]).T, [3], axis=1)
     shown = jnp.concatenate([own[:, 2:], others], axis=1)
     rest = [jnp.delete(shown, i, axis=0).ravel() for i in range(len(dynamics.agents))]
     inventory = [jnp.concatenate([own[i], rest[i]]) for i in range(len(dynamics.agents))]
-    return {"observation": [as_float(x) for x in raw["observations"]], "inventory": inventory}
+    return {"observation": [to_float32(x) for x in raw["observations"]], "inventory": inventory}
 
 
-def _storm_2p(dynamics: Any, raw: Any) -> Parts:
-    return {part: [as_float(each[part]) for each in raw] for part in ("observation", "inventory")}
+def _storm_2p_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
+    return {part: [to_float32(each[part]) for each in raw] for part in ("observation", "inventory")}
 
 
-def _arrived(dynamics: Any, state: Any, over: jax.Array) -> jax.Array:
-    """The task of a robot ends at its goal or in a collision; the clock cuts off those that are still under way."""
+def _is_robot_done(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+    """Return a mask of the robots that have reached their goal or collided."""
     return state.done & (state.goal_reached | state.move_term)
 
 
-def _journey(dynamics: Any, state: Any, over: jax.Array, extras: Any) -> dict[str, jax.Array]:
+def _navigation_info(
+    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+) -> dict[str, jax.Array]:
     names = {"goal_reached": "GoalR", "map_collision": "MapC", "agent_collision": "AgentC"}
-    return {name: as_float(extras[key]) for name, key in names.items()}
+    return {name: to_float32(extras[key]) for name, key in names.items()}
 
 
-def _turns(dynamics: Any) -> int:
-    """The most turns of a game of Hanabi: every play or discard draws a card and gains a hint at most; then a last round."""
+def _max_hanabi_turns(dynamics: SuiteEnvironment) -> int:
+    """Return an upper bound on the number of turns in a game of Hanabi.
+
+    Every play or discard draws a card and gains at most one hint. One last round follows.
+    """
     cards = int(dynamics.deck_size) - dynamics.num_agents * dynamics.hand_size
     return 2 * cards + dynamics.max_info_tokens + dynamics.num_agents + 1
 
 
-MPE = Family(lambda dynamics: dynamics.max_steps + 1)
-SMAX = Family(
+MPE = FamilySpec(lambda dynamics: dynamics.max_steps + 1)
+SMAX = FamilySpec(
     lambda dynamics: dynamics.max_steps + 1,
-    terminated=_fallen,
-    agent_done=lambda dynamics, state: ~_alive(dynamics, state),
-    legal=_by_agent("get_avail_actions"),
-    world=lambda dynamics, state, raw: jnp.tile(as_float(raw["world_state"])[None], (len(dynamics.agents), 1)),
-    info=_victory,
+    terminated=_is_unit_done,
+    agent_done=lambda dynamics, state: ~_alive_units(dynamics, state),
+    legal=_make_mask_fn("get_avail_actions"),
+    world=lambda dynamics, state, raw: jnp.tile(
+        to_float32(raw["world_state"])[None], (len(dynamics.agents), 1)
+    ),
+    info=_victory_info,
     team=True,
 )
-# The reward is the team's. Who leaves with their life has no part in what their fall was good for, and learns to flee.
-SMAX_TOGETHER = SMAX._replace(terminated=_decided, agent_done=Family._field_defaults["agent_done"])
-_OVERCOOKED = Family(
+# The reward is that of the team. If a defeated unit left the episode, it would not receive the
+# later reward for its sacrifice, and would learn to flee.
+SMAX_BATTLE_END = SMAX._replace(terminated=_is_battle_decided, agent_done=_never_done)
+_OVERCOOKED = FamilySpec(
     lambda dynamics: dynamics.max_steps,
-    info=lambda dynamics, state, over, extras: {"shaped_reward": as_float(jnp.stack(each(dynamics, extras["shaped_reward"])))},
+    info=lambda dynamics, state, over, extras: {
+        "shaped_reward": to_float32(jnp.stack(list_by_agent(dynamics, extras["shaped_reward"])))
+    },
     shaped=True,
 )
-# Matrix games that are repeated until the clock stops them, with nothing that could end before. Where a game ends the suite
-# shows the start of the next one and pays nothing for that step: the last observation is of the game that would have followed.
-_REPEATED = Family(lambda dynamics: dynamics.num_inner_steps * dynamics.num_outer_steps)
-# The deadline is part of the riddle: who has not told by then gets nothing (Foerster et al. 2016). So every end is the task's.
-_RIDDLE = Family(lambda dynamics: dynamics.max_steps, terminated=_always, parts=_bits, legal=_in_room)
-_HANABI = Family(
-    _turns,
-    terminated=_always,
-    legal=_by_agent("get_legal_moves"),
-    info=lambda dynamics, state, over, extras: {"score": jnp.where(over, state.score, 0).astype(jnp.float32)},
-)
-_JAXNAV = Family(
+# Matrix games that are repeated until the time limit, which is their only end. When a game ends,
+# JaxMARL returns the start of the next one and no reward for that step, so the last observation
+# belongs to a game that is not played.
+_REPEATED_GAME = FamilySpec(lambda dynamics: dynamics.num_inner_steps * dynamics.num_outer_steps)
+# The deadline is part of the riddle, because prisoners who have not announced by then receive
+# nothing (Foerster et al. 2016). All ends are therefore terminations.
+_RIDDLE = FamilySpec(
     lambda dynamics: dynamics.max_steps,
-    terminated=_arrived,
-    agent_done=lambda dynamics, state: state.done,
-    world=lambda dynamics, state, raw: as_float(dynamics.get_world_state(state)),
-    info=_journey,
+    terminated=_always_terminated,
+    parts=_integer_observation,
+    legal=_room_masks,
 )
-MABRAX = Family(
+_HANABI = FamilySpec(
+    _max_hanabi_turns,
+    terminated=_always_terminated,
+    legal=_make_mask_fn("get_legal_moves"),
+    info=lambda dynamics, state, over, extras: {
+        "score": jnp.where(over, state.score, 0).astype(jnp.float32)
+    },
+)
+_JAXNAV = FamilySpec(
+    lambda dynamics: dynamics.max_steps,
+    terminated=_is_robot_done,
+    agent_done=lambda dynamics, state: state.done,
+    world=lambda dynamics, state, raw: to_float32(dynamics.get_world_state(state)),
+    info=_navigation_info,
+)
+MABRAX = FamilySpec(
     lambda dynamics: -(-dynamics.episode_length // dynamics.action_repeat),
     terminated=lambda dynamics, state, over: over & (state.info["truncation"] == 0),
 )
 
-# The module and the name of its class in the suite, and how it is read.
-FAMILIES: dict[str, tuple[str, Family]] = {
+# Module and class in JaxMARL, and the rules of the family.
+FAMILIES: dict[str, tuple[str, FamilySpec]] = {
     "MPE_simple_v3": ("mpe:SimpleMPE", MPE),
     "MPE_simple_tag_v3": ("mpe:SimpleTagMPE", MPE),
     "MPE_simple_world_comm_v3": ("mpe:SimpleWorldCommMPE", MPE),
@@ -202,12 +287,15 @@ FAMILIES: dict[str, tuple[str, Family]] = {
     "hopper_3x1": ("mabrax:Hopper", MABRAX),
     "humanoid_9|8": ("mabrax:Humanoid", MABRAX),
     "walker2d_2x3": ("mabrax:Walker2d", MABRAX),
-    "storm": ("storm.storm_env:InTheGrid", _REPEATED._replace(parts=_storm)),
-    "storm_2p": ("storm.storm_2p:InTheGrid_2p", _REPEATED._replace(parts=_storm_2p)),
-    "storm_np": ("storm.storm:InTheMatrix", _REPEATED._replace(bounds=(0.0, 1.0))),
+    "storm": ("storm.storm_env:InTheGrid", _REPEATED_GAME._replace(parts=_storm_observation)),
+    "storm_2p": (
+        "storm.storm_2p:InTheGrid_2p",
+        _REPEATED_GAME._replace(parts=_storm_2p_observation),
+    ),
+    "storm_np": ("storm.storm:InTheMatrix", _REPEATED_GAME._replace(bounds=(0.0, 1.0))),
     "hanabi": ("hanabi:Hanabi", _HANABI),
     "overcooked": ("overcooked:Overcooked", _OVERCOOKED),
     "overcooked_v2": ("overcooked_v2:OvercookedV2", _OVERCOOKED),
-    "coin_game": ("coin_game:CoinGame", _REPEATED),
+    "coin_game": ("coin_game:CoinGame", _REPEATED_GAME),
     "jaxnav": ("jaxnav:JaxNav", _JAXNAV),
 }

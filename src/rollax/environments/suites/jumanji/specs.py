@@ -1,42 +1,63 @@
-"""Jumanji's specifications of nested observations and of actions, as spaces; and its observations and actions as theirs."""
+"""Conversion of Jumanji specs, observations and actions."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jumanji.specs import Array, BoundedArray, Spec
 
+from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.types import Observation
 
-MASK, CLOCKS = "action_mask", ("step_count", "step")
-_BOARDS = ("board", "grid", "puzzle", "cube", "ops_machine_ids")  # of symbols, where they have more than two
-_CATEGORIES = ("trajectory", "colors", "machines_job_ids", "node_types", "positions")
-_OF_EACH_AGENT = ("agents_view", "searcher_views", MASK)
-_MOST_CATEGORIES = 64
-_UNSET = "position"  # -1 before anything has been visited, though the specification begins with 0
+ACTION_MASK, CLOCK_NAMES = "action_mask", ("step_count", "step")
+# Boards of symbols, if there are more than two symbols.
+_BOARD_NAMES = ("board", "grid", "puzzle", "cube", "ops_machine_ids")
+_CATEGORY_NAMES = ("trajectory", "colors", "machines_job_ids", "node_types", "positions")
+_PER_AGENT_NAMES = ("agents_view", "searcher_views", ACTION_MASK)
+_MAX_CATEGORIES = 64
+# -1 before the first visit, although the spec declares values from 0.
+_UNSET_PART_NAME = "position"
 
 
-class Part(NamedTuple):
-    """One part of an observation."""
+class ObservationPart(NamedTuple):
+    """Part of an observation.
 
-    path: tuple[str, ...]  # in Jumanji's
+    Attributes:
+        path: Names of the nested attributes in the Jumanji observation.
+        space: Space of the part.
+        low: Smallest symbol or category in Jumanji. It becomes 0.
+        has_agent_axis: Whether the Jumanji array has a leading axis of agents.
+    """
+
+    path: tuple[str, ...]
     space: ActionSpace | Grid
-    low: int = 0  # what symbols and categories begin with there
-    is_of_each: bool = False  # an axis of agents leads it
+    low: int = 0
+    has_agent_axis: bool = False
 
     @property
     def name(self) -> str:
         return "_".join(self.path)
 
 
-class Spaces(NamedTuple):
-    """How observations and actions are read."""
+class JumanjiSpaces(NamedTuple):
+    """Spaces of a Jumanji environment, with the data that converts its values.
 
-    parts: tuple[Part, ...]
+    Attributes:
+        parts: Parts of an observation.
+        action: Space of actions.
+        joint_action_sizes: Sizes of the numbers that one action encodes. Empty if actions are not
+            encoded.
+        num_agents: Number of agents, or None.
+        clock_scale: Number of steps that corresponds to a "step_count" of 1.
+    """
+
+    parts: tuple[ObservationPart, ...]
     action: ActionSpace
-    joint: tuple[int, ...]  # sizes of the numbers that one action stands for; () where it stands for itself
+    joint_action_sizes: tuple[int, ...]
     num_agents: int | None
-    clock: float  # steps that "step_count" is a share of
+    clock_scale: float
 
     @property
     def observation(self) -> Space:
@@ -44,103 +65,155 @@ class Spaces(NamedTuple):
         return Dict({part.name: part.space for part in self.parts}) if others else first.space
 
 
-def spaces_of(dynamics: Any, has_agents: bool, largest_symbol: int | None, clock: float | None) -> Spaces:
-    """The spaces of an environment of Jumanji, with what it takes to read it.
+def convert_specs(
+    dynamics: SuiteEnvironment, has_agents: bool, largest_symbol: int | None, clock: float | None
+) -> JumanjiSpaces:
+    """Convert the specs of a Jumanji environment.
 
-    `largest_symbol`: of a board whose specification does not say. `clock`: the most steps, of which "step_count" is a share;
-    None where they are not known, and it is their number.
+    Args:
+        dynamics: Jumanji environment.
+        has_agents: Whether the first axis of actions is an axis of agents.
+        largest_symbol: Largest symbol of boards whose spec does not declare it.
+        clock: Divisor of "step_count", the maximum number of steps. None leaves "step_count"
+            unscaled.
+
+    Returns:
+        The spaces.
     """
-    action, joint, agents = _action(dynamics.action_spec, _mask_shape(dynamics.observation_spec), has_agents)
-    found = [_part(path, spec, agents is not None, largest_symbol) for path, spec in _leaves(dynamics.observation_spec)]
-    is_joint = lambda part: part.name == MASK and joint  # noqa: E731
-    flat = [part._replace(space=Box(0, 1, (int(np.prod(joint)),), "bool")) if is_joint(part) else part for part in found]
+    action, joint, agents = _convert_action_spec(
+        dynamics.action_spec, _mask_shape(dynamics.observation_spec), has_agents
+    )
+    found = [
+        _convert_part_spec(path, spec, agents is not None, largest_symbol)
+        for path, spec in _flatten_spec(dynamics.observation_spec)
+    ]
+
+    def is_joint(part):
+        return part.name == ACTION_MASK and joint
+
+    flat = [
+        part._replace(space=Box(0, 1, (int(np.prod(joint)),), "bool")) if is_joint(part) else part
+        for part in found
+    ]
     if clock is None:
-        flat = [part._replace(space=Box(0.0, np.inf, ())) if part.path[-1] in CLOCKS else part for part in flat]
-    return Spaces(tuple(flat), action, joint, agents, clock or 1.0)
+        flat = [
+            part._replace(space=Box(0.0, np.inf, ())) if part.path[-1] in CLOCK_NAMES else part
+            for part in flat
+        ]
+    return JumanjiSpaces(tuple(flat), action, joint, agents, clock or 1.0)
 
 
-def _leaves(spec: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """The specifications of arrays, by their path."""
+def _flatten_spec(spec: Spec, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Return pairs of path and spec of all arrays in a spec."""
     if not spec._specs:
         return [(path, spec)]
-    return [leaf for name, part in spec._specs.items() for leaf in _leaves(part, (*path, name))]
+    return [
+        leaf for name, part in spec._specs.items() for leaf in _flatten_spec(part, (*path, name))
+    ]
 
 
-def _mask_shape(spec: Any) -> Any:
-    return next((leaf.shape for path, leaf in _leaves(spec) if path == (MASK,)), None)
+def _mask_shape(spec: Spec) -> Any:
+    return next((leaf.shape for path, leaf in _flatten_spec(spec) if path == (ACTION_MASK,)), None)
 
 
-def _action(spec: Any, mask: Any, has_agents: bool) -> tuple[ActionSpace, tuple[int, ...], int | None]:
-    """The space of actions, the sizes of a joint one, and the number of agents."""
+def _convert_action_spec(
+    spec: BoundedArray, mask: tuple[int, ...] | None, has_agents: bool
+) -> tuple[ActionSpace, tuple[int, ...], int | None]:
+    """Return the space of actions, the sizes of a joint action, and the number of agents."""
     if has_agents:
         if np.issubdtype(spec.dtype, np.floating):
-            return Box(float(np.min(spec.minimum)), float(np.max(spec.maximum)), spec.shape[1:]), (), spec.shape[0]
+            return (
+                Box(float(np.min(spec.minimum)), float(np.max(spec.maximum)), spec.shape[1:]),
+                (),
+                spec.shape[0],
+            )
         return Discrete(int(np.max(spec.maximum)) + 1), (), spec.shape[0]
     if not spec.shape:
         return Discrete(int(spec.maximum) + 1), (), None
     sizes = tuple((np.broadcast_to(spec.maximum, spec.shape) + 1).tolist())
     if mask is None or mask == sizes:
         return Discrete(int(np.prod(sizes))), sizes, None
-    return MultiDiscrete((mask[1],) * mask[0]), (), None  # each number has a mask of its own
+    return MultiDiscrete((mask[1],) * mask[0]), (), None  # each number has a separate mask
 
 
-def _part(path: tuple[str, ...], spec: Any, has_agents: bool, largest_symbol: int | None) -> Part:
-    is_of_each = has_agents and path[-1] in _OF_EACH_AGENT
+def _convert_part_spec(
+    path: tuple[str, ...], spec: Array, has_agents: bool, largest_symbol: int | None
+) -> ObservationPart:
+    is_of_each = has_agents and path[-1] in _PER_AGENT_NAMES
     shape = spec.shape[1:] if is_of_each else spec.shape
-    stated = _bounds(spec)
-    if path[-1] == MASK:
-        return Part(path, Box(0, 1, shape, "bool"), 0, is_of_each)
-    if path[-1] in CLOCKS:
-        return Part(path, Box(0.0, 1.0, ()))
-    if path[-1] in _BOARDS and np.issubdtype(spec.dtype, np.integer):
+    stated = _spec_bounds(spec)
+    if path[-1] == ACTION_MASK:
+        return ObservationPart(path, Box(0, 1, shape, "bool"), 0, is_of_each)
+    if path[-1] in CLOCK_NAMES:
+        return ObservationPart(path, Box(0.0, 1.0, ()))
+    if path[-1] in _BOARD_NAMES and np.issubdtype(spec.dtype, np.integer):
         low, high = (0, largest_symbol) if stated is None else stated
         if high is not None and high - low > 1:
-            return Part(path, Grid(_cells(shape), (int(high - low) + 1,)), int(low))
-    if stated is not None and np.issubdtype(spec.dtype, np.integer) and stated[1] - stated[0] < _MOST_CATEGORIES:
-        low = -1 if path[-1] == _UNSET else int(stated[0])
+            return ObservationPart(
+                path, Grid(_board_shape(shape), (int(high - low) + 1,)), int(low)
+            )
+    if (
+        stated is not None
+        and np.issubdtype(spec.dtype, np.integer)
+        and stated[1] - stated[0] < _MAX_CATEGORIES
+    ):
+        low = -1 if path[-1] == _UNSET_PART_NAME else int(stated[0])
         number = int(stated[1]) - low + 1
         if shape == ():
-            return Part(path, Discrete(number), low)
-        if path[-1] in _CATEGORIES:
-            return Part(path, MultiDiscrete((number,) * shape[0]), low)
+            return ObservationPart(path, Discrete(number), low)
+        if path[-1] in _CATEGORY_NAMES:
+            return ObservationPart(path, MultiDiscrete((number,) * shape[0]), low)
     if stated is None or path[-1] == "agents_view":
-        return Part(path, Box(-np.inf, np.inf, shape), 0, is_of_each)
-    return Part(path, Box(float(stated[0]), float(stated[1]), shape), 0, is_of_each)
+        return ObservationPart(path, Box(-np.inf, np.inf, shape), 0, is_of_each)
+    return ObservationPart(path, Box(float(stated[0]), float(stated[1]), shape), 0, is_of_each)
 
 
-def _bounds(spec: Any) -> tuple[float, float] | None:
-    """The least and the largest value of a bounded specification, of its type."""
-    if type(spec).__name__ == "Array":
+def _spec_bounds(spec: Array) -> tuple[float, float] | None:
+    """Return the bounds of all values of a bounded spec, or None for other specs."""
+    if not isinstance(spec, BoundedArray):
         return None
     return np.min(np.asarray(spec.minimum)).item(), np.max(np.asarray(spec.maximum)).item()
 
 
-def _cells(shape: tuple[int, ...]) -> tuple[int, int]:
+def _board_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[0], int(np.prod(shape[1:]))
 
 
-def observed(spaces: Spaces, raw: Any, time: jax.Array) -> Any:
-    """Jumanji's observation as one of `spaces.observation`; with agents, all leads with `[A]`. `time`: steps so far."""
+def convert_observation(spaces: JumanjiSpaces, raw: Observation, time: jax.Array) -> Any:
+    """Convert a Jumanji observation.
+
+    Args:
+        spaces: Spaces of the environment.
+        raw: Jumanji observation.
+        time: Number of steps taken.
+
+    Returns:
+        An observation of `spaces.observation`. With agents, all arrays have the leading axis `[A]`.
+    """
     values = {}
     for part in spaces.parts:
-        value = _typed(part, _leaf(part, raw), time / spaces.clock)
-        if spaces.num_agents is not None and not part.is_of_each:
+        value = _convert_part(part, _get_leaf(part, raw), time / spaces.clock_scale)
+        if spaces.num_agents is not None and not part.has_agent_axis:
             value = jnp.broadcast_to(value, (spaces.num_agents, *value.shape))
         values[part.name] = value
     return values if len(values) > 1 else values[spaces.parts[0].name]
 
 
-def _leaf(part: Part, raw: Any) -> jax.Array:
+def _get_leaf(part: ObservationPart, raw: Observation) -> jax.Array:
     for name in part.path:
         raw = getattr(raw, name)
     return jnp.asarray(raw)
 
 
-def _typed(part: Part, value: jax.Array, share: jax.Array) -> jax.Array:
-    if part.path[-1] in CLOCKS:
+def _convert_part(part: ObservationPart, value: jax.Array, share: jax.Array) -> jax.Array:
+    if part.path[-1] in CLOCK_NAMES:
         return share.astype(jnp.float32)
-    if part.name == MASK:
-        mask = value.reshape(-1, *part.space.shape) if part.is_of_each else value.reshape(part.space.shape)
+    if part.name == ACTION_MASK:
+        mask = (
+            value.reshape(-1, *part.space.shape)
+            if part.has_agent_axis
+            else value.reshape(part.space.shape)
+        )
         return mask | ~jnp.any(mask, axis=-1, keepdims=True)
     if isinstance(part.space, Grid):
         return (value - part.low).astype(jnp.uint8).reshape(part.space.shape)
@@ -149,8 +222,8 @@ def _typed(part: Part, value: jax.Array, share: jax.Array) -> jax.Array:
     return value.astype(jnp.float32)
 
 
-def joint_action(spaces: Spaces, action: jax.Array) -> jax.Array:
-    """An action as Jumanji takes it."""
-    if spaces.joint:
-        return jnp.stack(jnp.unravel_index(action, spaces.joint)).astype(jnp.int32)
+def convert_action(spaces: JumanjiSpaces, action: jax.Array) -> jax.Array:
+    """Convert an action to a Jumanji action."""
+    if spaces.joint_action_sizes:
+        return jnp.stack(jnp.unravel_index(action, spaces.joint_action_sizes)).astype(jnp.int32)
     return action.astype(spaces.action.dtype)

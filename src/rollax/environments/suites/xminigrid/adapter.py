@@ -1,16 +1,18 @@
-"""The environments of XLand-MiniGrid, by their raw dynamics: no auto-reset, and ends told apart by the discount.
+"""Adapter of XLand-MiniGrid environments, without automatic resets.
 
-Observations are dictionaries: "view", what the agent sees, as a grid of symbols (tile and color of every cell) or as a
-picture; and, as asked for, "direction" (an egocentric view does not tell it), "previous_action" and "previous_reward",
-"goal" and "rules". What is put right on the way:
+Observations are dictionaries. "view" is the view of the agent: a grid of symbols (tile and color of
+every cell) or a picture. Arguments add the parts "direction" (which an egocentric view does not
+show), "previous_action" and "previous_reward", "goal" and "rules". Differences from xminigrid:
 
-- a time limit truncates and a reached goal terminates; the suite's wrapper takes both for one;
-- no action yet is a symbol of its own, where upstream's programs show "forward";
-- tiles and colors are symbols for an embedding, not magnitudes;
-- states have definite types, so that they can be scanned.
+- A time limit truncates, and a reached goal terminates. The discount distinguishes the two cases,
+  which the wrapper of xminigrid does not.
+- The absence of a previous action is a separate symbol. The training code of xminigrid uses
+  "forward".
+- Tiles and colors are symbols for an embedding, not magnitudes.
+- States have fixed dtypes and can be scanned.
 
-Tasks of the XLand environments come from rulesets: generated here (`rollax.environments.rulesets`), or from a file of them
-that is on disk. Nothing is downloaded.
+Tasks of the XLand environments are rulesets, either generated here (see `rulesets`)
+or loaded from a file on disk. Nothing is downloaded.
 """
 
 import functools
@@ -27,17 +29,20 @@ from xminigrid.core.goals import NUM_GOALS
 from xminigrid.core.grid import free_tiles_mask
 from xminigrid.types import RuleSet, StepType, TimeStep
 
-from rollax.environments.convert import convert_all, leaf_types, with_types
-from rollax.environments.core import Transition
+from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
+from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets, task_sets
-from rollax.environments.views import PreviousActionReward, Trials
+from rollax.environments.wrappers import PreviousActionReward, Trials
 from rollax.errors import UsageError
+from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
+from rollax.types import Action, Observation, PyTree, Setting, State, Task
 
 OBSERVATIONS = ("symbols", "image")
-EACH = ("episode", "environment")
-CHOICES = {"observation": OBSERVATIONS, "ruleset_each": EACH, "split": task_sets.SPLITS}
-SINGLE = {
+RULESET_SCOPES = ("episode", "environment")
+CHOICES = {"observation": OBSERVATIONS, "ruleset_each": RULESET_SCOPES, "split": task_sets.SPLITS}
+BASE_ARGUMENTS = {
     "observation": "symbols",
     "tile_size": 8,
     "direction": True,
@@ -46,15 +51,30 @@ SINGLE = {
     "max_steps": 0,
 }
 _NUM_RULES = 12
-_COORDINATES = 26  # grids are at most 25 x 25
+_NUM_COORDINATES = 26  # grids are at most 25 x 25
 
 
 class XMiniGrid(eqx.Module):
-    """One environment of the suite. `tasks` are the rulesets that episodes draw from, `()` where the task is built in."""
+    """XLand-MiniGrid environment.
 
-    tasks: Any  # RuleSet with leaves [N, ...], or ()
-    numbers: Any  # int32 [N], what the argument `ruleset` calls them by, or ()
-    params: Any = eqx.field(static=True)  # the suite's EnvParams, without a ruleset of its own
+    Attributes:
+        tasks: Rulesets that episodes sample from, with leaves `[N, ...]`, or () for a built-in
+            task.
+        numbers: Number of each ruleset, as in the argument `ruleset`, int32 `[N]`, or ().
+        params: Parameters of the xminigrid environment, without a ruleset.
+        dynamics: The xminigrid environment.
+        name: Id of the environment.
+        observation: Type of "view": "symbols" or "image".
+        tile_size: Size of a cell in pixels.
+        direction: Whether the direction of the agent is observed.
+        show_task: Whether goal and rules are observed.
+        keeps_task: Whether each copy of the environment keeps one ruleset for all its episodes.
+        num_agents: None, for a single agent.
+    """
+
+    tasks: Any
+    numbers: Any
+    params: Any = eqx.field(static=True)
     dynamics: Any = eqx.field(static=True)
     name: str = eqx.field(static=True)
     observation: str = eqx.field(static=True)
@@ -63,6 +83,9 @@ class XMiniGrid(eqx.Module):
     show_task: bool = eqx.field(static=True)
     keeps_task: bool = eqx.field(static=True)
     num_agents: None = eqx.field(static=True, default=None)
+
+    def __repr__(self) -> str:
+        return format_environment(self)
 
     @property
     def time_limit(self) -> int:
@@ -82,7 +105,7 @@ class XMiniGrid(eqx.Module):
             parts["direction"] = Discrete(4)
         if self.show_task:
             number = self.tasks.rules.shape[1]
-            parts["goal"] = Grid((1, 1), (NUM_GOALS, *[_COORDINATES] * 4))
+            parts["goal"] = Grid((1, 1), (NUM_GOALS, *[_NUM_COORDINATES] * 4))
             parts["rules"] = Grid((number, 1), (_NUM_RULES, *[NUM_TILES, NUM_COLORS] * 3))
         return Dict(parts)
 
@@ -90,64 +113,91 @@ class XMiniGrid(eqx.Module):
     def task_numbers(self) -> tuple[int, ...]:
         return () if self.tasks == () else tuple(np.asarray(self.numbers).tolist())
 
-    def tasks_at(self, places: Any) -> Any:
-        """The rulesets at those places of `numbers`, leaves `[N, ...]`."""
+    def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
+        """Return the rulesets at the given indices of `tasks`. Leaves have a leading axis `[N]`."""
         return jax.tree.map(lambda x: x[places], self.tasks)
 
     def describe(self, *numbers: int) -> str:
-        """The rulesets of those numbers in words, or all that episodes draw from.
+        """Describe rulesets in words.
 
-        Raises: UsageError for a number that is not among them, and where the task is built in.
+        Args:
+            *numbers: Numbers of the rulesets, by default all that episodes sample from.
+
+        Returns:
+            Goal, rules and initial objects of each ruleset, one per line.
+
+        Raises:
+            UsageError: If a number does not exist, or the task is built in.
         """
         if self.tasks == ():
-            raise UsageError(f"{self.name}: its task is built in, so that there are no rulesets to describe.")
+            raise UsageError(f"{self.name} has a built-in task, which has no rulesets to describe.")
         places = {int(number): place for place, number in enumerate(np.asarray(self.numbers))}
         for number in numbers:
             if number not in places:
-                raise UsageError(f"{self.name}: ruleset ({number}) is not among the {len(places)} that episodes draw from.")
-        found = rulesets.Rulesets(*(np.asarray(part) for part in (self.tasks.goal, self.tasks.rules, self.tasks.init_tiles)))
-        return "\n\n".join(f"ruleset {n}\n{rulesets.describe(found, places[n])}" for n in numbers or places)
+                raise UsageError(
+                    f"{self.name}: ruleset ({number}) is not among the {len(places)} that episodes "
+                    "are sampled from."
+                )
+        found = rulesets.Rulesets(
+            *(
+                np.asarray(part)
+                for part in (self.tasks.goal, self.tasks.rules, self.tasks.init_tiles)
+            )
+        )
+        return "\n\n".join(
+            f"ruleset {n}\n{rulesets.describe_ruleset(found, places[n])}" for n in numbers or places
+        )
 
     def sample_task(self, key: jax.Array) -> Any:
-        """One of the rulesets, all as likely."""
+        """Sample a ruleset uniformly. Built-in tasks return ()."""
         if self.tasks == ():
             return ()
         index = jax.random.randint(key, (), 0, self.tasks.goal.shape[0])
         return jax.tree.map(lambda x: x[index], self.tasks)
 
-    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
-        """`(state, obs)` at the start of an episode of that ruleset."""
+    def reset_task(self, key: jax.Array, task: Task) -> tuple[State, Observation]:
+        """Return the state and the observation at the start of an episode with ruleset `task`."""
         params = self.params if task == () else self.params.replace(ruleset=task)
         first = self.dynamics.reset(params, key)
-        if task == ():  # the suite's search through a rule that is empty takes most of a step
-            first = first.replace(state=first.state.replace(rule_encoding=first.state.rule_encoding[:0]))
-        state = with_types(first.state, _state_types(self.dynamics, params, first))
-        return state, self._observation(state, first.observation)
+        if task == ():  # checking one empty rule would take most of the time of a step
+            first = first.replace(
+                state=first.state.replace(rule_encoding=first.state.rule_encoding[:0])
+            )
+        state = cast_leaves(first.state, _infer_state_dtypes(self.dynamics, params, first))
+        return state, self._observe(state, first.observation)
 
-    def reset(self, key: jax.Array) -> tuple[Any, Any]:
-        """`(state, obs)` at the start of an episode, of a ruleset drawn for it."""
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Sample a ruleset and return the state and the observation at the start of an episode."""
         task_key, start_key = jax.random.split(key)
         return self.reset_task(start_key, self.sample_task(task_key))
 
-    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
-        """One step, without the suite's reset. A last step with discount 0 terminates, with discount 1 it is cut off."""
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        """Advance by one step. The last step terminates if its discount is 0, else it truncates."""
         del key  # the dynamics are deterministic
-        before = TimeStep(state, StepType.MID, jnp.zeros(()), jnp.ones(()), None)  # pyright: ignore[reportArgumentType]
+        before = TimeStep(
+            state,
+            StepType.MID,
+            jnp.zeros(()),
+            jnp.ones(()),
+            None,  # pyright: ignore[reportArgumentType]
+        )
         after = self.dynamics.step(self.params, before, jnp.asarray(action, jnp.int32))
         last, terminated = after.last(), after.discount == 0
-        state = with_types(after.state, leaf_types(state))
+        state = cast_leaves(after.state, leaf_dtypes(state))
         return Transition(
             state=state,
-            obs=self._observation(state, after.observation),
+            obs=self._observe(state, after.observation),
             reward=after.reward.astype(jnp.float32),
             terminated=last & terminated,
             truncated=last & ~terminated,
             info={},
         )
 
-    def _observation(self, state: Any, view: jax.Array) -> dict[str, jax.Array]:
+    def _observe(self, state: State, view: jax.Array) -> dict[str, jax.Array]:
         view = view.astype(jnp.uint8)
-        parts = {"view": view if self.observation == "symbols" else picture(view, self.tile_size)}
+        parts = {
+            "view": view if self.observation == "symbols" else render_view(view, self.tile_size)
+        }
         if self.direction:
             parts["direction"] = state.agent.direction.astype(jnp.int32)
         if self.show_task:
@@ -156,107 +206,172 @@ class XMiniGrid(eqx.Module):
         return parts
 
 
-def make(name: str, arguments: dict[str, Any]) -> Any:
-    """The environment of that name. Raises UsageError and UnknownNameError for arguments that do not fit."""
-    env, given = _environment(f"xminigrid/{name}", name, arguments, defaults(name))
+def make(name: str, arguments: dict[str, Setting]) -> Any:
+    """Build an XLand-MiniGrid environment.
+
+    Args:
+        name: Name of the environment in xminigrid.
+        arguments: Values of arguments, as in `default_arguments`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UsageError: If xminigrid is too old or a value is invalid.
+        UnknownNameError: If an argument does not exist.
+    """
+    env, given = _make_environment(f"xminigrid/{name}", name, arguments, default_arguments(name))
     return PreviousActionReward(env) if given["previous"] else env
 
 
-def make_trials(name: str, arguments: dict[str, Any]) -> Any:
-    """Trials of an XLand environment: several episodes of one ruleset. Raises as `make`."""
-    env, given = _environment(f"rl2/{name}", name, arguments, trial_defaults(name))
+def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
+    """Build trials of an XLand environment. A trial is several episodes with the same ruleset.
+
+    Args:
+        name: Name of the environment in xminigrid.
+        arguments: Values of arguments, as in `default_trial_arguments`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UsageError: If xminigrid is too old or a value is invalid.
+        UnknownNameError: If an argument does not exist.
+    """
+    env, given = _make_environment(f"rl2/{name}", name, arguments, default_trial_arguments(name))
     trials = Trials(env, given["episodes"])
     return PreviousActionReward(trials) if given["previous"] else trials
 
 
-def defaults(name: str) -> dict[str, Any]:
-    """The arguments of an environment: rulesets only where tasks are made of them."""
-    return SINGLE | (task_sets.TASKS if name.startswith("XLand") else {})
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments with their defaults. XLand environments also have ruleset arguments."""
+    return BASE_ARGUMENTS | (task_sets.DEFAULT_TASK_ARGUMENTS if name.startswith("XLand") else {})
 
 
-def trial_defaults(name: str) -> dict[str, Any]:
-    """The arguments of trials: the episodes of a trial besides, and no ruleset of its own."""
-    return {"episodes": 3, **defaults(name), "split": "train"}
+def default_trial_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of trials, including the number of episodes, with their defaults."""
+    return {"episodes": 3, **default_arguments(name), "split": "train"}
 
 
-arguments = defaults
 resolve_arguments = ruleset_files.resolve_arguments
 
 
-def check_evaluation(id: str, training: dict[str, Any], other: dict[str, Any]) -> None:
-    """Raises UsageError when evaluations with the arguments `other` over those of training claim tasks that training draws."""
+def check_evaluation(id: str, training: dict[str, Setting], other: dict[str, Setting]) -> None:
+    """Check that evaluations which claim unseen tasks share no tasks with training.
+
+    Args:
+        id: Id of the environment.
+        training: Arguments of training.
+        other: Arguments that evaluations change.
+
+    Raises:
+        UsageError: If tasks are shared.
+    """
     name = id.split("/", 1)[1]
     if name.startswith("XLand"):
-        task_sets.check_disjoint(id, training, other, trial_defaults(name) if id.startswith("rl2/") else defaults(name))
+        task_sets.check_disjoint_tasks(
+            id,
+            training,
+            other,
+            default_trial_arguments(name) if id.startswith("rl2/") else default_arguments(name),
+        )
 
 
-def _environment(id: str, name: str, arguments: dict[str, Any], wanted: dict[str, Any]) -> tuple[XMiniGrid, dict[str, Any]]:
-    given = wanted | convert_all(id, arguments, wanted)
+def _make_environment(
+    id: str, name: str, arguments: dict[str, Setting], wanted: dict[str, Setting]
+) -> tuple[XMiniGrid, dict[str, Any]]:
+    given = wanted | convert_arguments(id, arguments, wanted)
     for key in ("observation", "ruleset_each"):
         if key in given and given[key] not in CHOICES[key]:
-            raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(CHOICES[key])}.")
+            raise UsageError(
+                f"{id}: {key} ({given[key]!r}) must be one of {', '.join(CHOICES[key])}."
+            )
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
         if given[key] < low:
             raise UsageError(f"{id}: {key} ({given[key]}) must be at least {low}.")
     if given["view_size"] and given["view_size"] % 2 == 0:
-        raise UsageError(f"{id}: view_size ({given['view_size']}) must be odd: the agent stands in its middle.")
+        raise UsageError(
+            f"{id}: view_size ({given['view_size']}) must be odd, because the agent is in the "
+            "middle."
+        )
     changes = {key: given[key] for key in ("view_size", "max_steps") if given[key]}
-    # Concrete even inside a traced function, so that the constants may be kept and used again.
+    # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
-        dynamics, params = _dynamics(name)
+        dynamics, params = _make_dynamics(name)
         tasks, numbers = (), ()
         if name.startswith("XLand"):
-            found, chosen = task_sets.rulesets_of(id, given, "num_rulesets" in arguments)
-            tasks, numbers = RuleSet(*(jnp.asarray(part, jnp.uint8) for part in found)), jnp.asarray(chosen, jnp.int32)
-            _check_room(id, dynamics, params, tasks.init_tiles.shape[1])
+            found, chosen = task_sets.select_rulesets(id, given, "num_rulesets" in arguments)
+            tasks, numbers = (
+                RuleSet(*(jnp.asarray(part, jnp.uint8) for part in found)),
+                jnp.asarray(chosen, jnp.int32),
+            )
+            _check_free_cells(id, dynamics, params, tasks.init_tiles.shape[1])
             changes["ruleset"] = None
         params = params.replace(**changes)
-    shown = given["observation"], given["tile_size"], given["direction"], given.get("show_task", False)
+    shown = (
+        given["observation"],
+        given["tile_size"],
+        given["direction"],
+        given.get("show_task", False),
+    )
     keeps_task = given.get("ruleset_each") == "environment"
     return XMiniGrid(tasks, numbers, params, dynamics, id, *shown, keeps_task), given
 
 
-def _state_types(dynamics: Any, params: Any, first: Any) -> tuple[str, ...]:
-    """The types of a state as a step leaves it, which those of a reset are cast to."""
+def _infer_state_dtypes(
+    dynamics: SuiteEnvironment, params: PyTree, first: TimeStep
+) -> tuple[str, ...]:
+    """Return the dtypes of the leaves of a state after a step."""
     leaves, structure = jax.tree.flatten((params, first))
     types = [jax.typeof(leaf) for leaf in leaves]
-    return _types_after(
-        dynamics, structure, tuple(jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types)
+    return _infer_dtypes_after_step(
+        dynamics,
+        structure,
+        tuple(jax.ShapeDtypeStruct(t.shape, t.dtype, weak_type=t.weak_type) for t in types),
     )
 
 
 @functools.cache
-def _types_after(dynamics: Any, structure: Any, leaves: tuple[jax.ShapeDtypeStruct, ...]) -> tuple[str, ...]:
-    def step(params: Any, first: Any) -> Any:
+def _infer_dtypes_after_step(
+    dynamics: SuiteEnvironment,
+    structure: jax.tree_util.PyTreeDef,  # pyright: ignore[reportInvalidTypeForm]
+    leaves: tuple[jax.ShapeDtypeStruct, ...],
+) -> tuple[str, ...]:
+    def step(params: PyTree, first: TimeStep) -> Any:
         return dynamics.step(params, first, jnp.zeros((), jnp.int32)).state
 
-    return leaf_types(jax.eval_shape(step, *structure.unflatten(leaves)))
+    return leaf_dtypes(jax.eval_shape(step, *structure.unflatten(leaves)))
 
 
 @functools.cache
-def _dynamics(name: str) -> tuple[Any, Any]:
-    """One object a name, so that making an environment twice does not compile it twice."""
+def _make_dynamics(name: str) -> tuple[Any, Any]:
+    """Create an environment and its parameters, cached to share compilations."""
     version = importlib.metadata.version("xminigrid")
     if tuple(map(int, version.split(".")[:2])) < (0, 9):
-        raise UsageError(f'rollax needs xminigrid 0.9 or newer and found {version}: pip install --upgrade "xminigrid>=0.9"')
+        raise UsageError(
+            f"xminigrid must be version 0.9 or newer, got {version}. Run: "
+            f"{package_command('xminigrid>=0.9')}"
+        )
     return xminigrid.make(name)
 
 
-def _check_room(id: str, dynamics: Any, params: Any, objects: int) -> None:
-    """Raises UsageError for more objects than leave the agent a free cell: the suite would put it into a wall."""
-    if objects < params.height * params.width // 3:  # of which every layout leaves more; to look at one takes a second
+def _check_free_cells(id: str, dynamics: SuiteEnvironment, params: PyTree, objects: int) -> None:
+    """Raise UsageError if the objects and the agent do not fit into the free cells of the grid."""
+    # Every layout has more free cells than this. Counting them takes a second.
+    if objects < params.height * params.width // 3:
         return
     free = int(free_tiles_mask(dynamics.reset(params, jax.random.key(0)).state.grid).sum())
     if objects + 1 > free:
         raise UsageError(
-            f"{id}: up to {objects} objects and the agent need {objects + 1} cells, and its grid has {free} free: take a "
-            "larger grid, or rulesets with fewer objects (of a recipe: distractor_objects=0)."
+            f"{id}: up to {objects} objects and the agent need {objects + 1} cells, but the grid "
+            f"has {free} free. Use a larger grid, or rulesets with fewer objects (in a recipe: "
+            "distractor_objects=0)."
         )
 
 
 @functools.cache
-def _tile_pictures(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures `[tiles * colors, size, size, 3]` of every cell, empty and with the agent on it."""
+def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pictures of cells without and with the agent, `[tiles * colors, size, size, 3]`."""
     from xminigrid.rendering.rgb_render import render_tile
 
     cells = [tuple(int(n) for n in cell) for cell in np.asarray(TILES_REGISTRY).reshape(-1, 2)]
@@ -265,11 +380,21 @@ def _tile_pictures(size: int) -> tuple[np.ndarray, np.ndarray]:
     return plain, np.stack([draw(tile=cell, agent_direction=0) for cell in cells])
 
 
-def picture(view: jax.Array, tile_size: int) -> jax.Array:
-    """A view of symbols `[V, V, 2]` as a picture `[V * tile_size, V * tile_size, 3]`, with the agent in its place."""
+def render_view(view: jax.Array, tile_size: int) -> jax.Array:
+    """Render a view of symbols as a picture that includes the agent.
+
+    Args:
+        view: Tile and color of every cell `[V, V, 2]`.
+        tile_size: Size of a cell in pixels.
+
+    Returns:
+        Picture, uint8 `[V * tile_size, V * tile_size, 3]`.
+    """
     size = view.shape[0]
-    plain, with_agent = _tile_pictures(tile_size)
+    plain, with_agent = _render_tiles(tile_size)
     index = view[..., 0].astype(jnp.int32) * NUM_COLORS + view[..., 1]
     cells = jnp.asarray(plain, jnp.uint8)[index]
-    cells = cells.at[size - 1, size // 2].set(jnp.asarray(with_agent, jnp.uint8)[index[size - 1, size // 2]])
+    cells = cells.at[size - 1, size // 2].set(
+        jnp.asarray(with_agent, jnp.uint8)[index[size - 1, size // 2]]
+    )
     return cells.transpose(0, 2, 1, 3, 4).reshape(size * tile_size, size * tile_size, 3)

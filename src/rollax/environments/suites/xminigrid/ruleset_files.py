@@ -1,4 +1,7 @@
-"""Files of rulesets: those written here, and xminigrid's benchmark files, which are pickles of arrays. None is executed."""
+"""Ruleset files of rollax and benchmark files of xminigrid.
+
+Benchmark files are pickles of arrays. They are read without executing their content.
+"""
 
 import bz2
 import os
@@ -9,22 +12,35 @@ from typing import Any
 import numpy as np
 
 from rollax.environments.suites.xminigrid.pickled_arrays import ArraysUnpickler, PickledArray
-from rollax.environments.suites.xminigrid.rulesets import COLORS, GOALS, RECIPES, RULES, TILES, Rulesets
+from rollax.environments.suites.xminigrid.rulesets import (
+    COLOR_NAMES,
+    GOAL_NAMES,
+    RECIPES,
+    RULE_NAMES,
+    TILE_NAMES,
+    Rulesets,
+)
 from rollax.errors import UsageError
+from rollax.types import Setting
 
-_WIDTHS = {"goals": 5, "rules": 7, "init_tiles": 2}
+_ROW_WIDTHS = {"goals": 5, "rules": 7, "init_tiles": 2}
 
 
-def save(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
-    """Writes the rulesets to a file that `load` reads: an `.npz`, whatever its name ends in."""
+def save_rulesets(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
+    """Write rulesets to a compressed .npz file that `load_rulesets` reads.
+
+    Args:
+        rulesets: Rulesets to write.
+        path: Path of the file, with any extension.
+    """
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         np.savez_compressed(file, **rulesets._asdict())
 
 
-def resolve_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an environment with its file of rulesets, where there is one, by the absolute path."""
+def resolve_arguments(arguments: Mapping[str, Setting]) -> dict[str, Any]:
+    """Replace the path of a ruleset file in the arguments by an absolute path."""
     resolved = dict(arguments)
     source = resolved.get("rulesets")
     if isinstance(source, str) and source not in RECIPES and Path(source).expanduser().is_file():
@@ -32,88 +48,128 @@ def resolve_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:
-    """What tells a file from what it was before: its absolute path, the ns of its last change, its bytes; None for no file."""
+def get_file_stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:
+    """Return the absolute path, modification time (ns) and size of a file, or None if missing."""
     path = Path(path).expanduser().absolute()
     return (str(path), path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
 
-def load(path: str | os.PathLike[str]) -> Rulesets:
-    """The rulesets of a file by `save`, or of one of xminigrid's benchmark files. Nothing in the file is executed.
+def load_rulesets(path: str | os.PathLike[str]) -> Rulesets:
+    """Load rulesets from a file of `save_rulesets` or an xminigrid benchmark file.
 
-    Raises: UsageError when there is no such file, or one that is anything else.
+    No code in the file is executed.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The rulesets.
+
+    Raises:
+        UsageError: If the file does not exist, is damaged or has another format.
     """
     path = Path(path).expanduser()
     if not path.is_file():
         raise UsageError(
-            f"rulesets {str(path)!r}: neither a recipe ({', '.join(RECIPES)}) nor a file that is there. "
-            "Nothing is downloaded: fetch xminigrid's benchmark file, or write one with rollax.environments.ruleset_files.save."
+            f"rulesets ({str(path)!r}) must be a recipe ({', '.join(RECIPES)}) or an existing "
+            "file. Nothing is downloaded: download a benchmark file of xminigrid, or write a file "
+            "with rollax.environments.suites.xminigrid.ruleset_files.save_rulesets."
         )
     with path.open("rb") as file:
         start = file.read(3)
     readers = {b"PK\x03": _read_arrays, b"BZh": _read_benchmark}
     if start not in readers:
-        raise UsageError(f"rulesets {str(path)!r}: neither an .npz by rollax nor one of xminigrid's benchmark files.")
+        raise UsageError(
+            f"rulesets {str(path)!r} must be an .npz file by rollax or a benchmark file of "
+            "xminigrid."
+        )
     try:
         content = readers[start](path)
     except UsageError:
         raise
-    # What a damaged file leads to can be of any kind.
-    except Exception as error:
+    except Exception as error:  # a damaged file may raise any exception
         raise UsageError(
-            f"rulesets {str(path)!r}: it cannot be read, and may be damaged: fetch or write it again ({error})."
+            f"Cannot read the rulesets {str(path)!r}, which may be damaged ({error}). Download or "
+            "write the file again."
         ) from error
-    return _checked(path, content)
+    return _validate_rulesets(path, content)
 
 
-def _checked(path: Path, content: Any) -> Rulesets:
-    """The arrays as rulesets. Raises UsageError for those that are none."""
-    keys = list(content) if isinstance(content, dict) else []
-    missing = [key for key in _WIDTHS if key not in keys]
+def _validate_rulesets(path: Path, content: object) -> Rulesets:
+    """Convert the arrays of a file to rulesets, or raise UsageError if they are invalid."""
+    arrays = content if isinstance(content, dict) else {}
+    missing = [key for key in _ROW_WIDTHS if key not in arrays]
     if missing:
         raise UsageError(
-            f"rulesets {str(path)!r}: it has no {', '.join(missing)} (it has: {', '.join(map(str, keys)) or 'nothing'}). "
-            "Wanted is a file by rollax.environments.ruleset_files.save, or one of xminigrid's benchmark files."
+            f"rulesets {str(path)!r} must have {', '.join(missing)}, got "
+            f"{', '.join(map(str, arrays)) or 'nothing'}. Use a file by "
+            "rollax.environments.suites.xminigrid.ruleset_files.save_rulesets or a benchmark file "
+            "of xminigrid."
         )
-    found = Rulesets(*(_numbers(path, key, content[key]) for key in _WIDTHS))
+    found = Rulesets(*(_validate_array(path, key, arrays[key]) for key in _ROW_WIDTHS))
     if len({len(part) for part in found}) > 1:
-        shapes = ", ".join(f"{key} {list(part.shape)}" for key, part in zip(_WIDTHS, found, strict=True))
-        raise UsageError(f"rulesets {str(path)!r}: its arrays are of different numbers of rulesets: {shapes}.")
+        shapes = ", ".join(
+            f"{key} {list(part.shape)}" for key, part in zip(_ROW_WIDTHS, found, strict=True)
+        )
+        raise UsageError(
+            f"rulesets {str(path)!r} must have arrays of the same number of rulesets, got {shapes}."
+        )
     goals, rules, tiles = found
-    placed = np.isin(goals[:, 0], [GOALS.index("TileOnPosition"), GOALS.index("AgentOnPosition")])
+    placed = np.isin(
+        goals[:, 0], [GOAL_NAMES.index("TileOnPosition"), GOAL_NAMES.index("AgentOnPosition")]
+    )
     limits = [
-        (goals[:, 0], len(GOALS), "goal"),
-        (rules[..., 0], len(RULES), "rule"),
-        *((part[..., 0::2], len(TILES), "tile") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
-        *((part[..., 1::2], len(COLORS), "color") for part in (goals[~placed, 1:], rules[..., 1:], tiles)),
+        (goals[:, 0], len(GOAL_NAMES), "goal"),
+        (rules[..., 0], len(RULE_NAMES), "rule"),
+        *(
+            (part[..., 0::2], len(TILE_NAMES), "tile")
+            for part in (goals[~placed, 1:], rules[..., 1:], tiles)
+        ),
+        *(
+            (part[..., 1::2], len(COLOR_NAMES), "color")
+            for part in (goals[~placed, 1:], rules[..., 1:], tiles)
+        ),
     ]
     for numbers, limit, kind in limits:
         if numbers.max(initial=0) >= limit:
-            raise UsageError(f"rulesets {str(path)!r}: there is no {kind} of number {numbers.max()}: they end at {limit - 1}.")
+            raise UsageError(
+                f"rulesets {str(path)!r}: the number of a {kind} must be at most {limit - 1}, got "
+                f"{numbers.max()}."
+            )
     return found
 
 
-def _numbers(path: Path, key: str, value: Any) -> np.ndarray:
-    """An array of a file as uint8, which upstream's goals are not."""
+def _validate_array(path: Path, key: str, value: object) -> np.ndarray:
+    """Convert an array of a file to uint8, because goals of xminigrid have another dtype."""
     value = value.array if isinstance(value, PickledArray) else value
     leading = ["N"] if key == "goals" else ["N", "R" if key == "rules" else "M"]
-    wanted = f"an array of whole numbers [{', '.join(leading)}, {_WIDTHS[key]}]"
+    wanted = f"an array of integers [{', '.join(leading)}, {_ROW_WIDTHS[key]}]"
     if not isinstance(value, np.ndarray):
-        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, and are none ({type(value).__name__}).")
-    fits = value.dtype.kind in "ui" and value.ndim == len(leading) + 1 and value.shape[-1] == _WIDTHS[key] and value.size
+        raise UsageError(
+            f"rulesets {str(path)!r}: {key} must be {wanted}, got an object of "
+            f"{type(value).__name__}."
+        )
+    fits = (
+        value.dtype.kind in "ui"
+        and value.ndim == len(leading) + 1
+        and value.shape[-1] == _ROW_WIDTHS[key]
+        and value.size
+    )
     if not fits or value.min() < 0 or value.max() > 255:
         shown = f"{value.dtype}{list(value.shape)}"
-        raise UsageError(f"rulesets {str(path)!r}: its {key} must be {wanted}, each 0 to 255, and are {shown}.")
+        raise UsageError(
+            f"rulesets {str(path)!r}: {key} must be {wanted} from 0 to 255, got {shown}."
+        )
     return value.astype(np.uint8)
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    # numpy leaves a damaged file open where it has opened it itself.
+    # If NumPy opened the file itself, it would not close a damaged file.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return {key: arrays[key] for key in arrays.files}
 
 
 def _read_benchmark(path: Path) -> Any:
-    """A pickle of a dictionary of arrays, of numpy or of jax, compressed with bz2."""
+    """Read a bz2-compressed pickle of a dictionary of NumPy or JAX arrays."""
     with bz2.open(path, "rb") as file:
         return ArraysUnpickler(file, f"rulesets {str(path)!r}").load()

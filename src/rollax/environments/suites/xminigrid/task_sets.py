@@ -1,17 +1,18 @@
-"""Which rulesets an XLand environment draws its tasks from, by its arguments; and whether two environments share any."""
+"""Selection of rulesets for XLand environments, and check for tasks shared by two selections."""
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.environments.convert import convert_all
+from rollax.environments.conversion import convert_arguments
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets
 from rollax.errors import UsageError
+from rollax.types import Setting
 
 SPLITS = ("all", "train", "validation", "held-out")
-TASKS = {
+DEFAULT_TASK_ARGUMENTS = {
     "show_task": False,
     "rulesets": "trivial",
     "num_rulesets": 1000,
@@ -23,106 +24,189 @@ TASKS = {
     "validation": 0.1,
     "held_out": 0.1,
 }
-_SOURCES = ("rulesets", "recipe", "ruleset_seed")  # whose other values are other rulesets
-_SPLITTING = (*_SOURCES, "num_rulesets", "validation", "held_out")
+_SOURCE_ARGUMENTS = (
+    "rulesets",
+    "recipe",
+    "ruleset_seed",
+)  # different values give different rulesets
+_SPLIT_ARGUMENTS = (*_SOURCE_ARGUMENTS, "num_rulesets", "validation", "held_out")
 
 
-def rulesets_of(id: str, given: dict[str, Any], is_numbered: bool) -> tuple[rulesets.Rulesets, np.ndarray]:
-    """The rulesets that episodes draw from, and their numbers among all, int `[N]`. `is_numbered`: num_rulesets was given.
+class _RulesetSource(NamedTuple):
+    """Arguments that determine all rulesets before the split.
 
-    Rows of rules that none of all rulesets uses are left out, so that all parts of a split have the same shapes.
-
-    Raises: UsageError for arguments that do not fit.
+    Attributes:
+        name: Name of a recipe, or path of a file.
+        recipe: Recipe that generates the rulesets, or None for a file.
+        number: Number of rulesets, or None for all rulesets of a file.
+        seed: Seed of the generator.
+        stamp: Result of `get_file_stamp`, which changes with the file, or None for a recipe.
     """
-    source, recipe, number, seed = (given[name] for name in ("rulesets", "recipe", "num_rulesets", "ruleset_seed"))
-    if given["split"] not in SPLITS:
-        raise UsageError(f"{id}: split ({given['split']!r}) must be one of {', '.join(SPLITS)}.")
-    asked: tuple[Any, ...]
-    if source in rulesets.RECIPES:
-        asked = source, _recipe(id, rulesets.RECIPES[source], recipe), number, seed, None
+
+    name: str
+    recipe: rulesets.Recipe | None
+    number: int | None
+    seed: int
+    stamp: tuple[str, int, int] | None
+
+
+def select_rulesets(
+    id: str, arguments: dict[str, Setting], is_numbered: bool
+) -> tuple[rulesets.Rulesets, np.ndarray]:
+    """Select the rulesets that episodes sample from.
+
+    Rows of rules that no ruleset uses are removed before the split, so all parts have the same
+    shapes.
+
+    Args:
+        id: Id of the environment, for error messages.
+        arguments: Values of all arguments.
+        is_numbered: Whether `num_rulesets` was passed explicitly. If not, all rulesets of a file
+            are used.
+
+    Returns:
+        The rulesets, and their numbers among all rulesets, int `[N]`.
+
+    Raises:
+        UsageError: If a value is invalid.
+    """
+    name, recipe, number, seed = (
+        arguments[key] for key in ("rulesets", "recipe", "num_rulesets", "ruleset_seed")
+    )
+    if arguments["split"] not in SPLITS:
+        raise UsageError(
+            f"{id}: split ({arguments['split']!r}) must be one of {', '.join(SPLITS)}."
+        )
+    if name in rulesets.RECIPES:
+        changed = _apply_recipe_changes(id, rulesets.RECIPES[name], recipe)
+        source = _RulesetSource(name, changed, number, seed, None)
     else:
-        asked = source, None, number if is_numbered else None, 0, ruleset_files.stamp(source)
-        if recipe and asked[-1] is not None:
-            raise UsageError(f"{id}: recipe ({recipe!r}) changes how rulesets are drawn: leave it out for those of a file.")
-    found = _every(*asked)
+        stamp = ruleset_files.get_file_stamp(name)
+        source = _RulesetSource(name, None, number if is_numbered else None, 0, stamp)
+        if recipe and stamp is not None:
+            raise UsageError(
+                f"{id}: recipe ({recipe!r}) changes the generator of rulesets, which a file does "
+                "not use. Remove it, or choose a recipe as rulesets."
+            )
+    found = _load_all_rulesets(source)
     used = np.any(found.rules[..., 0] > 0, axis=0)
-    used[0] |= given["show_task"]  # one row at least is shown
-    if not -1 <= given["ruleset"] < found.number:
+    used[0] |= arguments["show_task"]  # observations have at least one row
+    if not -1 <= arguments["ruleset"] < found.number:
         last = found.number - 1
-        raise UsageError(f"{id}: ruleset ({given['ruleset']}) must be between 0 and {last}, or -1 to draw from them all.")
-    if given["ruleset"] >= 0:
-        chosen = np.asarray([given["ruleset"]])
-    elif given["split"] == "all":
+        raise UsageError(
+            f"{id}: ruleset ({arguments['ruleset']}) must be between 0 and {last}, or -1 to sample "
+            "from all of them."
+        )
+    if arguments["ruleset"] >= 0:
+        chosen = np.asarray([arguments["ruleset"]])
+    elif arguments["split"] == "all":
         chosen = np.arange(found.number)
     else:
-        parts = _parts(asked, given["validation"], given["held_out"], seed)
-        chosen = parts[SPLITS[1:].index(given["split"])]
-    return rulesets.Rulesets(found.goals[chosen], found.rules[chosen][:, used], found.init_tiles[chosen]), chosen
+        parts = _split_indices(source, arguments["validation"], arguments["held_out"], seed)
+        chosen = parts[SPLITS[1:].index(arguments["split"])]
+    return rulesets.Rulesets(
+        found.goals[chosen], found.rules[chosen][:, used], found.init_tiles[chosen]
+    ), chosen
 
 
-def check_disjoint(id: str, training: dict[str, Any], other: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Raises UsageError when evaluations claim tasks that training does not draw, and some of them are drawn.
+def check_disjoint_tasks(
+    id: str, training: dict[str, Setting], other: dict[str, Setting], defaults: dict[str, Setting]
+) -> None:
+    """Check that evaluations which claim unseen tasks share no tasks with training.
 
-    Evaluations have the arguments `other` over those of training. They claim other tasks by the split "validation" or
-    "held-out", or by other rulesets where `other` names no split. One ruleset that is chosen by its number claims nothing.
+    Evaluations claim unseen tasks if their split is "validation" or "held-out", or if they use
+    other rulesets and `other` contains no split. Evaluations of a single ruleset are not checked.
+
+    Args:
+        id: Id of the environment, for error messages.
+        training: Arguments of training.
+        other: Arguments that evaluations change.
+        defaults: Default values of all arguments.
+
+    Raises:
+        UsageError: If tasks are shared.
     """
     evaluation = training | other
-    trained, evaluated = (defaults | convert_all(id, given, defaults) for given in (training, evaluation))
-    is_other = any(trained[name] != evaluated[name] for name in _SOURCES) and "split" not in other
-    if evaluated["ruleset"] >= 0 or not (is_other or evaluated["split"] in ("validation", "held-out")):
+    trained, evaluated = (
+        defaults | convert_arguments(id, arguments, defaults)
+        for arguments in (training, evaluation)
+    )
+    is_other = (
+        any(trained[name] != evaluated[name] for name in _SOURCE_ARGUMENTS) and "split" not in other
+    )
+    if evaluated["ruleset"] >= 0 or not (
+        is_other or evaluated["split"] in ("validation", "held-out")
+    ):
         return
-    is_one_split = all(trained[name] == evaluated[name] for name in _SPLITTING) and trained["ruleset"] < 0
+    is_one_split = (
+        all(trained[name] == evaluated[name] for name in _SPLIT_ARGUMENTS)
+        and trained["ruleset"] < 0
+    )
     if is_one_split and len({"all", trained["split"], evaluated["split"]}) == 3:
         return
-    ours = rulesets_of(id, evaluated, "num_rulesets" in evaluation)[0]
-    shared, number = rulesets.shared_tasks(ours, rulesets_of(id, trained, "num_rulesets" in training)[0])
+    ours = select_rulesets(id, evaluated, "num_rulesets" in evaluation)[0]
+    shared, number = rulesets.count_shared_tasks(
+        ours, select_rulesets(id, trained, "num_rulesets" in training)[0]
+    )
     if shared:
         raise UsageError(
-            f"{id}: evaluations ({_words(evaluated)}) claim tasks that training does not draw, but {shared} of the {number} "
-            f"are among those of training ({_words(trained)}): train with split train and evaluate with --eval-env.split "
-            "validation or held-out of the same rulesets, or claim no other tasks with --eval-env.split all."
+            f"{id}: evaluations ({_format_arguments(evaluated)}) claim tasks that training does "
+            f"not sample, but {shared} of the {number} are among those of training "
+            f"({_format_arguments(trained)}). Train with split train and evaluate with "
+            "--eval-env.split validation or held-out of the same rulesets, or pass "
+            "--eval-env.split all."
         )
 
 
-def _words(given: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {given[name]}" for name in ("split", "rulesets", "ruleset_seed"))
+def _format_arguments(arguments: dict[str, Setting]) -> str:
+    return ", ".join(f"{name} {arguments[name]}" for name in ("split", "rulesets", "ruleset_seed"))
 
 
 @functools.lru_cache(maxsize=2)
-def _every(source: str, recipe: Any, number: int | None, seed: int, stamp: Any) -> rulesets.Rulesets:
-    """All rulesets of a recipe or a file, the first `number` where one is given. Kept, as a run asks for them several times."""
-    del stamp  # of a file, which may be another one the next time
-    if recipe is not None:
-        found = rulesets.generate(recipe, number or 0, seed)
+def _load_all_rulesets(source: _RulesetSource) -> rulesets.Rulesets:
+    """Return all rulesets of a recipe, or the first `number` rulesets of a file."""
+    number = source.number
+    if source.recipe is not None:
+        found = rulesets.generate_rulesets(source.recipe, number or 0, source.seed)
     else:
-        found = ruleset_files.load(source)
+        found = ruleset_files.load_rulesets(source.name)
         if number is not None and not 1 <= number <= found.number:
-            raise UsageError(f"rulesets {source!r}: num_rulesets ({number}) must be between 1 and {found.number}, all it has.")
+            raise UsageError(
+                f"rulesets {source.name!r}: num_rulesets ({number}) must be between 1 and "
+                f"{found.number}, "
+                "the number of rulesets in the file."
+            )
         found = rulesets.Rulesets(*(part[:number] for part in found))
-    # Places that no ruleset fills only cost time. Before any split, so that both parts look alike.
-    return found._replace(init_tiles=_trimmed(found.init_tiles))
+    # Unused tiles only cost time. They are removed before the split, so all parts have the same
+    # shapes.
+    return found._replace(init_tiles=_trim_tiles(found.init_tiles))
 
 
 @functools.lru_cache(maxsize=2)
-def _parts(asked: tuple[Any, ...], validation: float, held_out: float, seed: int) -> rulesets.Split:
-    """The numbers of the rulesets in each part of the split of `_every(*asked)`."""
-    return rulesets.split_numbers(_every(*asked), validation, held_out, seed)
+def _split_indices(
+    source: _RulesetSource, validation: float, held_out: float, seed: int
+) -> rulesets.RulesetSplit:
+    """Split the rulesets of a source and return the indices of each part."""
+    return rulesets.split_indices(_load_all_rulesets(source), validation, held_out, seed)
 
 
-def _trimmed(tiles: np.ndarray) -> np.ndarray:
-    """Initial tiles `[N, M, 2]`, those that are there first, with no more places than the most that one ruleset uses."""
+def _trim_tiles(tiles: np.ndarray) -> np.ndarray:
+    """Move the used initial tiles `[N, M, 2]` to the front and remove unused columns."""
     is_empty = tiles[..., 0] == 0
     order = np.argsort(is_empty, axis=1, kind="stable")
     most = tiles.shape[1] - int(is_empty.sum(axis=1).min())
     return np.take_along_axis(tiles, order[..., None], axis=1)[:, :most]
 
 
-def _recipe(id: str, recipe: rulesets.Recipe, changes: Any) -> rulesets.Recipe:
-    """A recipe with changes as texts or pairs: `chain_depth=1`, or `(("chain_depth", 1),)`."""
-    given: dict[str, Any] = {}
+def _apply_recipe_changes(id: str, recipe: rulesets.Recipe, changes: Setting) -> rulesets.Recipe:
+    """Return a changed recipe. Changes are `chain_depth=1` or `(("chain_depth", 1),)`."""
+    values: dict[str, Any] = {}
     for change in [changes] if isinstance(changes, str) else changes:
         pair = change.split("=", 1) if isinstance(change, str) else change
         if len(pair) != 2:
-            raise UsageError(f"{id}: recipe ({changes!r}) must be changes such as chain_depth=1 distractor_objects=0.")
-        given[str(pair[0])] = pair[1]
-    return dataclasses.replace(recipe, **convert_all(f"recipe of {id}", given, vars(recipe)))
+            raise UsageError(
+                f"{id}: recipe ({changes!r}) must be changes such as chain_depth=1 "
+                "distractor_objects=0."
+            )
+        values[str(pair[0])] = pair[1]
+    return dataclasses.replace(recipe, **convert_arguments(f"recipe of {id}", values, vars(recipe)))

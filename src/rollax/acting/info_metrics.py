@@ -1,0 +1,116 @@
+"""Reduction of the environment's `info` over an episode to its mean, sum or last value."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.environments.capabilities import capabilities, is_on_host
+from rollax.environments.environment import INFO_REDUCTIONS, Environment
+from rollax.environments.trace_cache import trace_once
+from rollax.errors import UnknownNameError, UsageError
+from rollax.spaces import make_zeros
+from rollax.types import PyTree
+
+
+class InfoReduction(NamedTuple):
+    """Reduction of the `info` of N episodes while they run.
+
+    Attributes:
+        start: Function from the number of episodes N to the initial memory.
+        add: Function `(memory, info, alive)` that returns the memory after a step. `info` is the
+            info of the step, `[N, ...]`, and `alive`, bool `[N]`, marks the running episodes.
+        finish: Function `(memory, length)` that returns the reduced values by name, float32
+            `[N, ...]`, of episodes with lengths `[N]`.
+    """
+
+    start: Callable[[int], Any]
+    add: Callable[[Any, Any, jax.Array], Any]
+    finish: Callable[[Any, jax.Array], Any]
+
+
+def make_info_reduction(
+    environment: Environment, choices: Mapping[str, str] | None = None
+) -> InfoReduction:
+    """Build the reduction of the environment's `info`. All values are reduced as float32.
+
+    Args:
+        environment: Environment of the episodes.
+        choices: Reductions by name, which override those of an `InfoReductionsEnvironment`. All
+            other entries are reduced to their mean.
+
+    Returns:
+        The reduction.
+
+    Raises:
+        UsageError: If a reduction is unknown.
+        UnknownNameError: If a name is not in the `info`.
+    """
+    shapes, by = info_shapes(environment), validate_reductions(environment, choices)
+
+    def start(number: int) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), shapes)
+
+    def add(memory: PyTree, info: dict[str, PyTree], alive: jax.Array) -> Any:
+        def one(total: jax.Array, value: jax.Array, reduction: str) -> jax.Array:
+            return value.astype(total.dtype) if reduction == "last" else total + value
+
+        new = {
+            name: jax.tree.map(lambda t, v, how=by[name]: one(t, v, how), memory[name], info[name])
+            for name in memory
+        }
+        return tree.where(alive, new, memory)
+
+    def finish(memory: PyTree, length: jax.Array) -> Any:
+        def mean(total: jax.Array) -> jax.Array:
+            return total / length.reshape(-1, *(1,) * (total.ndim - 1))
+
+        return {
+            name: jax.tree.map(mean, total) if by[name] == "mean" else total
+            for name, total in memory.items()
+        }
+
+    return InfoReduction(start, add, finish)
+
+
+def validate_reductions(
+    environment: Environment, choices: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the reduction of each entry of `info` by name: "mean", "sum" or "last".
+
+    Raises:
+        UsageError: If a reduction is unknown.
+        UnknownNameError: If a name is not in the `info`.
+    """
+    shapes = info_shapes(environment)
+    how = {**capabilities(environment).info_reductions, **(choices or {})}
+    for name in choices or {}:
+        if name not in shapes:
+            raise UnknownNameError(f"number in the info of {environment.name}", name, shapes)
+    for name, reduction in how.items():
+        if reduction not in INFO_REDUCTIONS:
+            raise UsageError(
+                f"{environment.name}: the reduction of info {name} ({reduction!r}) must be one of "
+                f"{', '.join(INFO_REDUCTIONS)}."
+            )
+    return {name: how.get(name, "mean") for name in shapes}
+
+
+def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shape and dtype of each entry of the environment's `info` for one step."""
+    if is_on_host(environment):
+        return {name: jax.ShapeDtypeStruct((), jnp.float32) for name in environment.info_names}
+
+    def info(keys: jax.Array) -> dict[str, jax.Array]:
+        action = make_zeros(environment.action_space)
+        if environment.num_agents is not None:
+            action = jax.tree.map(
+                lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action
+            )
+        return trace_once(environment, "step")(
+            keys[0], trace_once(environment, "reset")(keys[1])[0], action
+        ).info
+
+    return jax.eval_shape(info, jax.eval_shape(lambda: jax.random.split(jax.random.key(0))))

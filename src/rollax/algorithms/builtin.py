@@ -1,0 +1,192 @@
+"""Table of the built-in algorithms.
+
+The table defines the public names of each algorithm (such as `rollax.ppo` and `rollax.PPOConfig`),
+its entry in `rollax.algorithms.registry` and its command line. It refers to modules and functions
+by name, so that public names are available without importing JAX.
+"""
+
+from typing import NamedTuple
+
+
+class NetworkReference(NamedTuple):
+    """Names of the module, settings class and constructor of a network.
+
+    Attributes:
+        module: Module that defines the network.
+        config: Settings class of the network.
+        make: Name of the function `(environment, network_config, key)` that returns the network.
+    """
+
+    module: str
+    config: str
+    make: str
+
+
+ACTOR_CRITIC = NetworkReference("rollax.networks.actor_critic", "NetworkConfig", "actor_critic")
+Q_NETWORK = NetworkReference("rollax.networks.q_networks", "QNetworkConfig", "q_network")
+RECURRENT_Q_NETWORK = NetworkReference(
+    "rollax.networks.q_networks", "RecurrentQNetworkConfig", "recurrent_q_network"
+)
+STOCHASTIC_ACTOR_CRITICS = NetworkReference(
+    "rollax.networks.critics", "ActorCriticsConfig", "make_stochastic_actor_critics"
+)
+DETERMINISTIC_ACTOR_CRITICS = NetworkReference(
+    "rollax.networks.critics", "ActorCriticsConfig", "make_deterministic_actor_critics"
+)
+SOLUTION = NetworkReference("rollax.networks.solutions", "PolicyConfig", "make_solution")
+
+
+class BuiltinAlgorithm(NamedTuple):
+    """Registration of the algorithm `<name>` of the module `rollax.algorithms.<name>`.
+
+    `rollax.algorithms.registry.AlgorithmEntry` describes the attributes in detail.
+
+    Attributes:
+        config: Name of the settings class in the module of the algorithm.
+        summary: One-line description.
+        network: Network of the algorithm.
+        derive_settings: Name of a function in `rollax.algorithms.derived_settings`.
+        check: Name of a function in `rollax.algorithms.network_checks`.
+        adapt_to_host: Name of a function in `rollax.algorithms.derived_settings`.
+        unit: Unit of step counts, "steps" or "evaluations".
+        shown: Names of metrics that a run prints in addition to returns.
+        evolve_metric: Default selection metric of population-based training.
+    """
+
+    config: str
+    summary: str
+    network: NetworkReference
+    derive_settings: str
+    check: str = "accept_any_settings"
+    adapt_to_host: str = "keep_settings"
+    unit: str = "steps"
+    shown: tuple[str, ...] = ()
+    evolve_metric: str = "episode_return"
+
+
+def _quality_diversity(
+    config: str,
+    summary: str,
+    shown: tuple[str, ...] = ("coverage", "qd_score", "fitness_best"),
+    evolve_metric: str = "qd_score",
+    derive_settings: str = "derive_quality_diversity",
+) -> BuiltinAlgorithm:
+    """Return the registration of a quality-diversity algorithm."""
+    return BuiltinAlgorithm(
+        config=config,
+        summary=f"quality-diversity{summary}",
+        network=SOLUTION,
+        derive_settings=derive_settings,
+        unit="evaluations",
+        shown=shown,
+        evolve_metric=evolve_metric,
+    )
+
+
+BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
+    "ppo": BuiltinAlgorithm(
+        config="PPOConfig",
+        summary="proximal policy optimization: feed-forward, recurrent, one agent or many "
+        "(IPPO, MAPPO)",
+        network=ACTOR_CRITIC,
+        derive_settings="derive_on_policy",
+        check="check_actor_critic_settings",
+    ),
+    "ppo_rnd": BuiltinAlgorithm(
+        config="PPORNDConfig",
+        summary="PPO with random network distillation: explores unseen states when rewards are "
+        "sparse",
+        network=ACTOR_CRITIC,
+        derive_settings="derive_on_policy",
+        check="check_actor_critic_settings",
+    ),
+    "impala": BuiltinAlgorithm(
+        config="ImpalaConfig",
+        summary="actor-critic with V-trace: reuses each rollout and corrects for the lag of the "
+        "policy",
+        network=ACTOR_CRITIC,
+        derive_settings="derive_on_policy",
+        check="check_actor_critic_settings",
+    ),
+    "dqn": BuiltinAlgorithm(
+        config="DQNConfig",
+        summary="deep Q-learning: discrete actions, replay, double, dueling, n-step, prioritized",
+        network=Q_NETWORK,
+        derive_settings="derive_replay",
+        adapt_to_host="use_one_cycle_per_update",
+    ),
+    "pqn": BuiltinAlgorithm(
+        config="PQNConfig",
+        summary="parallelized Q-learning: discrete actions, lambda-returns, optional memory, no "
+        "replay",
+        network=RECURRENT_Q_NETWORK,
+        derive_settings="derive_on_policy",
+        check="check_sequence_length",
+    ),
+    "sac": BuiltinAlgorithm(
+        config="SACConfig",
+        summary="soft actor-critic: continuous actions, replay, learned temperature",
+        network=STOCHASTIC_ACTOR_CRITICS,
+        derive_settings="derive_replay",
+        adapt_to_host="use_one_cycle_per_update",
+    ),
+    "td3": BuiltinAlgorithm(
+        config="TD3Config",
+        summary="twin delayed deterministic policy gradient: continuous actions, replay",
+        network=DETERMINISTIC_ACTOR_CRITICS,
+        derive_settings="derive_replay",
+        adapt_to_host="use_one_cycle_per_update",
+    ),
+    "map_elites": _quality_diversity(
+        "MAPElitesConfig", ": keeps the best policy or solution of every cell of behaviors"
+    ),
+    "cma_me": _quality_diversity(
+        "CMAMEConfig", ": evolution strategies that maximize the improvement of the archive"
+    ),
+    "cma_mae": _quality_diversity(
+        "CMAMAEConfig",
+        ": CMA-ME with acceptance thresholds that rise slowly",
+        derive_settings="derive_thresholds",
+    ),
+    "dns": _quality_diversity(
+        "DNSConfig", " without cells: dominated novelty search with local competition"
+    ),
+    "aurora": _quality_diversity(
+        "AURORAConfig",
+        " with learned descriptors: an autoencoder of the observations",
+        shown=("coverage", "qd_score", "num_elites"),
+    ),
+    "mome": _quality_diversity(
+        "MOMEConfig",
+        " for several objectives: the Pareto front of every cell of behaviors",
+        shown=("coverage", "moqd_score", "hypervolume"),
+        evolve_metric="moqd_score",
+        derive_settings="derive_multi_objective",
+    ),
+    "omg_mega": _quality_diversity(
+        "OMGMEGAConfig", " with gradients: random steps along the gradients of a closed form"
+    ),
+    "cma_mega": _quality_diversity("CMAMEGAConfig", " with gradients: steps adapted by CMA-ES"),
+    "cma_maega": _quality_diversity(
+        "CMAMAEGAConfig",
+        " with gradients: CMA-MEGA with the thresholds of CMA-MAE",
+        derive_settings="derive_thresholds",
+    ),
+    "pga_me": _quality_diversity(
+        "PGAMEConfig",
+        ": MAP-Elites with offspring by the policy gradient of TD3's critics",
+        derive_settings="derive_policy_gradient",
+    ),
+    "dcrl_me": _quality_diversity(
+        "DCRLMEConfig",
+        ": PGA-ME with descriptor-conditioned critics and injected actors",
+        derive_settings="derive_policy_gradient",
+    ),
+    "me_es": _quality_diversity(
+        "MEESConfig", ": an evolution strategy that alternates between fitness and novelty"
+    ),
+    "me_map_elites": _quality_diversity(
+        "MEMAPElitesConfig",
+        ": a bandit selects among MAP-Elites and evolution-strategy emitters",
+    ),
+}

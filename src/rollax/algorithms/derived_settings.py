@@ -1,0 +1,98 @@
+"""Quantities that a run derives from the settings of an algorithm.
+
+The functions are values of `AlgorithmEntry.derive_settings` and `AlgorithmEntry.adapt_to_host`.
+Custom algorithms can use them if their settings have the same fields.
+"""
+
+import dataclasses
+
+from rollax.algorithm import ArchiveSettings, DerivedSettings
+from rollax.algorithms.cma_mae import CMAMAEConfig
+from rollax.algorithms.cma_maega import CMAMAEGAConfig
+from rollax.algorithms.mome import MOMEConfig
+from rollax.algorithms.on_policy_settings import OnPolicyConfig
+from rollax.algorithms.policy_gradient import PolicyGradientConfig
+from rollax.algorithms.quality_diversity import QDConfig
+from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle
+from rollax.types import Settings
+
+
+def derive_nothing(config: Settings) -> DerivedSettings:
+    """Return the defaults of `DerivedSettings`."""
+    return DerivedSettings()
+
+
+def derive_on_policy(config: OnPolicyConfig) -> DerivedSettings:
+    """Return the derived settings of an on-policy algorithm."""
+    return DerivedSettings(
+        num_envs=config.num_envs,
+        sizes={"num_envs": config.num_envs, "num_steps": config.num_steps},
+    )
+
+
+def derive_replay(config: ReplayConfig) -> DerivedSettings:
+    """Return the derived settings of an off-policy algorithm."""
+    return DerivedSettings(
+        num_envs=config.num_envs,
+        replay_capacity=config.capacity,
+        gradient_steps=config.replay_ratio * config.steps_per_update,
+        learning_starts={
+            "warmup": config.warmup,
+            "learning_starts": config.learning_starts,
+        },
+        sizes={
+            "num_envs": config.num_envs,
+            "num_steps": config.num_steps,
+            "capacity": config.capacity,
+            "batch_size": config.batch_size,
+        },
+    )
+
+
+def derive_quality_diversity(config: QDConfig) -> DerivedSettings:
+    """Return the derived settings of a quality-diversity algorithm."""
+    return DerivedSettings(
+        sizes={"batch_size": config.batch_size},
+        archive=ArchiveSettings(batch_size=config.batch_size, grid=config.grid),
+    )
+
+
+def derive_policy_gradient(config: PolicyGradientConfig) -> DerivedSettings:
+    """Return the derived settings of a quality-diversity algorithm that also learns from replay."""
+    return derive_quality_diversity(config)._replace(
+        replay_capacity=config.capacity,
+        sizes={"capacity": config.capacity, "batch_size": config.batch_size},
+    )
+
+
+def derive_multi_objective(config: MOMEConfig) -> DerivedSettings:
+    """Return the derived settings of a quality-diversity algorithm with several objectives."""
+    archive = ArchiveSettings(
+        batch_size=config.batch_size,
+        grid=config.grid,
+        objectives=config.objectives,
+        reference=config.reference,
+    )
+    return derive_quality_diversity(config)._replace(archive=archive)
+
+
+def derive_thresholds(config: CMAMAEConfig | CMAMAEGAConfig) -> DerivedSettings:
+    """Return the derived settings of a quality-diversity algorithm with acceptance thresholds."""
+    archive = ArchiveSettings(
+        batch_size=config.batch_size, grid=config.grid, threshold_start=config.threshold_start
+    )
+    return derive_quality_diversity(config)._replace(archive=archive)
+
+
+def keep_settings(config: Settings) -> Settings:
+    """Return the settings unchanged."""
+    return config
+
+
+def use_one_cycle_per_update(config: ReplayConfig) -> ReplayConfig:
+    """Return the settings with one cycle of acting and learning per update.
+
+    The agent that acts in a simulator on the host has then learned from the steps of all previous
+    cycles.
+    """
+    return dataclasses.replace(config, num_steps=compute_replay_cycle(config)[0])

@@ -1,0 +1,241 @@
+"""Gradient steps on replayed batches, and the interface of off-policy agents."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax import tree
+from rollax.acting.exploration import example_action
+from rollax.environments.environment import Environment
+from rollax.learning import normalization
+from rollax.learning.train_state import apply_gradients, clipped_adam, linear_schedule
+from rollax.networks.critics import CriticFn, critic_values
+from rollax.replay.replay_config import ReplayConfig
+from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
+from rollax.scopes import profile_scope
+from rollax.types import Carry, Observation, Parameters, Scalar, Settings, State
+
+
+class AgentFns(NamedTuple):
+    """Pure functions of an off-policy agent. Actions are normalized to [-1, 1] if continuous.
+
+    Attributes:
+        init: Function `(key, config)` that returns the agent, a pytree of all values that learning
+            changes.
+        explore: Function `(agent, config, obs, carry, noise, key, progress)` that returns the
+            action in training and the memory after the step.
+        act: Function `(agent, config, obs, carry, key, greedy)` that returns the action in
+            evaluation and the memory after the step.
+        update: Function `(agent, config, batch, key)` that returns the agent after one gradient
+            step, and metrics by name, including "td_error" `[B]`.
+        initial_carry: Function from the agent to the memory at the start of an episode.
+    """
+
+    init: Callable[[jax.Array, Settings], State]
+    explore: Callable[..., tuple[jax.Array, Carry]]
+    act: Callable[..., tuple[jax.Array, Carry]]
+    update: Callable[..., tuple[State, dict[str, jax.Array]]]
+    initial_carry: Callable[[State], Carry] = lambda agent: ()
+
+
+class CriticUpdate(NamedTuple):
+    """Critics after one gradient step, with metrics of the step.
+
+    Attributes:
+        critic: Critics.
+        optimizer: Optimizer state of the critics.
+        loss: Loss before the step, float32 `[]`.
+        value: Mean Q before the step, float32 `[]`.
+        td_error: Absolute TD errors, averaged over critics, float32 `[B]`.
+    """
+
+    critic: Parameters
+    optimizer: State
+    loss: jax.Array
+    value: jax.Array
+    td_error: jax.Array
+
+
+def example_step(environment: Environment, obs: Observation, memory: Carry) -> ReplayStep:
+    """Return a transition with the shapes and dtypes of the transitions in the replay.
+
+    Args:
+        environment: The environment.
+        obs: Observation.
+        memory: Value of `ReplayStep.carry`.
+    """
+    no = jnp.zeros((), bool)
+    return ReplayStep(
+        obs=obs,
+        action=example_action(environment.action_space),
+        reward=jnp.zeros(()),
+        terminated=no,
+        truncated=no,
+        next_obs=obs,
+        reset=no,
+        carry=memory,
+    )
+
+
+def make_optimizers(
+    config: ReplayConfig, **learning_rates: Scalar
+) -> dict[str, optax.GradientTransformation]:
+    """Build one Adam optimizer for each part of an agent.
+
+    Args:
+        config: Settings of the optimizers.
+        **learning_rates: Learning rate of each part by name. 0 uses `config.learning_rate`.
+
+    Returns:
+        The optimizers by the name of the part.
+    """
+    rates = {
+        name: jnp.where(jnp.asarray(rate) > 0, rate, config.learning_rate)
+        for name, rate in learning_rates.items()
+    }
+    return {
+        name: clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
+        for name, rate in rates.items()
+    }
+
+
+def critic_loss(
+    critic: tuple[CriticFn, ...], batch: ReplayBatch, target: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Return the loss of all critics, sum_i mean w (Q_i(s, a) - y)^2, and its metrics.
+
+    Args:
+        critic: Critics Q_i.
+        batch: Batch of B transitions with weights w.
+        target: Targets y, `[B]`.
+
+    Returns:
+        The loss, and a tuple of the mean Q, float32 `[]`, and the absolute TD errors averaged over
+        critics, float32 `[B]`.
+    """
+    values = jnp.stack(critic_values(critic, batch.obs, batch.action))
+    td_error = values - target[None]
+    loss = jnp.sum(jnp.mean(batch.weight[None] * td_error**2, axis=1))
+    return loss, (jnp.mean(values), jnp.mean(jnp.abs(td_error), axis=0))
+
+
+def update_critics(
+    optimizer: optax.GradientTransformation,
+    optimizer_state: State,
+    critic: tuple[CriticFn, ...],
+    batch: ReplayBatch,
+    target: jax.Array,
+) -> CriticUpdate:
+    """Perform one gradient step of all critics on `critic_loss`.
+
+    Args:
+        optimizer: Optimizer of the critics.
+        optimizer_state: State of the optimizer.
+        critic: Critics.
+        batch: Batch of B transitions.
+        target: Targets y, `[B]`.
+
+    Returns:
+        The updated critics and the metrics of the step.
+    """
+    (loss, (value, td_error)), gradient = jax.value_and_grad(critic_loss, has_aux=True)(
+        critic, batch, target
+    )
+    critic, optimizer_state = apply_gradients(optimizer, optimizer_state, critic, gradient)
+    return CriticUpdate(critic, optimizer_state, loss, value, td_error)
+
+
+def with_normalized_observations(
+    agent_fns: AgentFns, observations: normalization.Moments | None
+) -> AgentFns:
+    """Wrap the functions of an agent to normalize their observations.
+
+    Args:
+        agent_fns: Functions of the agent.
+        observations: Observation statistics. None leaves observations unchanged.
+
+    Returns:
+        The wrapped functions.
+    """
+    if observations is None:
+        return agent_fns
+    normalize = functools.partial(normalization.normalize, observations)
+
+    def update(
+        agent: State, config: ReplayConfig, batch: ReplayBatch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array]]:
+        obs, next_obs = jax.vmap(normalize)(batch.obs), jax.vmap(normalize)(batch.next_obs)
+        return agent_fns.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
+
+    return agent_fns._replace(
+        explore=lambda agent, config, obs, *rest: agent_fns.explore(
+            agent, config, normalize(obs), *rest
+        ),
+        act=lambda agent, config, obs, *rest: agent_fns.act(agent, config, normalize(obs), *rest),
+        update=update,
+    )
+
+
+def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayConfig:
+    """Return the config with all learning rates annealed to the current progress."""
+    names = [
+        field.name for field in dataclasses.fields(config) if field.name.endswith("learning_rate")
+    ]
+    rates = {
+        name: linear_schedule(getattr(config, name), config.learning_rate_final_fraction, progress)
+        for name in names
+    }
+    return dataclasses.replace(config, **rates)
+
+
+def update_from_replay(
+    fns: AgentFns,
+    buffer: ReplayBuffer,
+    config: ReplayConfig,
+    progress: jax.Array,
+    is_warm: jax.Array,
+    key: jax.Array,
+    loop: tuple[State, State],
+    index: jax.Array,
+) -> tuple[tuple[State, State], dict[str, jax.Array]]:
+    """Perform one gradient step on a replayed batch, or skip it and report metrics of value 0.
+
+    The step is skipped before learning starts and while the replay holds too few transitions.
+
+    Args:
+        fns: Functions of the agent.
+        buffer: Replay buffer.
+        config: Settings with the current learning rates.
+        progress: Completed share of training, from 0 to 1.
+        is_warm: Whether learning has started, bool `[]`.
+        key: Random key of the cycle.
+        loop: Tuple of agent and replay.
+        index: Index of the gradient step in its cycle.
+
+    Returns:
+        The tuple of the updated agent and replay, and the metrics of the step by name. The metric
+        "active" is 1 if the step was performed, else 0.
+    """
+    agent, replay = loop
+    sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))
+    is_active = is_warm & buffer.can_sample(replay, config)
+    batch, places = profile_scope("replay")(buffer.sample)(replay, config, sample_key, progress)
+    shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def update(before):
+        return fns.update(before[0], config, batch, update_key)
+
+    agent, metrics = profile_scope("credit")(tree.cond_any_member)(
+        is_active, update, (agent, nothing)
+    )
+    replay = profile_scope("replay")(buffer.update_priorities)(
+        replay, config, places, metrics["td_error"], is_active
+    )
+    metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
+    return (agent, replay), metrics

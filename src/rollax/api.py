@@ -1,0 +1,269 @@
+"""Training and resuming runs from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rollax.algorithm import Config
+from rollax.algorithms.registry import AlgorithmEntry, ensure_registered
+from rollax.coercion import coerce, coerce_arguments
+from rollax.config import DataclassInstance
+from rollax.distributed import processes
+from rollax.environments.environment import Environment
+from rollax.loading import load_opponents
+from rollax.policy import Policy
+from rollax.runtime.numerics import standard_numerics
+from rollax.training import argument_validation, loop, unused_settings, user_imports
+from rollax.training.callbacks import MetricsFn, check_callbacks
+from rollax.training.checkpoints import compatibility
+from rollax.training.compile import program as programs
+from rollax.training.compile import run_check
+from rollax.training.console.messages import describe_ignored_eval_arguments
+from rollax.training.console.progress import Display, make_display
+from rollax.training.execution import run_in_folder, unwrap_outcome
+from rollax.training.opponents import add_opponents, copy_opponents
+from rollax.training.options import RunOptions
+from rollax.training.result import Result, StopWhenFn
+from rollax.training.run_folder import creation, layout
+from rollax.training.spec import Spec, make_spec
+from rollax.types import NetworkFn, SettingValues
+
+
+@processes.share_errors()
+@argument_validation.check_keywords()
+@standard_numerics()
+@coerce_arguments(quiet=bool)
+def train(
+    algorithm: str | AlgorithmEntry,
+    environment: str | Environment,
+    *,
+    total_steps: int | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    config: Config | SettingValues | None = None,
+    network: NetworkFn | DataclassInstance | SettingValues | None = None,
+    arguments: SettingValues | None = None,
+    eval_arguments: SettingValues | None = None,
+    sweep: SettingValues | None = None,
+    opponents: Mapping[str, str | Path] | None = None,
+    evolve: SettingValues | None = None,
+    options: RunOptions | SettingValues | None = None,
+    metrics: MetricsFn | None = None,
+    imports: Sequence[str] = (),
+    stop_when: StopWhenFn | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+) -> Result:
+    """Train an algorithm in an environment and write a run folder.
+
+    Args:
+        algorithm: Name of an algorithm, or an `AlgorithmEntry`. An entry is registered under the
+            name of its constructor.
+        environment: Id, such as "gymnax/CartPole-v1", or an environment.
+        total_steps: Number of environment steps. Like `seed` and `seeds`, it takes precedence over
+            `options`.
+        seed: Random seed.
+        seeds: Number of members that train with different seeds in one program.
+        config: Settings of the algorithm, or a dictionary that overrides its preset.
+        network: Settings of the network, a dictionary that overrides the preset, or a function from
+            a random key to a network.
+        arguments: Arguments of the environment, if `environment` is an id.
+        eval_arguments: Arguments of the environment that differ in evaluations, such as held-out
+            tasks.
+        sweep: Values of traced settings by name. Each combination of values and seed becomes a
+            member.
+        opponents: Runs by agent type. Agents of these types follow the policy of a run without
+            learning. "RUN" selects the last checkpoint of a run, "RUN@best" the best checkpoint,
+            and "RUN@40960" the checkpoint at a step. The policies are copied to the new run folder.
+            If an opponent was trained with an environment or network object, the object of this run
+            is used.
+        evolve: Ranges `(low, high)` or `(low, high, "log" or "linear")` of settings by name.
+            Population-based training changes the settings within these ranges. `seeds` is the
+            number of members.
+        options: All other options of the run.
+        metrics: Function from `Episodes` to additional metrics of an evaluation by name.
+        imports: Modules that register parts of the run, such as its algorithm or environment.
+            Commands that continue the run import these modules.
+        stop_when: Function from `rollax.Evaluated` to a bool. If it returns True after an
+            evaluation, the run stops and can be resumed.
+        quiet: Whether to print only warnings and errors.
+        show: Display that replaces the default display.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        UsageError: If an argument is invalid. It is raised before compilation and before any write.
+        KeyboardInterrupt: After an interrupt (Ctrl-C), once the run is saved. The message contains
+            the folder, and the attribute `result` is the value that the function would have
+            returned. After a second interrupt, it is raised immediately and has no `result`.
+    """
+    name = ensure_registered(algorithm)
+    custom_environment = argument_validation.validate_environment(environment)
+    environment_name, packages = argument_validation.environment_name_and_imports(environment)
+    make_network, network_settings = argument_validation.split_network_argument(network)
+    run_options = argument_validation.resolve_options(
+        options, total_steps=total_steps, seed=seed, seeds=seeds
+    )
+    argument_validation.check_display(show)
+    check_callbacks(metrics=metrics, stop_when=stop_when)
+    if custom_environment is not None:
+        argument_validation.check_no_environment_arguments(arguments, eval_arguments)
+    modules = coerce("imports", imports, tuple[str, ...])
+    spec = make_spec(
+        algorithm=name,
+        environment=environment_name,
+        arguments=arguments,
+        config=config,
+        network=network_settings,
+        options=run_options,
+        sweep=sweep,
+        eval_arguments=eval_arguments,
+        opponents=opponents,
+        evolve=evolve,
+        imports=tuple(dict.fromkeys((*modules, *packages))),
+    )
+    ignored_arguments = {} if custom_environment is None else spec.eval_arguments
+    spec = programs.with_custom_objects(spec, custom_environment, make_network)
+    spec = programs.adapt_to_environment(spec, custom_environment)
+    run_environment, policies = _validate_run(spec, custom_environment, make_network, metrics)
+    _check_same_call_in_all_processes(spec, metrics, stop_when)
+    folder = _create_run_folder(spec, custom_environment)
+    with layout.lock_run_folder(folder):
+        outcome = run_in_folder(
+            copy_opponents(folder, spec, policies),
+            folder,
+            environment=run_environment,
+            network=make_network,
+            metrics=metrics,
+            show=show or make_display(quiet),
+            warnings=[describe_ignored_eval_arguments(environment_name, ignored_arguments)]
+            if ignored_arguments
+            else [],
+            stop_when=stop_when,
+            is_new=True,
+            quiet=quiet,
+        )
+    return unwrap_outcome(outcome)
+
+
+@processes.share_errors()
+@user_imports.accept_trust_keyword
+@standard_numerics()
+@coerce_arguments(folder=Path, total_steps=int | None, quiet=bool)
+def resume(
+    folder: str | Path,
+    *,
+    total_steps: int | None = None,
+    environment: Environment | None = None,
+    network: NetworkFn | None = None,
+    metrics: MetricsFn | None = None,
+    learning_rate: float | None = None,
+    stop_when: StopWhenFn | None = None,
+    quiet: bool = False,
+    show: Display | None = None,
+    trust: bool = False,
+    **changes: object,
+) -> Result:
+    """Resume a run from its newest checkpoint, bit-identical to a run without interruption.
+
+    Args:
+        folder: Folder of the run.
+        total_steps: Number of environment steps. A new value also changes the end of schedules.
+        environment: The environment, if the run was started with an environment object.
+        network: Function that returns the network, if the run was started with such a function.
+        metrics: Function from `Episodes` to additional metrics of an evaluation by name.
+        learning_rate: Constant learning rate that replaces the schedule.
+        stop_when: Function that stops the run early, as in `train`.
+        quiet: Whether to print only warnings and errors.
+        show: Display that replaces the default display.
+        trust: Whether to import the modules that are listed in the folder. Set it only for folders
+            from people that you trust.
+        **changes: Other options of the run to change, such as `on_nonfinite` or `devices`.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        UsageError: If the run does not exist or has finished, if checkpoints are missing, if
+            config.yaml has changed since they were written, or if an object is passed although the
+            run was not started with such an object.
+        KeyboardInterrupt: After an interrupt, as in `train`.
+    """
+    argument_validation.check_display(show)
+    argument_validation.check_network_function(network)
+    check_callbacks(metrics=metrics, stop_when=stop_when)
+    folder = Path(folder)
+    environment = argument_validation.validate_environment_object(environment)
+    stored_spec = layout.read_spec(folder)
+    spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
+    constant_rate = compatibility.validate_learning_rate(stored_spec, learning_rate)
+    warnings = compatibility.check_resume(
+        folder, spec, stored_spec, environment, network, constant_rate
+    )
+    policies = load_opponents(spec, environment, network, folder)
+    environment = add_opponents(spec, environment, policies)
+    run_check.check_run(spec, environment, network)
+    loop.check_metrics_and_loggers(spec, metrics, environment)
+    _check_same_call_in_all_processes(spec, metrics, stop_when, constant_rate)
+    with layout.lock_run_folder(folder):
+        outcome = run_in_folder(
+            spec,
+            folder,
+            environment=environment,
+            network=network,
+            metrics=metrics,
+            show=show or make_display(quiet),
+            warnings=warnings,
+            learning_rate=constant_rate,
+            stop_when=stop_when,
+            quiet=quiet,
+        )
+    return unwrap_outcome(outcome)
+
+
+def _check_same_call_in_all_processes(
+    spec: Spec,
+    metrics: MetricsFn | None,
+    stop_when: StopWhenFn | None,
+    learning_rate: float | None = None,
+) -> None:
+    """Raise UsageError if the arguments differ between the processes of a distributed run."""
+    passed = argument_validation.describe_passed_arguments(metrics=metrics, stop_when=stop_when)
+    processes.check_processes_match(
+        f"{layout.spec_to_text(spec)}{passed}learning_rate: {learning_rate}", spec.imports
+    )
+
+
+def _create_run_folder(spec: Spec, environment: Environment | None) -> Path:
+    """Create the run folder in the first process, and return it in all processes."""
+
+    def create() -> str:
+        fingerprint = programs.environment_fingerprint(spec, environment)
+        return str(creation.create_run_folder(spec, fingerprint))
+
+    return Path(processes.broadcast_from_first(create))
+
+
+def _validate_run(
+    spec: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    metrics: MetricsFn | None,
+) -> tuple[Environment | None, dict[str, Policy]]:
+    """Check a run before its compilation.
+
+    Returns:
+        The environment with the opponents of the run, and the policies of the opponents by agent
+        type.
+
+    Raises:
+        UsageError: If an argument is invalid.
+    """
+    argument_validation.check_not_worker_process()
+    run_check.check_run_environment(spec, environment)
+    policies = load_opponents(spec, environment, network)
+    run_environment = add_opponents(spec, environment, policies)
+    run_check.check_run(spec, run_environment, network)
+    unused_settings.check_unused_settings(spec, run_environment, network)
+    loop.check_metrics_and_loggers(spec, metrics, run_environment)
+    return run_environment, policies

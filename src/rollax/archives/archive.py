@@ -1,0 +1,252 @@
+"""Interface of archives, which are collections of diverse, high-performing solutions.
+
+An archive consists of pure functions on a state. Batches are inserted as a whole. The status of
+each solution is relative to the archive before the batch, so it does not depend on the order
+within the batch. The first of several equal solutions is kept. All values of an elite (solution,
+fitness, descriptor, extras) come from the same row of the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax.algorithm import uniform_placement
+from rollax.types import Scalar
+
+STATUS_REJECTED, STATUS_IMPROVED, STATUS_NEW = (
+    0,
+    1,
+    2,
+)  # Status of an inserted solution, in ascending order for ranking.
+
+
+class ScoredSolutions(NamedTuple):
+    """Scored solutions: a batch `[B, ...]`, elites `[C, ...]`, or a single solution `[...]`.
+
+    Attributes:
+        solution: Pytree of floats.
+        fitness: Fitness, to be maximized, float32 `[B]`.
+        descriptor: Behavior descriptor, float32 `[B, K]`.
+        extras: Other values of the solution, such as objectives.
+    """
+
+    solution: Any
+    fitness: jax.Array
+    descriptor: jax.Array
+    extras: Any = ()
+
+    def __repr__(self) -> str:
+        fitness, descriptor = (getattr(x, "shape", None) for x in (self.fitness, self.descriptor))
+        return f"Scored(fitness {fitness}, descriptor {descriptor})"
+
+
+class InsertionResult(NamedTuple):
+    """Result of each solution of a batch `[B]`, relative to the archive before the batch.
+
+    Attributes:
+        status: `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW`, int32 `[B]`.
+        improvement: Difference of the fitness and the fitness to exceed, float32 `[B]`. It is
+            negative for worse solutions.
+    """
+
+    status: jax.Array
+    improvement: jax.Array
+
+
+class InsertionCounts(NamedTuple):
+    """Numbers of solutions in one insertion, float32 `[]` each.
+
+    Attributes:
+        new: Number of elites inserted into empty places.
+        better: Number of elites that replaced a worse elite.
+        outside: Number of solutions whose descriptor is out of bounds and therefore clipped.
+        nonfinite: Number of solutions with a NaN or infinite score. They are not inserted.
+        below_threshold: Number of finite solutions whose fitness did not exceed the threshold of
+            their cell, or None if the archive has no thresholds.
+    """
+
+    new: jax.Array
+    better: jax.Array
+    outside: jax.Array
+    nonfinite: jax.Array
+    below_threshold: jax.Array | None = None
+
+
+def counts_by_name(counts: InsertionCounts) -> dict[str, jax.Array]:
+    """Return the counts of an insertion by name, without counts that are None."""
+    return {name: value for name, value in counts._asdict().items() if value is not None}
+
+
+class Insertion(NamedTuple):
+    """Outcome of the insertion of a batch.
+
+    Attributes:
+        state: State of the archive after the insertion.
+        result: Result of each solution.
+        counts: Counts of the insertion.
+    """
+
+    state: Any
+    result: InsertionResult
+    counts: InsertionCounts
+
+
+class Elites(NamedTuple):
+    """All places of an archive, `[C, ...]`, for inspection.
+
+    Attributes:
+        solutions: Solutions, arbitrary in empty places.
+        mask: Whether a place has an elite, bool `[C]`.
+        center: Descriptor at the center of each place, float32 `[C, K]`.
+        is_grid: Whether places are the cells of a grid in row-major order, bool `[]`.
+        num_per_cell: Number of consecutive places per cell, int32 `[]`.
+    """
+
+    solutions: ScoredSolutions
+    mask: jax.Array
+    center: jax.Array
+    is_grid: jax.Array
+    num_per_cell: Any = 1
+
+    def __repr__(self) -> str:
+        size, dimensions = self.center.shape[-2:]
+        return (
+            f"Elites({size} places, {dimensions} descriptor dimensions, "
+            f"{jax.tree.structure(self.solutions).num_leaves} arrays)"
+        )
+
+
+class Archive(NamedTuple):
+    """Pure functions of an archive.
+
+    Attributes:
+        init: Function `(key, example)` that returns the initial state. The example is a scored
+            solution without a batch axis.
+        add: Function `(state, batch)` that returns the outcome of the insertion.
+        sample: Function `(state, key, n)` that returns `n` random elites, with replacement.
+        elites: Function from the state to all places.
+        num_elites: Function from the state to the number of elites, int32 `[]`.
+        best: Function from the state to the elite with the highest fitness.
+        with_best: Function `(state, place)` that returns the state with the elite at `place` marked
+            as the best.
+        metrics: Function `(state, offset)` that returns metrics by name. `offset` is the offset of
+            the QD score.
+        size: Maximum number of elites C.
+        low: Lower bounds of descriptors, K numbers.
+        high: Upper bounds of descriptors, K numbers.
+        refresh: Function `(state, key)` that returns the state before an update. It runs once per
+            update, before the iterations.
+        empty: Function from the state to a state without elites and with the same cells, or None.
+        cell_of: Function `(state, descriptor)` from descriptors `[B, K]` to cells, int32 `[B]`, or
+            None. Archives without cells return the cells of the grid used for metrics.
+        num_cells: Number of cells that `cell_of` distinguishes.
+        thresholds: Function from the state to the acceptance threshold of each cell, float32 `[C]`,
+            or None.
+        with_thresholds: Function `(state, thresholds)` that returns the state with the acceptance
+            thresholds set to `thresholds`, float32 `[C]`, or None.
+        placement: Sharding of the state, as in `Algorithm.placement`.
+    """
+
+    init: Callable[[jax.Array, ScoredSolutions], Any]
+    add: Callable[[Any, ScoredSolutions], Insertion]
+    sample: Callable[[Any, jax.Array, int], ScoredSolutions]
+    elites: Callable[[Any], Elites]
+    num_elites: Callable[[Any], jax.Array]
+    best: Callable[[Any], ScoredSolutions]
+    with_best: Callable[[Any, Any], Any]
+    metrics: Callable[[Any, Any], dict[str, jax.Array]]
+    size: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    refresh: Callable[[Any, jax.Array], Any] = lambda state, key: state
+    empty: Callable[[Any], Any] | None = None
+    cell_of: Callable[[Any, jax.Array], jax.Array] | None = None
+    num_cells: int = 0
+    thresholds: Callable[[Any], jax.Array] | None = None
+    with_thresholds: Callable[[Any, jax.Array], Any] | None = None
+    placement: Callable[[Any], Any] = lambda state: uniform_placement(state, False)
+
+
+class BatchValidity(NamedTuple):
+    """Validity of each solution in a scored batch `[B]`.
+
+    Attributes:
+        finite: Whether fitness, descriptor and extras are finite, bool `[B]`.
+        descriptor: Descriptors, float32 `[B, K]`. They are set to the lower bounds for solutions
+            that are not finite.
+        outside: Whether a finite descriptor is out of bounds, bool `[B]`.
+    """
+
+    finite: jax.Array
+    descriptor: jax.Array
+    outside: jax.Array
+
+
+def find_valid_solutions(
+    batch: ScoredSolutions, low: tuple[float, ...], high: tuple[float, ...]
+) -> BatchValidity:
+    """Return which solutions have finite scores and which descriptors are out of bounds.
+
+    Args:
+        batch: Scored batch.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+
+    Returns:
+        The validity of each solution.
+    """
+    lowest, highest = jnp.asarray([low], jnp.float32), jnp.asarray([high], jnp.float32)
+    finite = jnp.isfinite(batch.fitness)
+    for scores in jax.tree.leaves((batch.descriptor, batch.extras)):
+        finite &= jnp.all(jnp.isfinite(scores), axis=tuple(range(1, scores.ndim)))
+    descriptor = jnp.where(finite[:, None], batch.descriptor, lowest)
+    outside = jnp.any((descriptor < lowest) | (descriptor > highest), axis=-1)
+    return BatchValidity(finite=finite, descriptor=descriptor, outside=finite & outside)
+
+
+def count_insertions(new: jax.Array, better: jax.Array, validity: BatchValidity) -> InsertionCounts:
+    """Return the counts of one insertion.
+
+    Args:
+        new: Whether each solution filled an empty place, bool `[B]`.
+        better: Whether each solution replaced an elite, bool `[B]`.
+        validity: Validity of the solutions.
+
+    Returns:
+        The counts, without `below_threshold`.
+    """
+    return InsertionCounts(
+        new=jnp.sum(new, dtype=jnp.float32),
+        better=jnp.sum(better, dtype=jnp.float32),
+        outside=jnp.sum(validity.outside, dtype=jnp.float32),
+        nonfinite=jnp.sum(~validity.finite, dtype=jnp.float32),
+    )
+
+
+def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Scalar) -> dict[str, jax.Array]:
+    """Return the QD score, the coverage, and the best and mean fitness of the elites.
+
+    The QD score is the sum over elites of fitness + offset (Pugh et al. 2016,
+    doi:10.3389/frobt.2016.00040). Coverage is the fraction of filled places. Best and mean fitness
+    are NaN for an empty archive.
+
+    Args:
+        fitness: Fitness of each place, `[C]`.
+        mask: Whether a place has an elite, `[C]`.
+        offset: Offset of the QD score.
+
+    Returns:
+        Metrics by name.
+    """
+    number = jnp.sum(mask)
+    total = jnp.sum(fitness, where=mask)
+    return {
+        "qd_score": total + offset * number,
+        "coverage": number / mask.shape[0],
+        "fitness_best": jnp.where(
+            number > 0, jnp.max(fitness, where=mask, initial=-jnp.inf), jnp.nan
+        ),
+        "fitness_mean": jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan),
+    }

@@ -1,0 +1,356 @@
+"""Archives with a Pareto front per cell, for several objectives (MOME).
+
+Pierrot et al. 2022, arXiv:2202.03057. A front contains solutions that do not dominate each other.
+When a solution enters a full front, the most crowded solution is removed (Janmohamed et al. 2023,
+arXiv:2302.12668). The last of several equally crowded solutions is removed. The original paper
+removes a random solution. The solutions of a batch are inserted sequentially.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax.archives.archive import (
+    Archive,
+    Elites,
+    Insertion,
+    InsertionResult,
+    ScoredSolutions,
+    count_insertions,
+    find_valid_solutions,
+    qd_metrics,
+)
+from rollax.archives.cells import (
+    Cells,
+    best_elite,
+    check_cells,
+    gather_elites,
+    insertion_status,
+    make_solution_placement,
+)
+from rollax.archives.rows import (
+    clear_rows,
+    find_best_row,
+    is_filled,
+    make_empty_rows,
+    set_best,
+)
+from rollax.errors import UsageError
+from rollax.types import PyTree, Scalar
+
+
+class ParetoFrontsState(NamedTuple):
+    """State of an archive with a Pareto front per cell.
+
+    Attributes:
+        cells: Data of the cells.
+        elites: Elites `[C * F, ...]`, one front after the other, with fitness -inf in empty
+            places. Their extras are the objectives `[C * F, M]`.
+        order: Cells in the order of their first insertion, int32 `[C]`.
+        filled: Number of filled cells, int32 `[]`.
+        best: Index of the elite with the highest fitness, int32 `[]`.
+    """
+
+    cells: Any
+    elites: ScoredSolutions
+    order: jax.Array
+    filled: jax.Array
+    best: jax.Array
+
+
+def pareto_front_archive(cells: Cells, front_size: int, reference: tuple[float, ...]) -> Archive:
+    """Build an archive with a Pareto front of up to F solutions in each of C cells.
+
+    The extras of solutions are the objectives `[B, M]`. The size of the archive is C * F.
+
+    Args:
+        cells: The cells.
+        front_size: Maximum number of solutions per front, F.
+        reference: Reference point of the hypervolume, M numbers.
+
+    Returns:
+        The archive. Its `init` raises a `UsageError` if the extras are not M objectives.
+
+    Raises:
+        UsageError: If the cells are not valid, or `front_size` is below 1 or too large.
+    """
+    check_cells(cells)
+    if front_size < 1 or cells.size * front_size >= 2**31:
+        raise UsageError(
+            "front_size must be at least 1, and front_size x cells must be less than 2^31, got "
+            f"{front_size} x {cells.size:,}."
+        )
+    size = cells.size * front_size
+
+    def init(key: jax.Array, example: ScoredSolutions) -> ParetoFrontsState:
+        shape = getattr(example.extras, "shape", ())
+        if shape != (len(reference),):
+            raise UsageError(
+                f"reference must have one number per objective, got {reference} for objectives "
+                f"of shape {shape}."
+            )
+        return make_empty_state(cells, cells.make(key), make_empty_rows(example, size))
+
+    def elites(state: ParetoFrontsState) -> Elites:
+        center = jnp.repeat(cells.center_of(state.cells), front_size, axis=0)
+        return Elites(
+            solutions=state.elites,
+            mask=is_filled(state.elites),
+            center=center,
+            is_grid=jnp.asarray(cells.is_grid),
+            num_per_cell=jnp.asarray(front_size),
+        )
+
+    def num_elites(state: ParetoFrontsState) -> jax.Array:
+        return jnp.sum(is_filled(state.elites), dtype=jnp.int32)
+
+    return Archive(
+        init=init,
+        add=functools.partial(add_batch, cells, front_size),
+        sample=functools.partial(sample_elites, front_size),
+        elites=elites,
+        num_elites=num_elites,
+        best=best_elite,
+        with_best=set_best,
+        metrics=functools.partial(front_metrics, front_size, reference),
+        size=size,
+        low=cells.low,
+        high=cells.high,
+        empty=lambda state: make_empty_state(cells, state.cells, clear_rows(state.elites)),
+        cell_of=lambda state, descriptor: cells.cell_of(state.cells, descriptor),
+        num_cells=cells.size,
+        placement=make_solution_placement,
+    )
+
+
+def make_empty_state(cells: Cells, made: PyTree, rows: ScoredSolutions) -> ParetoFrontsState:
+    """Return a state without elites, from the data of the cells, `made`, and the empty `rows`."""
+    zero = jnp.zeros((), jnp.int32)
+    return ParetoFrontsState(
+        cells=made,
+        elites=rows,
+        order=jnp.zeros(cells.size, jnp.int32),
+        filled=zero,
+        best=zero,
+    )
+
+
+def add_batch(
+    cells: Cells, front_size: int, state: ParetoFrontsState, batch: ScoredSolutions
+) -> Insertion:
+    """Insert a batch `[B]` into the archive.
+
+    The improvement is relative to the best fitness in the cell before the batch.
+
+    Args:
+        cells: The cells.
+        front_size: Maximum number of solutions per front.
+        state: State of the archive.
+        batch: Scored batch.
+
+    Returns:
+        The outcome of the insertion.
+    """
+    validity = find_valid_solutions(batch, cells.low, cells.high)
+    cell = cells.cell_of(state.cells, validity.descriptor)
+    before = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
+    was_empty = before == -jnp.inf
+    solutions = PlacedSolution(solution=batch, cell=cell, is_finite=validity.finite)
+    state, (entered, filled) = jax.lax.scan(
+        functools.partial(add_solution, front_size), state, solutions
+    )
+    improvement = jnp.where(was_empty, batch.fitness, batch.fitness - before)
+    return Insertion(
+        state=state._replace(best=find_best_row(state.elites)),
+        result=InsertionResult(
+            status=insertion_status(entered, was_empty),
+            improvement=jnp.where(validity.finite, improvement, -jnp.inf),
+        ),
+        counts=count_insertions(new=filled, better=entered & ~filled, validity=validity),
+    )
+
+
+def sample_elites(
+    front_size: int, state: ParetoFrontsState, key: jax.Array, number: int
+) -> ScoredSolutions:
+    """Sample n elites with replacement, each uniformly from the front of a uniformly sampled cell.
+
+    Args:
+        front_size: Maximum number of solutions per front.
+        state: State of the archive.
+        key: Random key.
+        number: Number of elites n.
+
+    Returns:
+        The elites.
+    """
+    cell_key, place_key = jax.random.split(key)
+    cell = state.order[jax.random.randint(cell_key, (number,), 0, jnp.maximum(state.filled, 1))]
+    mask = state.elites.fitness.reshape(-1, front_size)[cell] > -jnp.inf
+    rank = jax.random.randint(
+        place_key, (number, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+    )
+    within = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
+    return gather_elites(state.elites, cell * front_size + within)
+
+
+def front_metrics(
+    front_size: int, reference: tuple[float, ...], state: ParetoFrontsState, offset: Scalar
+) -> dict[str, jax.Array]:
+    """Return the QD metrics of the fittest elite in each cell, and metrics of the fronts.
+
+    `moqd_score` is the sum of the hypervolumes of all fronts. `front_mean` is the mean number of
+    elites per filled cell. `hypervolume` is the hypervolume of all elites, and is computed only for
+    two objectives.
+
+    Args:
+        front_size: Maximum number of solutions per front.
+        reference: Reference point of the hypervolume.
+        state: State of the archive.
+        offset: Offset of the QD score.
+
+    Returns:
+        Metrics by name.
+    """
+    mask = (state.elites.fitness > -jnp.inf).reshape(-1, front_size)
+    objectives = state.elites.extras.reshape(-1, front_size, len(reference))
+    volumes = jax.vmap(lambda front, mask: hypervolume(front, mask, reference))(objectives, mask)
+    best = jnp.max(state.elites.fitness.reshape(-1, front_size), axis=1)
+    of_fronts = {
+        "moqd_score": jnp.sum(volumes),
+        "front_mean": jnp.sum(mask) / jnp.maximum(state.filled, 1),
+    }
+    if (
+        len(reference) == 2
+    ):  # With more objectives, the time grows with the square of the number of places.
+        of_fronts["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
+    return qd_metrics(best, best > -jnp.inf, offset) | of_fronts
+
+
+class PlacedSolution(NamedTuple):
+    """Solution to insert.
+
+    Attributes:
+        solution: Scored solution.
+        cell: Cell of its descriptor, int32 `[]`.
+        is_finite: Whether its scores are finite, bool `[]`.
+    """
+
+    solution: ScoredSolutions
+    cell: jax.Array
+    is_finite: jax.Array
+
+
+def add_solution(
+    front_size: int, state: ParetoFrontsState, candidate: PlacedSolution
+) -> tuple[ParetoFrontsState, tuple[jax.Array, jax.Array]]:
+    """Insert one solution.
+
+    Args:
+        front_size: Maximum number of solutions per front.
+        state: State of the archive.
+        candidate: Solution to insert.
+
+    Returns:
+        The state, and a tuple of two bools `[]`: whether the solution was inserted, and whether it
+        filled an empty cell.
+    """
+    solution, cell, is_finite = candidate
+    start = cell * front_size
+    objectives = jax.lax.dynamic_slice_in_dim(state.elites.extras, start, front_size)
+    fitness = jax.lax.dynamic_slice_in_dim(state.elites.fitness, start, front_size)
+    mask = fitness > -jnp.inf
+    # An existing equal solution counts as better, so that the first of several copies is kept.
+    enters = is_finite & ~jnp.any(mask & jnp.all(objectives >= solution.extras[None], axis=1))
+    stays = mask & ~(enters & jnp.all(objectives <= solution.extras[None], axis=1))
+    points = jnp.concatenate([objectives, solution.extras[None]])
+    slot = jax.lax.cond(
+        jnp.all(stays), most_crowded_index, lambda points, stays: jnp.argmin(stays), points, stays
+    )
+    enters &= slot < front_size  # otherwise the new solution is the most crowded one
+    kept = jnp.where(stays, fitness, -jnp.inf)
+    elites = state.elites._replace(
+        fitness=jax.lax.dynamic_update_slice_in_dim(state.elites.fitness, kept, start, 0)
+    )
+    place = jnp.where(enters, start + slot, state.elites.fitness.shape[0])
+    elites = jax.tree.map(lambda rows, new: rows.at[place].set(new, mode="drop"), elites, solution)
+    is_new = enters & ~jnp.any(mask)
+    order = state.order.at[jnp.where(is_new, state.filled, state.order.shape[0])].set(
+        cell, mode="drop"
+    )
+    return state._replace(elites=elites, order=order, filled=state.filled + is_new), (
+        enters,
+        is_new,
+    )
+
+
+def most_crowded_index(points: jax.Array, stays: jax.Array) -> jax.Array:
+    """Return the index of the most crowded point of `[F + 1, M]`. Ties go to the highest index.
+
+    `stays` is unused, because all points stay in this branch of `jax.lax.cond`.
+    """
+    del stays
+    crowding = crowding_distance(points)
+    return points.shape[0] - 1 - jnp.argmin(crowding[::-1])
+
+
+def crowding_distance(points: jax.Array) -> jax.Array:
+    """Return the crowding distance of each point of a front, float32 `[N]`.
+
+    For each objective, the gap between the two neighbors of the point is divided by the extent of
+    the front. The distance is the sum over objectives. It is infinite at the ends of the front (Deb
+    et al. 2002, doi:10.1109/4235.996017, section III.B).
+
+    Args:
+        points: Objectives, `[N, M]`.
+
+    Returns:
+        The distances.
+    """
+
+    def along(values: jax.Array) -> jax.Array:
+        order = jnp.argsort(values, stable=True)
+        ranked = values[order]
+        extent = ranked[-1] - ranked[0]
+        gaps = jnp.append(ranked[1:], jnp.inf) - jnp.append(-jnp.inf, ranked[:-1])
+        return jnp.zeros_like(values).at[order].set(gaps / jnp.where(extent > 0, extent, 1.0))
+
+    return jnp.sum(jax.vmap(along, in_axes=1)(points), axis=0)
+
+
+def hypervolume(points: jax.Array, mask: jax.Array, reference: tuple[float, ...]) -> jax.Array:
+    """Return the hypervolume between a reference point and the masked points, float32 `[]`.
+
+    The volume is the sum of slices along the last objective. The cost is O(N^(M - 1) log N) for
+    M >= 2. Points below the reference point contribute 0.
+
+    Args:
+        points: Objectives, `[N, M]`.
+        mask: Points that count, bool `[N]`.
+        reference: Reference point, M numbers.
+
+    Returns:
+        The hypervolume.
+    """
+    above = jnp.where(
+        mask[:, None], jnp.maximum(points - jnp.asarray([reference], jnp.float32), 0.0), 0.0
+    )
+    return _hypervolume_above_origin(above)
+
+
+def _hypervolume_above_origin(above: jax.Array) -> jax.Array:
+    if above.shape[1] == 1:
+        return jnp.max(above, initial=0.0)
+    above = above[jnp.argsort(-above[:, -1], stable=True)]
+    depth = above[:, -1] - jnp.append(above[1:, -1], 0.0)
+    if above.shape[1] == 2:
+        return jnp.sum(depth * jax.lax.cummax(above[:, 0]))
+    index = jnp.arange(above.shape[0])
+    slices = jax.vmap(
+        lambda last: _hypervolume_above_origin(
+            jnp.where((index <= last)[:, None], above[:, :-1], 0.0)
+        )
+    )(index)
+    return jnp.sum(depth * slices)

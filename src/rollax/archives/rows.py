@@ -1,0 +1,88 @@
+"""Operations on elites that are stored as rows `[C, ...]`, shared by all archives.
+
+The functions read the fields `elites`, `filled` and `best` of a state. Empty rows have fitness
+-inf.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from rollax.archives.archive import Elites, ScoredSolutions
+from rollax.types import State
+
+
+@runtime_checkable
+class RowsState(Protocol):
+    """State of an archive whose filled rows come first.
+
+    Attributes:
+        elites: Elites, with fitness -inf in empty rows.
+        filled: Number of filled rows, int32 `[]`.
+        best: Row of the best elite, int32 `[]`.
+    """
+
+    @property
+    def elites(self) -> ScoredSolutions: ...
+    @property
+    def filled(self) -> jax.Array: ...
+    @property
+    def best(self) -> jax.Array: ...
+
+
+def make_empty_rows(example: ScoredSolutions, size: int) -> ScoredSolutions:
+    """Return `size` empty rows with the shapes and types of an example without a leading axis."""
+    rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
+    return mark_empty(rows)
+
+
+def clear_rows(elites: ScoredSolutions) -> ScoredSolutions:
+    """Return empty rows with the shapes and types of the elites."""
+    return mark_empty(jax.tree.map(jnp.zeros_like, elites))
+
+
+def mark_empty(rows: ScoredSolutions) -> ScoredSolutions:
+    """Return the rows with fitness -inf."""
+    return rows._replace(fitness=jnp.full(rows.fitness.shape, -jnp.inf))
+
+
+def is_filled(elites: ScoredSolutions) -> jax.Array:
+    """Return whether each row has an elite, bool `[C]`."""
+    return elites.fitness > -jnp.inf
+
+
+def count_filled(state: RowsState) -> jax.Array:
+    """Return the number of filled rows, int32 `[]`."""
+    return state.filled
+
+
+def find_best_row(elites: ScoredSolutions) -> jax.Array:
+    """Return the row of the fittest elite, int32 `[]`. Ties go to the lowest row."""
+    return jnp.argmax(elites.fitness).astype(jnp.int32)
+
+
+def set_best(state: State, place: jax.Array | int) -> State:
+    """Return the state with the elite at index `place` marked as the best."""
+    return state._replace(best=jnp.asarray(place, jnp.int32))
+
+
+def sample_rows_uniformly(state: RowsState, key: jax.Array, number: int) -> ScoredSolutions:
+    """Sample `number` elites uniformly with replacement, or return zeros for an empty archive."""
+    rows = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
+    return jax.tree.map(lambda x: x[rows], state.elites)
+
+
+def read_best_row(state: RowsState) -> ScoredSolutions:
+    """Return the elite with the highest fitness."""
+    return jax.tree.map(lambda x: x[state.best], state.elites)
+
+
+def list_rows(state: RowsState) -> Elites:
+    """Return all places of an archive without cells. The centers are the elites' descriptors."""
+    return Elites(
+        solutions=state.elites,
+        mask=is_filled(state.elites),
+        center=state.elites.descriptor,
+        is_grid=jnp.zeros((), bool),
+    )

@@ -1,0 +1,39 @@
+"""Camera paths that keep a moving body in view, fixed if possible and smooth otherwise."""
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+
+# Filter widths as fractions of the episode length, the smoothest first.
+FILTER_WIDTH_DIVISORS = (4, 6, 9, 13, 20, 32, 50, 80)
+
+
+def smooth_camera_path(path: np.ndarray, seen: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Return camera targets on the ground that follow the path of a body.
+
+    The targets are constant if the body stays in view. Otherwise they are the path after smoothing
+    with the widest Gaussian filter that keeps the body in view.
+
+    Args:
+        path: Positions of the body on the ground, `[F, 2]`.
+        seen: Projection of ground directions to picture axes, `[2, 2]`.
+        room: Largest allowed distance of the body from the center of the picture, to the right and
+            upward, `[2]`.
+
+    Returns:
+        Camera targets, `[F, 2]`.
+    """
+    path = np.nan_to_num(path)
+    middle = np.broadcast_to((path.min(axis=0) + path.max(axis=0)) / 2, path.shape)
+    if _is_in_view(path, middle, seen, room):
+        return middle
+    for part in FILTER_WIDTH_DIVISORS:
+        smooth = gaussian_filter1d(path, max(len(path) / part, 1.0), axis=0, mode="nearest")
+        if _is_in_view(path, smooth, seen, room):
+            return smooth
+    return gaussian_filter1d(path, 1.0, axis=0, mode="nearest")
+
+
+def _is_in_view(
+    path: np.ndarray, looked_at: np.ndarray, seen: np.ndarray, room: np.ndarray
+) -> bool:
+    return bool(np.all(np.abs((path - looked_at) @ seen.T) <= room))

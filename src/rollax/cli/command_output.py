@@ -1,0 +1,40 @@
+"""Output of commands: the JSON summary on standard output, and warnings on standard error."""
+
+import contextlib
+import json
+import math
+import sys
+
+from rollax.runtime.printing import print_line
+from rollax.types import Record
+
+
+def print_summary(summary: Record, wanted: bool) -> None:
+    """Print one JSON object if it is requested or if standard output is not a terminal."""
+    if wanted or not sys.stdout.isatty():
+        print_line(
+            json.dumps({name: _to_json_value(value) for name, value in summary.items()}), flush=True
+        )
+
+
+def print_run_summary(summary: Record, wanted: bool) -> None:
+    """Print the summary of a command that writes to a folder, and ignore output errors."""
+    with contextlib.suppress(OSError):  # `rollax.runtime.output.finish_output` reports lost output
+        print_summary(summary, wanted)
+
+
+def _to_json_value(value: object) -> object:
+    """Replace floats that are not finite by None."""
+    if isinstance(value, list):
+        return [_to_json_value(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_note(note: str) -> None:
+    """Print text to standard error."""
+    print_line(note, sys.stderr)
+
+
+def print_warning(warning: str) -> None:
+    """Print a warning to standard error."""
+    print_note(f"warning: {warning}")

@@ -1,0 +1,142 @@
+"""Shorthand on the command line: option names without prefix and counts such as 1e6.
+
+For example, `--learning-rate` means `--config.learning-rate` if no other group has that name.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
+
+from rollax.coercion import field_types
+from rollax.errors import UnknownNameError, UsageError, find_similar_names
+from rollax.types import TypeHint
+
+COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+COUNT_PATTERN = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmgb]?)", re.IGNORECASE)
+GENERAL_OPTIONS = ("help", "help_all", "json")
+BOOLEAN_WORDS = ("true", "false")
+SWITCH_TYPES = (bool, bool | None)
+
+
+def expand_option_names(
+    words: list[str],
+    run: type,
+    groups: Mapping[str, type],
+    arguments: Callable[[], Collection[str]],
+) -> list[str]:
+    """Return the words with the full name of every option.
+
+    Args:
+        words: Words of the command line.
+        run: Class whose fields are options without a prefix.
+        groups: Settings classes by prefix, for example `config.`.
+        arguments: Function that returns the argument names of the environment (prefix `env.`).
+            It is called only if an option is not a run option.
+
+    Returns:
+        The words.
+
+    Raises:
+        UsageError: If several groups have an option of this name, or if no option is similar.
+        UnknownNameError: If no group has the option, but similar options exist.
+    """
+    return [
+        _expand_option_name(word, run, groups, arguments) if _is_unprefixed_option(word) else word
+        for word in words
+    ]
+
+
+def _is_unprefixed_option(word: str) -> bool:
+    """Return whether a word is an option without a prefix."""
+    return word.startswith("--") and len(word) > 2 and "." not in word.partition("=")[0]
+
+
+def _expand_option_name(
+    word: str, run: type, groups: Mapping[str, type], arguments: Callable[[], Collection[str]]
+) -> str:
+    option, equals, value = word[2:].partition("=")
+    name = option.replace("-", "_")
+    known = field_types(run) | dict.fromkeys(GENERAL_OPTIONS, bool)
+    if name in known or _is_negated_switch(name, known):
+        return word
+    places = [
+        prefix
+        for prefix, kind in groups.items()
+        if name in field_types(kind) or _is_negated_switch(name, field_types(kind))
+    ]
+    others = set(arguments())
+    places += ["env."] * (name in others)
+    if not places:
+        every = [
+            *known,
+            *(field for kind in groups.values() for field in field_types(kind)),
+            *others,
+        ]
+        options = sorted({f"--{_to_dashes(field)}" for field in every})
+        if not find_similar_names(f"--{option}", options):
+            raise UsageError(
+                f"unknown option --{option}. Add --help-all to list all options of this pair."
+            )
+        raise UnknownNameError("option", f"--{option}", options)
+    if len(places) > 1:
+        raise UsageError(
+            f"--{option} is ambiguous. "
+            f"Write {' or '.join(f'--{place}{option}' for place in places)}."
+        )
+    return f"--{places[0]}{_to_dashes(option)}{equals}{value}"
+
+
+def _to_dashes(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _is_negated_switch(name: str, kinds: Mapping[str, TypeHint]) -> bool:
+    """Return whether the name is `no_` followed by the name of a Boolean option."""
+    return name.startswith("no_") and kinds.get(name.removeprefix("no_")) in SWITCH_TYPES
+
+
+def normalize_switches(words: list[str], kinds: Mapping[str, type]) -> list[str]:
+    """Return the words with `--shared true` as `--shared` and `--shared=false` as `--no-shared`.
+
+    For a switch that can also be None (`bool | None`), tyro expects a value, so the words become
+    `--shared True` and `--shared False`.
+
+    Args:
+        words: Words of the command line.
+        kinds: Settings classes by prefix.
+
+    Returns:
+        The words.
+    """
+    found, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        prefix, dot, last = option.removeprefix("--").rpartition(".")
+        kind = kinds.get(prefix + dot) if option.startswith("--") else None
+        known = {} if kind is None else field_types(kind)
+        if _is_negated_switch(last.replace("-", "_"), known) and not equals:
+            last, option, equals, value = last[3:], f"--{prefix}{dot}{last[3:]}", "=", "false"
+        hint = known.get(last.replace("-", "_"))
+        if hint not in SWITCH_TYPES:
+            found.append(word)
+            continue
+        if not equals and rest and rest[0] in BOOLEAN_WORDS:
+            value = rest.pop(0)
+        if hint is not bool:
+            found += [option, {"": "True", "true": "True", "false": "False"}.get(value, value)]
+            continue
+        found.append({"true": option, "false": f"--{prefix}{dot}no-{last}"}.get(value, word))
+    return found
+
+
+def expand_count(text: str) -> str:
+    """Convert a count such as 1e6, 1_000_000, 1,000,000, 100k or 2.5M to digits.
+
+    Any other text is returned unchanged.
+    """
+    match = COUNT_PATTERN.fullmatch(text)
+    if match is None or text.isdecimal():
+        return text
+    value = Decimal(re.sub("[_,]", "", match[1])) * COUNT_SUFFIXES[match[2].lower()]
+    return str(int(value)) if value == value.to_integral_value() else text

@@ -1,0 +1,71 @@
+"""Command `rollax plot`."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from rollax.cli.command_output import print_note, print_warning
+from rollax.cli.parsing.dynamic_options import parse_options
+from rollax.cli.parsing.shared_options import SharedOptions
+from rollax.errors import UsageError
+from rollax.runtime.printing import print_line
+from rollax.training.run_folder.tables import find_runs
+from rollax.visualization.archives import archive_comparison, archive_figure
+from rollax.visualization.plots.figure import write_figure
+from rollax.visualization.plots.figure_options import FigureOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotOptions:
+    """Plot the learning curves of one run or of several runs together.
+
+    Runs that differ only in their seeds are one line with an interval over the seeds. Each
+    environment has one panel. The default is an overview of all metrics. With --only, --columns or
+    --aggregate, the command draws a figure for a paper:
+
+      rollax plot runs/* --only return --columns 2 --aggregate --out figure.pdf
+
+    For a run with an archive, it also draws the archive and writes it as a table (archive.csv). For
+    two such runs with the same descriptors, it draws both archives and their difference.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, folders that contain runs, or patterns such as "runs/*"."""
+    figure: tyro.conf.OmitArgPrefixes[FigureOptions] = dataclasses.field(
+        default_factory=FigureOptions
+    )
+    out: Path | None = None
+    """File to write (.png, .pdf or .svg). Defaults to figures/ of the run, or here for several."""
+
+
+def plot(arguments: list[str], shared: SharedOptions) -> int:
+    """Run `rollax plot` and return its exit code."""
+    given = parse_options(PlotOptions, arguments, "rollax plot")
+    if not given.runs:
+        raise UsageError("plot needs one or more run folders. Run `rollax plot RUN`.")
+    drawn = write_figure(given.runs, given.out, given.figure, print_note)
+    for path in drawn:
+        print_line(path)
+    is_alone = given.out is None and not given.figure.is_for_paper
+    for path in draw_archives(list(given.runs), drawn[0]) if is_alone else ():
+        print_line(path)
+    return 0
+
+
+def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
+    """Draw the archives of one run, or compare the archives of two runs.
+
+    Args:
+        runs: Run folders or patterns. Three or more runs draw nothing.
+        curves: File with the learning curves. A comparison is written next to it.
+
+    Returns:
+        The written files.
+    """
+    runs = find_runs(runs)
+    if len(runs) == 2:
+        return archive_comparison.write_archive_comparison(
+            runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"), print_warning
+        )
+    return archive_figure.write_archive_files(runs[0], print_warning) if len(runs) == 1 else []

@@ -1,0 +1,295 @@
+"""Commands `rollax train` and `rollax resume`."""
+
+import collections
+import dataclasses
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from rollax import api, environments
+from rollax.algorithms.registry import AlgorithmEntry, list_algorithms
+from rollax.cli.command_output import print_run_summary
+from rollax.cli.parsing import flags
+from rollax.cli.parsing import help as helping
+from rollax.cli.parsing.dynamic_options import (
+    HELP_FLAGS,
+    check_single_values,
+    parse_number,
+    parse_options,
+    take_option_value,
+    take_prefixed_options,
+    unwrap_single_values,
+)
+from rollax.cli.parsing.shared_options import SharedOptions
+from rollax.config import resolve_settings, traced_field_names, validate_settings
+from rollax.distributed import processes
+from rollax.environments import registry
+from rollax.errors import UsageError
+from rollax.training.console.progress import make_display
+from rollax.training.console.signals import get_interrupt_result
+from rollax.training.options import RunOptions
+from rollax.training.presets import Preset, example_environment, load_preset
+from rollax.training.result import Result
+from rollax.training.spec import DEFAULT_TOTAL_STEPS, get_algorithm_entry
+from rollax.types import Record, SettingValues
+
+
+def train(arguments: list[str], shared: SharedOptions) -> int:
+    """Run `rollax train` and return its exit code.
+
+    Names and options that depend on the algorithm and the environment, such as `--env.NAME`, are
+    parsed by hand. tyro parses the rest.
+    """
+    rest, names = list(arguments), []
+    while rest and not rest[0].startswith("-"):
+        names.append(rest.pop(0))
+    if any(word in rest for word in HELP_FLAGS):
+        return _print_help(names, "--help-all" in rest)
+    if len(names) != 2:
+        raise UsageError(
+            "train needs an algorithm and an environment. "
+            "Run, for example, `rollax train ppo gymnax/CartPole-v1`."
+        )
+    words, wants_json = parse_train_words(names, rest)
+    show = make_display(stderr=wants_json)
+    result = _result_or_interrupted(
+        lambda: api.train(*names, **words, imports=shared.imports, show=show)
+    )
+    _print_result(result.summary(), wants_json)
+    return result.exit_code
+
+
+def parse_train_words(
+    names: list[str], words: list[str], evolving: str | None = "--evolve.NAME LOW HIGH"
+) -> tuple[dict[str, Any], bool]:
+    """Parse the words after the algorithm and the environment of `rollax train`.
+
+    Args:
+        names: Algorithm and environment id.
+        words: Remaining words of the command line.
+        evolving: Option that the error message recommends if an `--evolve-...` option is given
+            but no setting evolves. None disables this check.
+
+    Returns:
+        The keyword arguments of `rollax.train`, and whether `--json` is given.
+
+    Raises:
+        UsageError: If an option is invalid, or unused because no setting evolves.
+        UnknownNameError: If the algorithm, the environment or an option does not exist.
+    """
+    algorithm, environment = names
+    rest, eval_env = take_prefixed_options(words, "--eval-env.")
+    rest, sweep = take_prefixed_options(rest, "--sweep.")
+    rest, evolve = take_prefixed_options(rest, "--evolve.")
+    rest, opponents = take_prefixed_options(rest, "--opponents.")
+    kinds = get_algorithm_entry(algorithm)
+    registry.check_environment_id(environment)
+    rest, file = take_option_value(rest, "--preset")
+    rest, env = take_prefixed_options(_expand_options(rest, kinds, environment), "--env.")
+    tuned = load_preset(algorithm, environment, None if file is None else Path(file))
+    command = _make_options_class(algorithm, tuned)
+    check_single_values(rest, [name.replace("_", "-") for name in traced_field_names(kinds.config)])
+    parsed: Any = parse_options(command, rest, f"rollax train {algorithm} {environment}")
+    unused = [
+        word.partition("=")[0] for word in rest if word.startswith(("--evolve-", "--evolve_"))
+    ]
+    if unused and not evolve and evolving is not None:
+        raise UsageError(
+            f"{unused[0]} has no effect because no setting evolves. Add {evolving}, or remove it."
+        )
+    words_of = {
+        "config": parsed.config,
+        "network": parsed.network,
+        "arguments": tuned.arguments | unwrap_single_values(env),
+        "eval_arguments": unwrap_single_values(eval_env),
+        "sweep": {
+            name: [parse_number(name, value) for value in values] for name, values in sweep.items()
+        },
+        "opponents": {kind: str(run) for kind, run in unwrap_single_values(opponents).items()},
+        "evolve": evolve,
+        "options": parsed.run,
+    }
+    return words_of, parsed.json
+
+
+def _result_or_interrupted(run: Callable[[], Result]) -> Result:
+    """Return the result of a run, or the result attached to the interrupt that stopped it."""
+    try:
+        return run()
+    except KeyboardInterrupt as interrupt:
+        return get_interrupt_result(interrupt)
+
+
+def _print_result(summary: Record, wanted: bool) -> None:
+    if processes.is_first_process():
+        print_run_summary(summary, wanted)
+
+
+def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -> list[str]:
+    """Return the words with full option names and switches without values."""
+    groups = {"config.": kinds.config, "network.": kinds.network_config}
+    words = flags.expand_option_names(
+        words, RunOptions, groups, lambda: environments.default_arguments(environment)
+    )
+    groups = {"": RunOptions} | groups
+    return flags.normalize_switches(words, groups)
+
+
+def _print_help(names: list[str], everything: bool) -> int:
+    """Print the help of `rollax train`, or of an algorithm and an environment.
+
+    If only the algorithm is given, an environment with a preset for it serves as the example.
+    """
+    if not names:
+        lines = textwrap.wrap(", ".join(list_algorithms()), 80)
+        print(helping.TRAIN_HELP.format(algorithms="\n                ".join(lines)))
+        return 0
+    algorithm = names[0]
+    get_algorithm_entry(algorithm)  # raises UnknownNameError
+    environment = names[1] if len(names) > 1 else example_environment(algorithm)
+    registry.check_environment_id(environment)
+    own = environments.default_arguments(environment)
+    tuned = load_preset(algorithm, environment)
+    groups = _option_groups(algorithm, tuned, set(own), everything)
+    own_group = _environment_group(own | tuned.arguments, everything)
+    helping.print_train_help(algorithm, environment, [*groups, own_group], everything)
+    return 0
+
+
+def _option_groups(
+    algorithm: str, tuned: Preset, arguments: set[str], everything: bool
+) -> list[helping.OptionGroup]:
+    """Return the groups of run options, settings and network settings for the help.
+
+    An option is shown without its prefix if no other group or environment argument has its name.
+    """
+    defaults = _tuned_defaults(algorithm, tuned)
+    names = [{field.name for field in dataclasses.fields(group)} for group in defaults]
+    counts = collections.Counter(name for group in (*names, arguments) for name in group)
+    short = {name for name, count in counts.items() if count == 1}
+    title = algorithm if "_" in algorithm else algorithm.upper()
+    main = helping.main_settings(type(defaults.config))
+    return [
+        helping.make_option_group(
+            "Run",
+            defaults.run,
+            prefix="",
+            short=names[0],
+            chosen=None if everything else helping.MAIN_RUN_OPTIONS,
+        ),
+        helping.make_option_group(
+            title,
+            defaults.config,
+            prefix="config.",
+            short=short,
+            chosen=None if everything else main,
+        ),
+        helping.make_option_group(
+            "Network",
+            defaults.network,
+            prefix="network.",
+            short=short,
+            chosen=None if everything else helping.MAIN_NETWORK_SETTINGS,
+        ),
+    ]
+
+
+def _environment_group(arguments: SettingValues, everything: bool) -> helping.OptionGroup:
+    """Return the help group of the environment arguments, with one line each or one for all."""
+    values = {
+        name.replace("_", "-"): helping.format_default(value) for name, value in arguments.items()
+    }
+    listed = ", ".join(f"{name} {value}" for name, value in values.items())
+    options = [helping.OptionHelp("--env.NAME", "VALUE", "", listed)] if listed else []
+    if everything:
+        options = [
+            helping.OptionHelp(f"--env.{name}", "", value, "") for name, value in values.items()
+        ]
+    return helping.OptionGroup("Environment", options)
+
+
+class TrainDefaults(NamedTuple):
+    """Run options, settings and network settings with the tuned values of a preset."""
+
+    run: RunOptions
+    config: Any
+    network: Any
+
+
+def _tuned_defaults(algorithm: str, tuned: Preset) -> TrainDefaults:
+    """Return the defaults of `rollax train` for an algorithm and a preset."""
+    kinds = get_algorithm_entry(algorithm)
+    config = resolve_settings("config", kinds.config, tuned.config, None)
+    network = resolve_settings("network", kinds.network_config, tuned.network, None)
+    return TrainDefaults(
+        RunOptions(
+            total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS,
+            eval_stochastic=tuned.eval_stochastic,
+        ),
+        validate_settings(config),
+        validate_settings(network, "network."),
+    )
+
+
+def _make_options_class(algorithm: str, tuned: Preset) -> type:
+    """Build the options class of `rollax train` with the tuned values as defaults."""
+    defaults = _tuned_defaults(algorithm, tuned)
+    help_text = "End with one JSON object. Everything else goes to standard error."
+    json_type = Annotated[bool, tyro.conf.arg(help=help_text)]
+    return dataclasses.make_dataclass(
+        "Train",
+        [
+            (
+                "run",
+                tyro.conf.OmitArgPrefixes[RunOptions],
+                dataclasses.field(default=defaults.run),
+            ),
+            ("json", json_type, False),
+            ("config", type(defaults.config), dataclasses.field(default=defaults.config)),
+            ("network", type(defaults.network), dataclasses.field(default=defaults.network)),
+        ],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumeOptions:
+    """Continue a run from its newest checkpoint, bit for bit."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of the run."""
+    total_steps: int | None = None
+    """New total number of steps. Schedules end there."""
+    learning_rate: float | None = None
+    """Constant learning rate from here on, instead of the schedule."""
+    on_nonfinite: Literal["stop", "rollback"] | None = None
+    """Action on values that are not finite. Unchanged by default."""
+    devices: int | Literal["auto"] | None = None
+    """Number of devices to use, or "auto" for all available devices. Unchanged by default."""
+    env_workers: int | None = None
+    """Number of simulator worker processes. 0 uses the main process. Unchanged by default."""
+    env_timeout: float | None = None
+    """Time limit in seconds for one reset or step of a host simulator. Unchanged by default."""
+    json: bool = False
+    """End with one JSON object. Everything else goes to standard error."""
+
+
+def resume(arguments: list[str], shared: SharedOptions) -> int:
+    """Run `rollax resume` and return its exit code."""
+    given = parse_options(ResumeOptions, arguments, "rollax resume")
+    changes = {
+        name: getattr(given, name)
+        for name in ("on_nonfinite", "devices", "env_workers", "env_timeout")
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    rate = given.learning_rate
+    show = make_display(stderr=given.json)
+    result = _result_or_interrupted(
+        lambda: api.resume(
+            given.run, total_steps=given.total_steps, learning_rate=rate, show=show, **changes
+        )
+    )
+    _print_result(result.summary(), given.json)
+    return result.exit_code

@@ -1,0 +1,203 @@
+"""Interface of emitters, which propose solutions and learn from their evaluation."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.archives.archive import Archive, InsertionResult, ScoredSolutions
+from rollax.errors import UsageError, suggest_multiples
+from rollax.types import PyTree, Solution, State
+
+
+class EvaluatedBatch(NamedTuple):
+    """Evaluated solutions of an emitter, in the order of `ask`.
+
+    Attributes:
+        solutions: Scored solutions, `[B]`.
+        insertion: Result of each insertion, `[B]`. If the emitter selects the solutions to insert
+            (`Emitter.select_insertions`), it has one entry per selected solution.
+        experience: Tuple of the recorded steps of the policies, `[T, B, ...]`, and a mask of the
+            valid steps, bool `[T, B]`. `()` if the steps are not recorded.
+    """
+
+    solutions: ScoredSolutions
+    insertion: InsertionResult
+    experience: Any = ()
+
+
+class Emitter(NamedTuple):
+    """Pure functions of an emitter.
+
+    Attributes:
+        init: Function `(key, solutions)` that returns the initial state. The initial solutions have
+            the leading axis `[B]`.
+        ask: Function `(state, archive_state, key, B)` that returns the state and solutions `[B]`.
+        tell: Function `(state, archive_state, evaluated, key)` that returns the updated state. It
+            is called after the insertion, with the solutions of this emitter only.
+        metrics: Function from the state to metrics by name.
+        refresh: Function from the state to the state before an update. It runs once per update,
+            before the iterations.
+        select_insertions: Function from the scored batch `[B]` to the solutions to insert into the
+            archive, such as one row with the mean of repeated scores. `multi_emitter` and
+            `bandit_emitter` ignore the function of their emitters and insert all solutions.
+    """
+
+    init: Callable[[jax.Array, Any], Any]
+    ask: Callable[[Any, Any, jax.Array, int], tuple[Any, Any]]
+    tell: Callable[[Any, Any, EvaluatedBatch, jax.Array], Any]
+    metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}
+    refresh: Callable[[Any], Any] = lambda state: state
+    select_insertions: Callable[[ScoredSolutions], ScoredSolutions] = lambda batch: batch
+
+
+def ignore_evaluation(
+    state: State, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
+) -> State:
+    """Return the state unchanged. This is `tell` for emitters that do not learn."""
+    return state
+
+
+def check_floats(solution: Solution, emitter: str) -> None:
+    """Raise UsageError if a leaf of the solutions is not a float array."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(solution):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            name = jax.tree_util.keystr(path) or "a solution"
+            raise UsageError(
+                f"{emitter} requires solutions of floats, got {leaf.dtype} for {name}. Use float "
+                "arrays only."
+            )
+
+
+def compute_share(solutions: Solution, num_emitters: int, least: int) -> int:
+    """Return the number of solutions per search if a batch `[B]` is divided among searches.
+
+    Args:
+        solutions: Batch of solutions.
+        num_emitters: Number of searches.
+        least: Minimum number of solutions per search.
+
+    Returns:
+        The number of solutions per search.
+
+    Raises:
+        UsageError: If B is not a multiple of `num_emitters`, or the result is below `least`.
+    """
+    total = jax.tree.leaves(solutions)[0].shape[0]
+    if total % num_emitters or total < least * num_emitters:
+        near = suggest_multiples(max(total, least * num_emitters), num_emitters)
+        raise UsageError(
+            f"batch_size must be a multiple of num_emitters ({num_emitters}) with at least "
+            f"{least} solutions for each, got {total}. Set batch_size to {near}."
+        )
+    return total // num_emitters
+
+
+def sample_parents(
+    archive: Archive, archive_state: State, initial: Solution, key: jax.Array, number: int
+) -> Any:
+    """Sample the solutions of n elites, or return initial solutions while the archive is empty.
+
+    Args:
+        archive: Archive with the parents.
+        archive_state: State of the archive.
+        initial: Initial solutions, which are repeated if necessary.
+        key: Random key.
+        number: Number of parents n.
+
+    Returns:
+        The solutions, `[n, ...]`.
+    """
+    return use_initial_if_empty(
+        archive, archive_state, initial, archive.sample(archive_state, key, number).solution
+    )
+
+
+def use_initial_if_empty(
+    archive: Archive, archive_state: State, initial: Solution, solutions: Solution
+) -> Any:
+    """Return the solutions of elites, or initial solutions while the archive is empty.
+
+    Args:
+        archive: Archive.
+        archive_state: State of the archive.
+        initial: Initial solutions, which are repeated if necessary.
+        solutions: Solutions of elites, `[n, ...]`.
+
+    Returns:
+        The solutions, `[n, ...]`.
+    """
+    number = jax.tree.leaves(solutions)[0].shape[0]
+    first = jax.tree.map(lambda x: jnp.resize(x, (number, *x.shape[1:])), initial)
+    return tree.where(
+        jnp.broadcast_to(archive.num_elites(archive_state) == 0, (number,)), first, solutions
+    )
+
+
+def multi_emitter(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitter:
+    """Build an emitter that divides every batch among several emitters.
+
+    Args:
+        emitters: Emitters by name.
+        sizes: Number of solutions of each emitter.
+
+    Returns:
+        The emitter.
+    """
+    names = list(emitters)
+    bounds = {name: sum(sizes[other] for other in names[:i]) for i, name in enumerate(names)}
+
+    def share(name: str, batch: PyTree) -> Any:
+        return jax.tree.map(lambda x: x[bounds[name] : bounds[name] + sizes[name]], batch)
+
+    def keys(key: jax.Array) -> dict[str, jax.Array]:
+        return dict(zip(names, jax.random.split(key, len(names)), strict=True))
+
+    def init(key: jax.Array, solutions: Solution) -> Any:
+        each = keys(key)
+        return {
+            name: emitter.init(each[name], share(name, solutions))
+            for name, emitter in emitters.items()
+        }
+
+    def ask(state: State, archive_state: State, key: jax.Array, number: int) -> tuple[Any, Any]:
+        each = keys(key)
+        asked = {
+            name: emitter.ask(state[name], archive_state, each[name], sizes[name])
+            for name, emitter in emitters.items()
+        }
+        solutions = jax.tree.map(
+            lambda *parts: jnp.concatenate(parts), *(asked[name][1] for name in names)
+        )
+        return {name: asked[name][0] for name in names}, solutions
+
+    def tell(state: State, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array) -> Any:
+        each = keys(key)
+        experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
+
+        def share_evaluated(name: str) -> EvaluatedBatch:
+            own_experience = share(name, experience)
+            return EvaluatedBatch(
+                solutions=share(name, evaluated.solutions),
+                insertion=share(name, evaluated.insertion),
+                experience=jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), own_experience),
+            )
+
+        return {
+            name: emitter.tell(state[name], archive_state, share_evaluated(name), each[name])
+            for name, emitter in emitters.items()
+        }
+
+    def metrics(state: State) -> dict[str, jax.Array]:
+        return {
+            f"{name}/{k}": v
+            for name, emitter in emitters.items()
+            for k, v in emitter.metrics(state[name]).items()
+        }
+
+    def refresh(state: State) -> Any:
+        return {name: emitter.refresh(state[name]) for name, emitter in emitters.items()}
+
+    return Emitter(init=init, ask=ask, tell=tell, metrics=metrics, refresh=refresh)

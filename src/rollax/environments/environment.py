@@ -1,0 +1,297 @@
+"""Interfaces of environments.
+
+Environments never reset themselves. `rollax.acting.streams` restarts episodes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from rollax.spaces import ActionSpace, Box, Space, describe_space
+from rollax.types import Action, Observation, State, Task
+
+MAX_SPACE_TEXT_LENGTH = 80  # characters per space in `format_environment`
+
+
+class Transition(NamedTuple):
+    """Result of one step of one environment.
+
+    In an environment with agents, `obs`, `reward`, `terminated` and `truncated` have a leading axis
+    `[num_agents]`.
+
+    Attributes:
+        state: State after the step.
+        obs: Observation after the step.
+        reward: Reward, float [].
+        terminated: Whether the task ended, bool []. If True, the value after the step is 0.
+        truncated: Whether the episode was cut off, for example by a time limit, bool []. If True,
+            the value after the step is the value of `obs`.
+        info: Additional numbers of any shape by name. Evaluations reduce each of them over an
+            episode according to `info_reductions`.
+    """
+
+    state: Any
+    obs: Any
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    info: dict[str, jax.Array]
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A (partially observed) Markov decision process.
+
+    An environment is a pytree whose leaves are its physical parameters. `reset(key)` samples s_0
+    and o_0, and `step(key, s, a)` samples s', o' and r. All randomness comes from the key, so a
+    batch of environments is a `vmap` over keys.
+
+    `num_agents` is None for an environment without an agent axis. If it is an integer A, then
+    observations, actions, rewards, `terminated` and `truncated` have a leading axis `[A]`, and the
+    spaces describe one agent. The episode ends when it has ended for every agent. The flags of an
+    agent whose episode ended earlier remain set until then, and its later rewards do not count.
+
+    `time_limit` is the maximum number of steps of an episode, or None if it is unknown.
+
+    Two parts of a `Dict` observation are not inputs of the policy: "action_mask" marks the legal
+    actions, and only critics observe "global_state".
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def observation_space(self) -> Space: ...
+    @property
+    def action_space(self) -> ActionSpace: ...
+    @property
+    def num_agents(self) -> int | None: ...
+    @property
+    def time_limit(self) -> int | None: ...
+
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Return `(state, obs)` at the start of an episode."""
+        ...
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        """Return the transition of one step.
+
+        A step never resets. If it ends the episode, it returns the last state and observation.
+        """
+        ...
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """One environment on the host that keeps its own state.
+
+    Observations and actions are NumPy arrays in the spaces of the environment.
+    """
+
+    def reset(self, seed: int | None) -> Any:
+        """Return the observation at the start of an episode.
+
+        Args:
+            seed: Seed of the simulator, or None to keep using its current random state.
+        """
+        ...
+
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        """Return `(obs, reward, terminated, truncated, info)`.
+
+        A step never resets, so `obs` is always the observation that follows the action.
+        """
+        ...
+
+    def frame(self) -> Any:
+        """Return a picture of the state, uint8 `[height, width, 3]`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HostEnvironment(Environment, Protocol):
+    """An environment that cannot be part of a JAX program.
+
+    `rollax.train` acts in its simulators on the host. `reset` and `step` raise `UsageError`, and
+    `num_agents` is None.
+    """
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        """Names of the numbers in `info` of a simulator that evaluations report as float32."""
+        ...
+
+    @property
+    def make_simulator(self) -> Callable[..., Simulator]:
+        """Function `make_simulator(shows_frames=False)` that makes one simulator.
+
+        It must be picklable to run simulators in other processes.
+        """
+        ...
+
+    @property
+    def make_pool(self) -> Callable[[int, int], Any] | None:
+        """Function `make_pool(num_envs, seed)` that makes simulators that step together, or None.
+
+        See `rollax.training.simulators.pools`.
+        """
+        ...
+
+
+def format_environment(environment: Environment) -> str:
+    """Return the text of `__repr__`, with the class, name and spaces of an environment."""
+    spaces = {
+        "observations": describe_space(environment.observation_space),
+        "actions": describe_space(environment.action_space),
+    }
+    texts = [
+        f"{what}="
+        f"{text if len(text) <= MAX_SPACE_TEXT_LENGTH else text[:MAX_SPACE_TEXT_LENGTH] + '...'}"
+        for what, text in spaces.items()
+    ]
+    agents = [] if environment.num_agents is None else [f"num_agents={environment.num_agents}"]
+    return f"{type(environment).__name__}({', '.join([repr(environment.name), *texts, *agents])})"
+
+
+@runtime_checkable
+class MultiAgentEnvironment(Environment, Protocol):
+    """An environment with agents of one or several types.
+
+    All types share the spaces of the largest type. Shorter observations are padded with zeros. An
+    "action_mask" excludes the actions, or the dimensions of actions, that a type does not have.
+    """
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        """Type of each agent, for example `("prey", "predator")`."""
+        ...
+
+
+@runtime_checkable
+class TurnBasedEnvironment(MultiAgentEnvironment, Protocol):
+    """Environment whose agents take turns, with an "action_mask" in its observations."""
+
+    @property
+    def waiting_action(self) -> int | None:
+        """Index of the only legal action of an agent that waits for its turn, or None."""
+        ...
+
+
+@runtime_checkable
+class InfoReductionsEnvironment(Environment, Protocol):
+    """An environment that declares how evaluations reduce its `info` over an episode."""
+
+    @property
+    def info_reductions(self) -> Mapping[str, str]:
+        """Reduction of each number of `info` by name, one of `INFO_REDUCTIONS`.
+
+        Use "sum" for events and parts of the reward, and "last" for numbers that describe the
+        state. The default is "mean".
+        """
+        ...
+
+
+# Reductions over the steps of an episode. "last" is the value at the last step.
+INFO_REDUCTIONS = ("mean", "sum", "last")
+
+
+@runtime_checkable
+class TaskEnvironment(Environment, Protocol):
+    """An environment with a distribution of tasks.
+
+    `reset(key)` samples a task and starts an episode with it.
+    """
+
+    @property
+    def keeps_task(self) -> bool:
+        """Whether each copy of the environment keeps one task for all its episodes.
+
+        If it is True, episodes start with `reset_task` instead of `reset`.
+        """
+        ...
+
+    def sample_task(self, key: jax.Array) -> Any:
+        """Sample a task. It is a pytree of arrays, or `()` if there is only one task."""
+        ...
+
+    def reset_task(self, key: jax.Array, task: Task) -> tuple[State, Observation]:
+        """Return `(state, obs)` at the start of an episode with the task."""
+        ...
+
+
+@runtime_checkable
+class FiniteTaskEnvironment(TaskEnvironment, Protocol):
+    """An environment with a finite list of tasks.
+
+    Evaluations of such an environment report which tasks fail.
+    """
+
+    @property
+    def task_numbers(self) -> tuple[int, ...]:
+        """Identifying number of each task that episodes sample."""
+        ...
+
+    def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
+        """Return the tasks at the given indices of the list.
+
+        Args:
+            places: Indices, int `[N]`.
+
+        Returns:
+            Pytree whose leaves have a leading axis `[N]`.
+        """
+        ...
+
+    def describe(self, *numbers: int) -> str:
+        """Return a description of the tasks with the given numbers."""
+        ...
+
+
+# The descriptor of an episode is the descriptor of its last state or the mean over its states.
+DESCRIPTOR_EXTRACTIONS = ("final", "mean")
+
+
+@runtime_checkable
+class DescriptorEnvironment(Environment, Protocol):
+    """An environment with behavior descriptors d(s) for quality-diversity.
+
+    A descriptor is for example a position, or the contacts with the ground. Evaluations extract the
+    descriptor of an episode from the descriptors of its states (`rollax.acting.descriptors`).
+    `descriptor_space` may be None, for example if a wrapper wraps an environment without
+    descriptors.
+    """
+
+    @property
+    def descriptor_space(self) -> Box:
+        """Space of the descriptors, a float32 `Box` of shape `[D]`."""
+        ...
+
+    @property
+    def descriptor_extraction(self) -> str:
+        """Extraction of the episode descriptor, one of `DESCRIPTOR_EXTRACTIONS`.
+
+        Use "final" for positions and "mean" for contacts.
+        """
+        ...
+
+    def descriptor(self, state: State) -> jax.Array:
+        """Return the descriptor of a state after a step, float32 [D].
+
+        The function must support `jit` and `vmap`.
+        """
+        ...
+
+
+@runtime_checkable
+class ClosedFormEnvironment(DescriptorEnvironment, Protocol):
+    """A one-step environment whose action is a solution with a closed-form score."""
+
+    def score(self, solution: Action) -> tuple[jax.Array, jax.Array]:
+        """Return the reward, float32 [], and the descriptor, float32 [D], of a solution.
+
+        A step returns the same values. The function must be differentiable.
+        """
+        ...

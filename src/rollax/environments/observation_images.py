@@ -1,0 +1,222 @@
+"""Pictures of observations: boards for grids and images, bars for other observations."""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from rollax.canvas.boards import draw_cell_board
+from rollax.canvas.scene import (
+    BACKGROUND,
+    BLUE,
+    BOARD_BACKGROUND,
+    BOARD_SIZE,
+    CHANNEL_COLORS,
+    DARK_GRAY,
+    GRAY,
+    LIGHT_GRAY,
+    RED,
+    SCENE_HEIGHT,
+    SCENE_WIDTH,
+    load_font,
+    truncate_text,
+)
+from rollax.environments.capabilities import capabilities
+from rollax.environments.environment import Environment
+from rollax.environments.image_layouts import arrange_image
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from rollax.types import Observation, State
+
+MAX_BOARDS, MAX_ROWS, MAX_BARS = 4, 6, 64
+LABEL_HEIGHT = 16  # pixels
+
+
+def draw_observation(environment: Environment, state: State, obs: Observation) -> Image.Image:
+    """Draw an observation, with grids and images as boards and other observations as bars.
+
+    The boards or bars of several agents are drawn separately.
+
+    Args:
+        environment: Environment with the observation space.
+        state: State (unused).
+        obs: Observation.
+
+    Returns:
+        RGB picture.
+    """
+    space = environment.observation_space
+    parts = _flatten_observation(space, obs, "")
+    if environment.num_agents is not None:
+        parts = [
+            (f"{agent} {name}".strip(), part, np.asarray(value)[index])
+            for index, agent in enumerate(capabilities(environment).agent_names)
+            for name, part, value in parts
+        ]
+    boards = [
+        (name, part, np.asarray(value)) for name, part, value in parts if np.ndim(value) in (2, 3)
+    ]
+    if boards:
+        left_out = [name for name, *_ in boards[MAX_BOARDS:]]
+        return _join_boards(
+            [(name, _draw_board(part, value)) for name, part, value in boards[:MAX_BOARDS]],
+            left_out,
+        )
+    return _draw_bars([(name, part, np.atleast_1d(value)) for name, part, value in parts])
+
+
+def _flatten_observation(space: Space, obs: Observation, name: str) -> list[tuple[str, Space, Any]]:
+    if isinstance(space, Dict):
+        return [
+            found
+            for key, part in space.items
+            for found in _flatten_observation(part, obs[key], f"{name} {key}".strip())
+        ]
+    return [(name, space, arrange_image(space, np.asarray(obs)) if isinstance(space, Box) else obs)]
+
+
+def _draw_board(space: Space, values: np.ndarray) -> Image.Image:
+    """Draw a grid `[H, W]`, an image `[H, W, 1 or 3]` or a grid with channels `[H, W, C]`."""
+    if values.ndim == 2:
+        values = values[..., None]
+    pixels = min(values.shape[:2]) >= 32 or (
+        values.dtype == np.uint8 and isinstance(space, Box) and np.max(space.high) == 255
+    )
+    if pixels and values.shape[2] in (1, 3):
+        levels = values if values.dtype == np.uint8 else np.clip(values, 0, 1) * 255
+        return draw_cell_board(np.broadcast_to(levels, (*values.shape[:2], 3)), gap=False)
+    high = np.max(space.high) if isinstance(space, Box) else 1.0
+    strength = np.clip(
+        values / high if 0 < high < 1e6 else values / max(np.abs(values).max(), 1), 0, 1
+    )
+    # The offset keeps small positive values visible if the upper bound is much larger.
+    strength = np.where(strength > 0, 0.4 + 0.6 * strength, 0)
+    colors = np.full((*values.shape[:2], 3), BOARD_BACKGROUND, float)
+    for channel in reversed(range(values.shape[2])):
+        share = strength[..., channel, None]
+        colors = (
+            share * np.array(CHANNEL_COLORS[channel % len(CHANNEL_COLORS)]) + (1 - share) * colors
+        )
+    return draw_cell_board(colors)
+
+
+def _join_boards(boards: list[tuple[str, Image.Image]], left_out: list[str]) -> Image.Image:
+    """Join boards in a row. Names are above the boards, and names of omitted boards below."""
+    if len(boards) == 1:
+        return boards[0][1]
+    width, gap = BOARD_SIZE // 2, 8
+    small = [board.resize((width, width * board.height // board.width)) for _, board in boards]
+    below = LABEL_HEIGHT + max(board.height for board in small)
+    row = Image.new(
+        "RGB",
+        (len(small) * (width + gap) - gap, below + (LABEL_HEIGHT if left_out else 0)),
+        BACKGROUND,
+    )
+    pen = ImageDraw.Draw(row)
+    for index, ((name, _), board) in enumerate(zip(boards, small, strict=True)):
+        row.paste(board, (index * (width + gap), LABEL_HEIGHT))
+        pen.text(
+            (index * (width + gap), 0),
+            truncate_text(name, load_font(11), width),
+            GRAY,
+            load_font(11),
+        )
+    if left_out:
+        pen.text(
+            (0, below + 2),
+            truncate_text(_omitted_note(left_out), load_font(11), row.width),
+            GRAY,
+            load_font(11),
+        )
+    return row
+
+
+def _omitted_note(names: list[str]) -> str:
+    return f"not shown: {', '.join(names)}"
+
+
+def _draw_bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
+    """Draw each vector as a row of bars around zero. Wide bars show their values."""
+    left_out = [name for name, *_ in rows[MAX_ROWS:]]
+    rows = rows[:MAX_ROWS]
+    height = max(70, min(SCENE_HEIGHT - 40, 240 // len(rows)))
+    picture = Image.new(
+        "RGB",
+        (SCENE_WIDTH, height * len(rows) + 10 + (LABEL_HEIGHT if left_out else 0)),
+        BACKGROUND,
+    )
+    draw = ImageDraw.Draw(picture)
+    for index, (name, space, values) in enumerate(rows):
+        _draw_bar_row(draw, name or "observation", space, values, 5 + index * height, height)
+    if left_out:
+        draw.text(
+            (8, height * len(rows) + 6),
+            truncate_text(_omitted_note(left_out), load_font(11), SCENE_WIDTH - 16),
+            GRAY,
+            load_font(11),
+        )
+    return picture
+
+
+def _draw_bar_row(
+    draw: ImageDraw.ImageDraw, name: str, space: Space, values: np.ndarray, top: int, height: int
+) -> None:
+    shown = values.ravel()[:MAX_BARS].astype(float)
+    lengths = _bar_lengths(space, values)[: shown.size]
+    more = f", the first {MAX_BARS} of {values.size}" if values.size > MAX_BARS else ""
+    draw.text(
+        (8, top), truncate_text(name + more, load_font(11), SCENE_WIDTH - 16), GRAY, load_font(11)
+    )
+    start, end = top + 18, top + height - 16
+    zero = end if lengths.min() >= 0 and _lower_bound(space) >= 0 else (start + end) / 2
+    reach = zero - start
+    width = min((SCENE_WIDTH - 16) / shown.size, 60.0)
+    draw.line((8, zero, 8 + width * shown.size, zero), LIGHT_GRAY)
+    for i, (value, length) in enumerate(zip(shown, lengths, strict=True)):
+        x, y = 8 + i * width, zero - length * reach
+        gap = 1 if width < 12 else 4
+        draw.rectangle(
+            (x + gap, min(y, zero), x + width - gap, max(y, zero)), BLUE if value >= 0 else RED
+        )
+        if width >= 34:
+            draw.text(
+                (x + width / 2, end + 2),
+                _format_to_width(value, width - 4),
+                DARK_GRAY,
+                load_font(10),
+                anchor="ma",
+            )
+
+
+def _format_to_width(value: float, room: float) -> str:
+    """Format a number with up to three digits that fit into `room` pixels, or return ""."""
+    written = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
+    return next((words for words in written if load_font(10).getlength(words) <= room), "")
+
+
+def _lower_bound(space: Space) -> float:
+    return float(np.min(space.low)) if isinstance(space, Box) else 0.0
+
+
+def _bar_lengths(space: Space, values: np.ndarray) -> np.ndarray:
+    """Return bar lengths in [-1, 1].
+
+    The length of a value x is x divided by its bound if the bound is below 100, and x / (1 + |x|)
+    otherwise.
+    """
+    numbers = np.nan_to_num(values.ravel().astype(float))
+    if isinstance(space, Box):
+        reach = np.broadcast_to(
+            np.maximum(np.abs(space.low), np.abs(space.high)), values.shape
+        ).ravel()
+        squashed = numbers / (1 + np.abs(numbers))
+        return np.where(
+            (reach > 0) & (reach < 100), np.clip(numbers / np.maximum(reach, 1e-9), -1, 1), squashed
+        )
+    sizes = np.asarray(
+        space.sizes
+        if isinstance(space, MultiDiscrete)
+        else space.n
+        if isinstance(space, Discrete)
+        else 1
+    )
+    return np.clip(numbers / np.maximum(sizes - 1, 1), 0, 1)

@@ -1,0 +1,138 @@
+"""Domain randomization, which samples physical parameters at the start of every episode."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.environments.environment import Environment, Transition
+from rollax.environments.wrapper import Wrapper, state_to_render
+from rollax.errors import UnknownNameError, UsageError
+from rollax.types import Action, Leaf, Observation, Setting, State, Task
+
+
+class DomainRandomization(Wrapper):
+    """Wrapper that samples leaves of `env` uniformly from ranges at the start of every episode.
+
+    `DomainRandomization(rollax.make("gymnax/CartPole-v1"), {"gravity": (5.0, 20.0)})` samples the
+    gravity of every episode. The state is `(state of env, values)`.
+
+    Args:
+        env: The environment.
+        ranges: Range `(low, high)` of each leaf by its name, or by its path ("params.gravity") if
+            several leaves have that name. Bounds are numbers, or arrays that broadcast to the leaf.
+            Both bounds of an integer leaf are inclusive.
+
+    Raises:
+        UnknownNameError: If a name does not match any leaf.
+        UsageError: If a name matches several leaves, or a range is not two finite bounds with low
+            <= high.
+    """
+
+    low: tuple[jax.Array, ...]
+    high: tuple[jax.Array, ...]
+    places: tuple[int, ...] = eqx.field(static=True)  # indices in `jax.tree.leaves(env)`
+
+    def __init__(self, env: Environment, ranges: Mapping[str, Setting]) -> None:
+        leaves = jax.tree_util.tree_leaves_with_path(env)
+        paths = [_format_path(path) for path, _ in leaves]
+        self.env = env
+        self.places = tuple(_find_leaf_index(env.name, name, paths) for name in ranges)
+        bounds = [
+            _to_leaf_bounds(env.name, name, span, leaves[place][1])
+            for (name, span), place in zip(ranges.items(), self.places, strict=True)
+        ]
+        self.low, self.high = tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
+
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        draw_key, reset_key = jax.random.split(key)
+        values = self.draw(draw_key)
+        state, obs = self.with_values(values).reset(reset_key)
+        return (state, values), obs
+
+    def reset_task(self, key: jax.Array, task: Task) -> tuple[State, Observation]:
+        draw_key, reset_key = jax.random.split(key)
+        values = self.draw(draw_key)
+        state, obs = self.with_values(values).reset_task(reset_key, task)
+        return (state, values), obs
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        inner, values = state
+        after = self.with_values(values).step(key, inner, action)
+        return after._replace(state=(after.state, values))
+
+    def descriptor(self, state: State) -> jax.Array:
+        return self.with_values(state[1]).descriptor(state[0])
+
+    def inner_state(self, state: State) -> Any:
+        return state[0]
+
+    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
+        return state_to_render(
+            self.with_values(before[1]), key, before[0], action, after[0]
+        ), after[1]
+
+    def draw(self, key: jax.Array) -> tuple[jax.Array, ...]:
+        """Sample the values of the randomized leaves."""
+        keys = jax.random.split(key, max(len(self.places), 1))
+        return tuple(
+            _sample_uniform(*each) for each in zip(keys, self.low, self.high, strict=False)
+        )
+
+    def with_values(self, values: tuple[jax.Array, ...]) -> Any:
+        """Return `env` with `values` in place of the randomized leaves."""
+        leaves, structure = jax.tree.flatten(self.env)
+        for place, value in zip(self.places, values, strict=True):
+            leaves[place] = value
+        return structure.unflatten(leaves)
+
+
+def _sample_uniform(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    if jnp.issubdtype(low.dtype, jnp.integer):
+        return jax.random.randint(key, low.shape, low, high + 1, low.dtype)
+    return jax.random.uniform(key, low.shape, low.dtype, low, high)
+
+
+def _format_path(path: jax.tree_util.KeyPath) -> str:
+    """Return the path of a leaf as names joined by dots."""
+    return ".".join(
+        str(getattr(part, "name", getattr(part, "key", getattr(part, "idx", part))))
+        for part in path
+    )
+
+
+def _find_leaf_index(environment: str, name: str, paths: list[str]) -> int:
+    found = [place for place, path in enumerate(paths) if path == name or path.endswith(f".{name}")]
+    if not found:
+        raise UnknownNameError(
+            f"leaf of {environment}", name, [path.rpartition(".")[2] for path in paths]
+        )
+    if len(found) > 1:
+        raise UsageError(
+            f"{environment}: {name!r} must be the name of one leaf, got {len(found)} leaves of "
+            f"that name. Write one of {', '.join(paths[place] for place in found)}."
+        )
+    return found[0]
+
+
+def _to_leaf_bounds(
+    environment: str, name: str, span: Setting, leaf: Leaf
+) -> tuple[jax.Array, jax.Array]:
+    """Convert the bounds of a range to the dtype and shape of the leaf."""
+    wanted = np.asarray(leaf)
+    try:
+        low, high = (np.broadcast_to(np.asarray(bound, float), wanted.shape) for bound in span)
+        is_range = bool(np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all())
+    except (TypeError, ValueError):
+        low = high = wanted
+        is_range = False
+    if not is_range or wanted.dtype.kind not in "iuf":
+        raise UsageError(
+            f"{environment}: the range of {name} must be two finite bounds (low, high) with low <= "
+            f"high for a leaf {wanted.dtype}{list(wanted.shape)}, got {span!r}. "
+            f"Write for example (0.5, 2.0)."
+        )
+    return jnp.asarray(low, wanted.dtype), jnp.asarray(high, wanted.dtype)

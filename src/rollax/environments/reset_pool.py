@@ -1,0 +1,115 @@
+"""Pools of initial states that are sampled in batches before episodes need them."""
+
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.environments.capabilities import capabilities
+from rollax.environments.environment import Environment, TaskEnvironment
+from rollax.environments.trace_cache import trace_once
+from rollax.types import PyTree
+
+MIN_RESETS_PER_DRAW = 16  # limited by the number of environments
+_TASK_KEY_INDEX = np.uint32(2**32 - 1)
+
+
+class ResetPool(NamedTuple):
+    """Initial states for the next episodes of E environments.
+
+    The initial state of the n-th episode of an environment is a pure function of that environment's
+    key and n. The pool stores one initial state per environment. When an environment needs a state
+    that is not in the pool, a batch of states is sampled. The cost is therefore proportional to the
+    number of episodes and not to the number of steps, and results do not depend on how environments
+    are distributed over devices.
+
+    Attributes:
+        key: One random key per environment, key [E].
+            Episode n starts with `reset(fold_in(key, n))`.
+        episode: Number of episodes started so far, int32 [E].
+        pooled_reset: `(env_state, obs)` at the start of one future episode, with leading axis [E].
+        pooled_episode: Episode index of `pooled_reset`, int32 [E].
+    """
+
+    key: jax.Array
+    episode: jax.Array
+    pooled_reset: Any
+    pooled_episode: jax.Array
+
+
+def init_reset_pool(
+    environment: Environment, key: jax.Array, num_envs: int
+) -> tuple[Any, ResetPool]:
+    """Return the initial states of the first episodes and the pool for later episodes.
+
+    Args:
+        environment: Environment to reset.
+        key: Random key.
+        num_envs: Number of environments E.
+
+    Returns:
+        `(env_state, obs)` with leading axis [E], and the pool, as a tuple.
+    """
+    keys, first = jax.random.split(key, num_envs), jnp.zeros(num_envs, jnp.int32)
+    begun = _sample_resets(environment, keys, first)
+    return begun, ResetPool(
+        keys, first + 1, _sample_resets(environment, keys, first + 1), first + 1
+    )
+
+
+def refill_reset_pool(environment: Environment, starts: ResetPool, ended: jax.Array) -> ResetPool:
+    """Sample initial states until every environment whose episode ended has one in the pool.
+
+    Each iteration samples a batch of states for up to a quarter of the environments: first for
+    those whose episode ended, then for others without a pooled state. Sampling is therefore rare. A
+    `while_loop` is used instead of a `cond`, because under `vmap` a `cond` would sample at every
+    step.
+
+    Args:
+        environment: Environment to reset.
+        starts: Pool before the refill.
+        ended: Mask of the environments whose episode ended, bool [E].
+
+    Returns:
+        The refilled pool.
+    """
+    size = ended.shape[0]
+    share = min(size, max(MIN_RESETS_PER_DRAW, size // 4))
+
+    def urgent(spare_episode: jax.Array) -> jax.Array:
+        return ended & (spare_episode != starts.episode)
+
+    def draw(loop: tuple[PyTree, jax.Array]) -> tuple[Any, jax.Array]:
+        spare, spare_episode = loop
+        first, empty = urgent(spare_episode), spare_episode != starts.episode
+        # Rank of each environment that needs a state. Cumulative sums are faster than sorting.
+        rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
+        place = jnp.where(empty & (rank < share), rank, share)
+        # Unused entries of the share keep an index out of range, which is dropped.
+        chosen = jnp.full(share, size).at[place].set(jnp.arange(size), mode="drop")
+        keys, episode = (x.at[chosen].get(mode="clip") for x in (starts.key, starts.episode))
+
+        def put(all, some):
+            return all.at[chosen].set(some, mode="drop")
+
+        return jax.tree.map(put, spare, _sample_resets(environment, keys, episode)), put(
+            spare_episode, episode
+        )
+
+    loop = starts.pooled_reset, starts.pooled_episode
+    spare, spare_episode = jax.lax.while_loop(lambda loop: jnp.any(urgent(loop[1])), draw, loop)
+    return starts._replace(pooled_reset=spare, pooled_episode=spare_episode)
+
+
+def _sample_resets(environment: Environment, keys: jax.Array, episode: jax.Array) -> Any:
+    """Return `(env_state, obs)` at the start of the given episode of each environment."""
+    start_keys = jax.vmap(jax.random.fold_in)(keys, episode)
+    if not capabilities(environment).keeps_task:
+        return jax.vmap(trace_once(environment, "reset"))(start_keys)
+    environment = cast(TaskEnvironment, environment)
+    # The task depends only on the environment's key. No episode has this index.
+    tasks = jax.vmap(lambda key: environment.sample_task(jax.random.fold_in(key, _TASK_KEY_INDEX)))(
+        keys
+    )
+    return jax.vmap(trace_once(environment, "reset_task"))(start_keys, tasks)

@@ -1,0 +1,371 @@
+"""Adapter of EnvPool (1.2 or newer): C++ simulators that step together in their own threads.
+
+EnvPool uses the step after the end of an episode to start the next one. The adapter takes that step
+immediately, and still returns the last observation of the episode. Numbers become float32, and
+8-bit images stay 8-bit with channels last. `info` contains the EnvPool scalars, except those that
+identify environments or mark the end of a game. Rendering uses a pool of one environment.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import gymnasium
+import numpy as np
+
+from rollax.environments.conversion import convert_arguments, to_positive_int
+from rollax.environments.host_environment import HostedEnvironment, SpaceConversion
+from rollax.environments.suites.gymnasium import converters, display
+from rollax.environments.suites.gymnasium.simulator import CHECK_INTERVAL, NUM_INITIAL_CHECKS
+from rollax.environments.suites.gymnasium.validation import ObservationCheck
+from rollax.environments.suites.suite import SuiteEnvironment
+from rollax.errors import UsageError
+from rollax.spaces import Box, Dict, Space
+from rollax.types import Action, Observation, Setting
+
+# Arguments that rollax sets, including the game, without which EnvPool terminates the process.
+_HOST_ARGUMENTS = (
+    "num_envs",
+    "batch_size",
+    "seed",
+    "env_type",
+    "base_path",
+    "gym_reset_return_info",
+    "from_pixels",
+    "task",
+)
+# Indices of the environments that moved, and the end of an Atari game.
+_EXCLUDED_INFO = ("env_id", "players.env_id", "terminated")
+_TIME_LIMIT_ARGUMENT = "max_episode_steps"
+# Smaller values terminate the process or do not step.
+_POSITIVE_ARGUMENTS = (
+    _TIME_LIMIT_ARGUMENT,
+    "stack_num",
+    "frame_skip",
+    "noop_max",
+    "img_height",
+    "img_width",
+)
+_STICKY_ACTIONS_ARGUMENT = "repeat_action_probability"
+MAX_THREADS = 1024
+_FIRST_ID = np.zeros(1, np.int32)  # index of the environment in a pool of one
+
+
+@runtime_checkable
+class ArraySpec(Protocol):
+    """Specification of an array that a step of EnvPool returns."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype | type: ...
+
+
+class PoolStep(NamedTuple):
+    """Result of one step of N environments of a pool. Arrays have a leading axis `[N]`.
+
+    Attributes:
+        obs: Observations after the step.
+        reward: Rewards.
+        terminated: Mask of the environments whose task ended.
+        truncated: Mask of the environments whose episode was cut off.
+        info: Additional numbers by name.
+        ids: Index of the environment of each row.
+    """
+
+    obs: Observation
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    info: Mapping[str, np.ndarray]
+    ids: np.ndarray
+
+
+class EnvPoolSimulators:
+    """EnvPool pool with rollax spaces.
+
+    Methods take the indices of N environments and return arrays `[N, ...]`, with the index of the
+    environment of each row.
+    """
+
+    def __init__(self, made: SuiteEnvironment, name: str) -> None:
+        self.made, self._name = made, name
+        self.observation_space, self._arrange = convert_observation_space(
+            name, made.observation_space
+        )
+        self._seen = converters.make_observation_converter(self.observation_space, self._arrange)
+        # Warnings are disabled, because float observations of EnvPool often exceed their declared
+        # bounds.
+        self._check, self._num_calls = ObservationCheck(name, made.observation_space), 0
+        self.action_space, _ = converters.convert_action_space(name, made.action_space)
+        self._first_action, self._action_dtype = (
+            int(getattr(made.action_space, "start", 0)),
+            made.action_space.dtype,
+        )
+        self.info_names = find_info_names(made.spec.state_array_spec)
+
+    def reset(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Start new episodes and return observations and environment indices."""
+        obs, info = self.made.reset(ids)
+        return self._observe(obs), info["env_id"]
+
+    def begin_next(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Start the next episodes after an end and return observations and environment indices.
+
+        With `episodic_life`, this continues the game, whereas `reset` would restart it.
+        """
+        begun = self.step(
+            np.zeros((len(ids), *self.made.action_space.shape), self._action_dtype), ids
+        )
+        return begun.obs, begun.ids
+
+    def step(self, action: np.ndarray, ids: np.ndarray) -> PoolStep:
+        """Step the environments `ids` with their actions `[N, ...]`."""
+        obs, reward, terminated, truncated, info = self.made.step(
+            (action + self._first_action).astype(self._action_dtype),
+            ids,
+        )
+        return PoolStep(
+            obs=self._observe(obs),
+            reward=reward,
+            terminated=terminated.astype(bool),
+            truncated=truncated.astype(bool),
+            info=info,
+            ids=info["env_id"],
+        )
+
+    def _observe(self, obs: Observation) -> Any:
+        """Convert observations. The first calls and some later ones also check them."""
+        if self._num_calls < NUM_INITIAL_CHECKS or self._num_calls % CHECK_INTERVAL == 0:
+            self._check(obs)
+        self._num_calls += 1
+        return self._seen(obs)
+
+    def frames(self, ids: np.ndarray) -> np.ndarray:
+        """Return pictures, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
+        return self.made.render(env_ids=ids)
+
+    def close(self) -> None:
+        self.made.close()
+
+    def space_conversion(self) -> SpaceConversion:
+        """Return the conversion of observations and actions between EnvPool and rollax."""
+        return converters.space_conversion(
+            self._name, self.made.observation_space, self._arrange, self.made.action_space
+        )
+
+
+class EnvPoolSimulator:
+    """`Simulator` that uses a pool of one environment. A reset with a seed creates a new pool."""
+
+    def __init__(self, build: Callable[[int, int], EnvPoolSimulators]) -> None:
+        self._build = build
+        self._pool: EnvPoolSimulators | None = None
+        self._has_ended = False
+
+    def reset(self, seed: int | None) -> Any:
+        ended, self._has_ended = self._has_ended, False
+        if seed is not None or self._pool is None:
+            self.close()
+            self._pool, ended = self._build(1, seed or 0), False
+        return _take_first((self._pool.begin_next if ended else self._pool.reset)(_FIRST_ID)[0])
+
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+        assert self._pool is not None, "reset comes first"
+        obs, reward, terminated, truncated, info, _ = self._pool.step(
+            np.asarray(action)[None], _FIRST_ID
+        )
+        told = {name: info[name][0] for name in self._pool.info_names}
+        ended, cut = bool(terminated[0]), bool(truncated[0])
+        self._has_ended = ended or cut
+        return _take_first(obs), float(reward[0]), ended, cut and not ended, told
+
+    def frame(self) -> np.ndarray:
+        assert self._pool is not None, "reset comes first"
+        return self._pool.frames(_FIRST_ID)[0]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+
+def _take_first(rows: Observation) -> Any:
+    return {name: row[0] for name, row in rows.items()} if isinstance(rows, dict) else rows[0]
+
+
+def find_info_names(spec: Mapping[str, ArraySpec]) -> tuple[str, ...]:
+    """Return the sorted names of the scalars in `info`, without excluded names.
+
+    Args:
+        spec: EnvPool specification of all arrays that a step returns, by name.
+
+    Returns:
+        The names.
+    """
+    single = {
+        name.removeprefix("info:")
+        for name, part in spec.items()
+        if name.startswith("info:")
+        and tuple(part.shape) in ((), (-1,))
+        and np.dtype(part.dtype).kind in "biuf"
+    }
+    return tuple(sorted(single.difference(_EXCLUDED_INFO)))
+
+
+def convert_observation_space(name: str, space: gymnasium.Space) -> tuple[Space, Any]:
+    """Convert an EnvPool observation space.
+
+    Most EnvPool images have channels first. Converted images have channels last.
+
+    Args:
+        name: Name of the environment, for error messages.
+        space: EnvPool observation space.
+
+    Returns:
+        The space, and the function that converts observations of the pool.
+
+    Raises:
+        UsageError: If the space is neither a Box nor a Dict of boxes.
+    """
+    if (
+        isinstance(space, gymnasium.spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and space.shape[-1] >= space.shape[0]
+    ):
+        channels, *size = space.shape
+        return Box(0.0, 255.0, (*size, channels), "uint8"), converters.chw_to_hwc
+    found, seen = converters.convert_observation_space(name, space)
+    if isinstance(found, Box) and np.any(np.equal(found.low, np.finfo(np.float32).tiny)):
+        # The declared lower bound is the smallest positive float, which does not hold.
+        found = Box(float("-inf"), float("inf"), found.shape)
+    parts = found.spaces.values() if isinstance(found, Dict) else (found,)
+    if not all(isinstance(part, Box) for part in parts):
+        raise UsageError(
+            f"{name}: observations of a pool must be a Box or a Dict of them. Use the environment "
+            "of gymnasium/."
+        )
+    return found, seen
+
+
+def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
+    """Build an EnvPool environment.
+
+    Args:
+        name: Id of the environment in EnvPool.
+        arguments: Values of arguments of the pool, as in `default_arguments`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ModuleNotFoundError: If EnvPool is not installed.
+        UsageError: If EnvPool rejects the arguments, or its spaces are not supported.
+        UnknownNameError: If an argument does not exist.
+    """
+    id, defaults = f"envpool/{name}", _load_default_arguments(name)
+    given = convert_arguments(id, arguments, defaults)
+    _check_arguments(id, given)
+    settings = tuple(given.items())
+    build = functools.partial(_make_pool, name, settings)
+    one = build(1, 0)
+    try:
+        limit = (defaults | given).get(_TIME_LIMIT_ARGUMENT)
+        single = functools.partial(_make_simulator, name, settings)
+        found = one.observation_space, one.action_space, limit, one.info_names
+        return HostedEnvironment(id, *found, single, build, space_conversion=one.space_conversion())
+    finally:
+        one.close()
+
+
+def _check_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
+    """Raise UsageError for values that make EnvPool terminate the process or not step."""
+    if not 0 <= arguments.get("num_threads", 0) <= MAX_THREADS:
+        raise UsageError(
+            f"{id}: num_threads ({arguments['num_threads']}) must be between 0 (chosen by EnvPool) "
+            f"and {MAX_THREADS}."
+        )
+    if not 0 <= arguments.get(_STICKY_ACTIONS_ARGUMENT, 0) < 1:
+        raise UsageError(
+            f"{id}: {_STICKY_ACTIONS_ARGUMENT} ({arguments[_STICKY_ACTIONS_ARGUMENT]}) must be at "
+            "least 0 and less than 1."
+        )
+    for name in _POSITIVE_ARGUMENTS:
+        if name in arguments:
+            to_positive_int(id, name, arguments[name])
+
+
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of the pool, with their defaults."""
+    return _load_default_arguments(name)
+
+
+def _make_pool(
+    name: str,
+    arguments: tuple[tuple[str, Setting], ...],
+    number: int,
+    seed: int,
+    render_mode: str | None = None,
+) -> EnvPoolSimulators:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # gymnasium warns that bounds are rounded
+            arguments = (*arguments, ("render_mode", render_mode))
+            made = _import_envpool().make(
+                name, env_type="gymnasium", num_envs=number, seed=seed % 2**31, **dict(arguments)
+            )
+            return EnvPoolSimulators(made, f"envpool/{name}")
+    except UsageError:
+        raise
+    except Exception as error:  # EnvPool may raise any exception
+        raise UsageError(
+            f"Cannot create envpool/{name}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _make_simulator(
+    name: str, arguments: tuple[tuple[str, Setting], ...], shows_frames: bool = False
+) -> EnvPoolSimulator:
+    if shows_frames and _is_mujoco(name) and not display.has_egl_before("envpool"):
+        raise UsageError(
+            f"envpool/{name} is rendered with OpenGL, which needs EGL before envpool is imported. "
+            "Install the library EGL, and do not import envpool before rollax does."
+        )
+    return EnvPoolSimulator(
+        functools.partial(
+            _make_pool, name, arguments, render_mode="rgb_array" if shows_frames else None
+        )
+    )
+
+
+def _is_mujoco(name: str) -> bool:
+    return any(
+        base.__module__.startswith("envpool.mujoco.")
+        for base in type(_import_envpool().make_spec(name)).__mro__
+    )
+
+
+def _import_envpool() -> Any:
+    """Import EnvPool after EGL.
+
+    On Linux, MuJoCo in EnvPool creates its OpenGL context with a bundled copy of EGL, but uses the
+    OpenGL functions of the system library. If the system library is loaded first, both are the
+    same. Otherwise MuJoCo terminates the process when it renders.
+    """
+    display.has_egl_before("envpool")
+    import envpool
+
+    return envpool
+
+
+@functools.cache
+def _load_default_arguments(name: str) -> dict[str, Any]:
+    config = _import_envpool().make_spec(name).config._asdict()
+    kinds = (bool, int, float, str)
+    return {
+        key: value
+        for key, value in config.items()
+        if key not in _HOST_ARGUMENTS and isinstance(value, kinds)
+    }

@@ -1,0 +1,289 @@
+"""Adapter of MuJoCo Playground (0.2 or newer; Zakka et al. 2025, arXiv:2502.08844).
+
+The adapter makes the tasks of the DeepMind Control Suite in MJX. The tasks never end. Only a
+non-finite simulation terminates an episode, and the time limit truncates it. Physics are computed
+with JAX (`impl`), because Warp, the default of Playground, cannot reset single copies. Differences
+from Playground:
+
+- A step does not modify its input state. A step of Playground writes into the dictionaries of the
+  state.
+- If a simulation becomes non-finite, its episode terminates with the previous observation and zero
+  reward.
+- Rewards are float32, `terminated` and `truncated` are bool, and states have fixed dtypes.
+
+If observations are a dictionary, "privileged_state" becomes the part "global_state", which only
+critics observe. `info` contains the terms of the reward. Locomotion and manipulation tasks are not
+available, because they clone a repository of robot models.
+"""
+
+import copy
+import functools
+import importlib
+import importlib.metadata
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.environments.conversion import (
+    cast_leaves,
+    check_no_tracers,
+    convert_arguments,
+    leaf_dtypes,
+    to_positive_int,
+)
+from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites.lazy_imports import defer_package_init
+from rollax.environments.suites.nonfinite_guard import terminate_nonfinite
+from rollax.environments.suites.output_capture import suppress_output
+from rollax.environments.suites.suite import SuiteEnvironment
+from rollax.errors import UsageError
+from rollax.runtime.installation import package_command
+from rollax.spaces import Box, Dict
+from rollax.types import Action, Observation, Setting, State
+
+defer_package_init("mujoco_playground", "mujoco_playground._src")
+with suppress_output(), jax.ensure_compile_time_eval():
+    suite: Any = importlib.import_module("mujoco_playground._src.dm_control_suite")
+
+CHOICES = {"impl": ("jax",)}
+_TIME_LIMIT_ARGUMENT = "episode_length"
+# Actions are repeated by the wrapper `ActionRepeat`, and pictures need Warp.
+_EXCLUDED_ARGUMENTS = ("action_repeat", "vision")
+# Physics parameters, with their paths in the MuJoCo model.
+_PHYSICS_PATHS = {
+    "gravity": "opt.gravity",
+    "mass": "body_mass",
+    "inertia": "body_inertia",
+    "damping": "dof_damping",
+    "armature": "dof_armature",
+    "gear": "actuator_gear",
+    "friction": "geom_friction",
+}
+
+
+class PlaygroundState(NamedTuple):
+    """State of an episode.
+
+    Attributes:
+        suite_state: Playground state.
+        time: Number of steps taken, int32 `[]`.
+    """
+
+    suite_state: Any
+    time: jax.Array
+
+
+class Playground(eqx.Module):
+    """MuJoCo Playground environment.
+
+    Attributes:
+        physics: Physics parameters. `DomainRandomization` can sample them. Values that MuJoCo
+            derives from them once are not updated.
+        dynamics: Playground environment.
+        name: Id of the environment.
+        observation_space: Space of observations.
+        action_space: Space of actions.
+        state_dtypes: Dtypes of the leaves of a Playground state.
+        info_names: Names of the scalars in the Playground metrics that `info` contains.
+        time_limit: Time limit in steps.
+        num_agents: None, for a single agent.
+    """
+
+    physics: dict[str, jax.Array]
+    dynamics: Any = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    observation_space: Box | Dict = eqx.field(static=True)
+    action_space: Box = eqx.field(static=True)
+    state_dtypes: tuple[str, ...] = eqx.field(static=True)
+    info_names: tuple[str, ...] = eqx.field(static=True)
+    time_limit: int = eqx.field(static=True)
+    num_agents: None = eqx.field(static=True, default=None)
+
+    def __repr__(self) -> str:
+        return format_environment(self)
+
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        """Return the state and the observation at the start of an episode."""
+        raw = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
+        return PlaygroundState(raw, jnp.zeros((), jnp.int32)), _observe(raw.obs)
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        """Advance by one step. The time limit truncates, unless the simulation terminates."""
+        del key  # Playground keeps a key in its state
+        after = _step(self.dynamics, self.physics, state.suite_state, jnp.asarray(action))
+        raw = cast_leaves(
+            terminate_nonfinite(state.suite_state, after, (after.data.qpos, after.data.qvel)),
+            self.state_dtypes,
+        )
+        time, terminated = state.time + 1, raw.done > 0.5
+        return Transition(
+            state=PlaygroundState(raw, time),
+            obs=_observe(raw.obs),
+            reward=jnp.asarray(raw.reward, jnp.float32),
+            terminated=terminated,
+            truncated=(time >= self.time_limit) & ~terminated,
+            info={name: jnp.asarray(raw.metrics[name], jnp.float32) for name in self.info_names},
+        )
+
+
+# Compiled because a step outside of jit would take seconds.
+@functools.partial(jax.jit, static_argnums=0)
+def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.Array) -> Any:
+    return _replace_physics(dynamics, physics).reset(key)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step(
+    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], raw: State, action: jax.Array
+) -> Any:
+    # Under jit, Playground receives new dictionaries and may write into them.
+    return _replace_physics(dynamics, physics).step(raw, action)
+
+
+def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
+    """Return a copy of a Playground environment with other physics parameters."""
+    moved = copy.copy(dynamics)
+    moved._mjx_model = dynamics.mjx_model.tree_replace(
+        {_PHYSICS_PATHS[name]: value for name, value in physics.items()}
+    )
+    return moved
+
+
+def _observe(obs: Observation) -> Any:
+    return (
+        {_PART_NAMES.get(name, name): part for name, part in obs.items()}
+        if isinstance(obs, dict)
+        else obs
+    )
+
+
+_PART_NAMES = {"privileged_state": "global_state"}
+
+
+def make(name: str, arguments: dict[str, Setting]) -> Playground:
+    """Build a MuJoCo Playground environment.
+
+    Args:
+        name: Name of the environment in Playground.
+        arguments: Values of arguments, as in `default_arguments`.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UsageError: If Playground is too old or rejects the arguments, or a value is invalid.
+        UnknownNameError: If an argument does not exist.
+    """
+    id, defaults = f"playground/{name}", _load_default_arguments(name)
+    given = defaults | convert_arguments(id, arguments, defaults)
+    check_no_tracers(id, given, "Change `physics` inside of transformations.")
+    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, given[_TIME_LIMIT_ARGUMENT])
+    _check_implementation(id, given["impl"])
+    # Concrete values even inside a traced function, so that cached constants can be reused.
+    with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
+        return _build_environment(id, _make_dynamics(name, tuple(sorted(given.items()))), limit)
+
+
+def _check_implementation(id: str, impl: str) -> None:
+    """Raise UsageError for Warp. Its copies share state, so single copies cannot be reset."""
+    if impl != "jax":
+        raise UsageError(
+            f"{id}: impl ({impl!r}) must be jax. Pass config_overrides={{'impl': 'jax'}} to "
+            "Playground."
+        )
+
+
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the plain values of the Playground configuration of the task as default arguments."""
+    return dict(_load_default_arguments(name))
+
+
+def wrap_environment(id: str, dynamics: SuiteEnvironment, episode_length: int | None) -> Playground:
+    """Build an environment from a MuJoCo Playground object, without its wrappers.
+
+    Args:
+        id: Id of the environment.
+        dynamics: Playground environment. Its wrappers are removed.
+        episode_length: Time limit in steps, or None for the value in its configuration.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UsageError: If `dynamics` is not a Playground environment, or uses Warp.
+    """
+    dynamics = getattr(dynamics, "unwrapped", dynamics)
+    if not callable(getattr(dynamics, "reset", None)) or not hasattr(dynamics, "_mjx_model"):
+        raise UsageError(
+            "environment must be an environment of MuJoCo Playground, got an object of "
+            f"{type(dynamics).__name__}."
+        )
+    _check_implementation(id, dynamics.mjx_model.impl.value)
+    limit = dynamics._config.episode_length if episode_length is None else episode_length
+    with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
+        return _build_environment(id, dynamics, to_positive_int(id, _TIME_LIMIT_ARGUMENT, limit))
+
+
+def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playground:
+    """Build the environment with a time limit in steps."""
+    example = jax.eval_shape(
+        functools.partial(_take_example_step, dynamics), jax.eval_shape(lambda: jax.random.key(0))
+    )
+    space = jax.tree.map(lambda x: Box(-np.inf, np.inf, x.shape), _observe(example.obs))
+    model = dynamics.mjx_model
+    return Playground(
+        physics={
+            key: jnp.asarray(_get_nested_attribute(model, place), jnp.float32)
+            for key, place in _PHYSICS_PATHS.items()
+        },
+        dynamics=dynamics,
+        name=id,
+        observation_space=Dict(space) if isinstance(space, dict) else space,
+        action_space=Box(-1.0, 1.0, (dynamics.action_size,)),
+        state_dtypes=leaf_dtypes(example),
+        info_names=tuple(name for name, value in example.metrics.items() if value.shape == ()),
+        time_limit=limit,
+    )
+
+
+@functools.cache
+def _load_default_arguments(name: str) -> dict[str, Any]:
+    version = importlib.metadata.version("playground")
+    if tuple(map(int, version.split(".")[:2])) < (0, 2):
+        raise UsageError(
+            f"playground must be version 0.2 or newer, got {version}. Run: "
+            f"{package_command('playground>=0.2')}"
+        )
+    found = suite.get_default_config(name).to_dict()
+    plain = {
+        key: value for key, value in found.items() if isinstance(value, bool | int | float | str)
+    }
+    return {key: value for key, value in plain.items() if key not in _EXCLUDED_ARGUMENTS} | {
+        "impl": "jax"
+    }
+
+
+@functools.cache
+def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any:
+    """Create a Playground environment, cached so that equal environments share a compilation."""
+    try:
+        with suppress_output():
+            return suite.load(name, config_overrides=dict(arguments))
+    except (ValueError, TypeError, AssertionError, NotImplementedError, RuntimeError) as error:
+        shown = ", ".join(f"{key}={value!r}" for key, value in arguments)
+        raise UsageError(
+            f"Playground cannot create {name} with {shown}: {error or 'it gives no reason'}."
+        ) from error
+
+
+def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
+    """Return the state after one step, whose dtypes apply to all states."""
+    start = jax.tree.map(jnp.asarray, dynamics.reset(key))
+    return dynamics.step(start, jnp.zeros(dynamics.action_size))
+
+
+def _get_nested_attribute(model: object, place: str) -> Any:
+    return functools.reduce(getattr, place.split("."), model)

@@ -1,0 +1,469 @@
+"""Wrappers for observations, opponents, trials, time limits and action repeat."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import tree
+from rollax.environments.capabilities import capabilities, has_tasks
+from rollax.environments.environment import Environment, Transition
+from rollax.environments.randomization import DomainRandomization as DomainRandomization
+from rollax.environments.wrapper import Wrapper, innermost_environment, state_to_render
+from rollax.errors import UnknownNameError, UsageError
+from rollax.spaces import Box, Dict, Discrete, Space
+from rollax.types import Action, Observation, PyTree, State, Task
+
+
+class PreviousActionReward(Wrapper):
+    """Wrapper that adds the previous action a_(t-1) and reward r_(t-1) to the observation.
+
+    The part "previous_action" is n at the start of an episode for `Discrete(n)` actions. The part
+    "previous_reward" is 0 at the start. The parts of a `Dict` observation are kept. Any other
+    observation becomes the part "observation".
+
+    Raises:
+        UsageError: If actions are not `Discrete`, the environment has agents, or a part name is
+            already used.
+    """
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.env.action_space, Discrete) or self.env.num_agents is not None:
+            raise UsageError(
+                f"{self.env.name}: the previous action needs an environment with discrete actions "
+                "and without agents."
+            )
+        _check_unused_part_names(self.env, "previous_action", "previous_reward")
+
+    @property
+    def observation_space(self) -> Space:
+        more = {
+            "previous_action": Discrete(self.env.action_space.n + 1),
+            "previous_reward": _reward_space(),
+        }
+        return Dict({**_part_spaces(self.env.observation_space), **more})
+
+    def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
+        return state, self._extend_observation(
+            obs, jnp.asarray(self.env.action_space.n), jnp.zeros(())
+        )
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        after = self.env.step(key, state, action)
+        return after._replace(obs=self._extend_observation(after.obs, action, after.reward))
+
+    def inner_obs(self, state: State, obs: Observation) -> Any:
+        return _from_parts(self.env.observation_space, obs)
+
+    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
+        return state_to_render(self.env, key, before, action, after)
+
+    def _extend_observation(
+        self, obs: Observation, action: jax.Array, reward: jax.Array
+    ) -> dict[str, Any]:
+        more = {
+            "previous_action": jnp.asarray(action, jnp.int32),
+            "previous_reward": jnp.asarray(reward, jnp.float32),
+        }
+        return {**_to_parts(self.env.observation_space, obs), **more}
+
+
+class AgentId(Wrapper):
+    """Wrapper that adds the index of each agent, 0 ... A - 1, to its observation as "agent_id".
+
+    Raises:
+        UsageError: If the environment has no agents, or the part name is already used.
+    """
+
+    def __check_init__(self) -> None:
+        if self.env.num_agents is None:
+            raise UsageError(f"{self.env.name} has no agents. Turn off agent_id.")
+        _check_unused_part_names(self.env, "agent_id")
+
+    @property
+    def observation_space(self) -> Space:
+        return Dict(
+            {**_part_spaces(self.env.observation_space), "agent_id": Discrete(self.env.num_agents)}
+        )
+
+    def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
+        return state, add_agent_id(self.env.observation_space, obs)
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        after = self.env.step(key, state, action)
+        return after._replace(obs=add_agent_id(self.env.observation_space, after.obs))
+
+    def inner_obs(self, state: State, obs: Observation) -> Any:
+        return _from_parts(self.env.observation_space, obs)
+
+
+def add_agent_id(space: Space, obs: Observation) -> dict[str, Any]:
+    """Add the part "agent_id" to the observations of all agents.
+
+    Args:
+        space: Observation space before the part is added.
+        obs: Observations with leading axis `[A]`.
+
+    Returns:
+        Parts of the observations, including "agent_id", int32 [A].
+    """
+    parts = _to_parts(space, obs)
+    number = jax.tree.leaves(parts)[0].shape[0]
+    return {**parts, "agent_id": jnp.arange(number, dtype=jnp.int32)}
+
+
+class FixedOpponents(Wrapper):
+    """Wrapper that controls agents of some types by fixed policies.
+
+    All other agents learn. Each policy was trained in `env`. It only controls the agents of its
+    type. Opponents sample their actions. The state is `(state, obs, carries)`: the state of `env`,
+    the observations of all its agents, and the memory of each policy by type. An episode ends when
+    it has ended for all learning agents.
+
+    Attributes:
+        env: The environment with all agents.
+        opponents: State of an algorithm by type of opponent.
+        functions: Name of each type, its algorithm, and the agents of `env` that the algorithm
+            computes actions for (all agents, or the agents of the type it was trained for).
+
+    Raises:
+        UnknownNameError: If no agent of `env` has one of the types.
+        UsageError: If no learning agent remains.
+    """
+
+    opponents: dict[str, Any]
+    functions: tuple[tuple[str, Any, tuple[int, ...]], ...] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        types = capabilities(self.env).agent_types
+        for agent_type in self.opponents:
+            if agent_type not in types:
+                raise UnknownNameError("type of opponents", agent_type, dict.fromkeys(types))
+        if not self.learning_agents:
+            raise UsageError(
+                f"{self.env.name}: opponents for {', '.join(self.opponents)} leave no agent "
+                "to learn. Remove one type of opponents."
+            )
+
+    @property
+    def learning_agents(self) -> tuple[int, ...]:
+        """Indices of the learning agents in `env`."""
+        return tuple(
+            i
+            for i, agent_type in enumerate(capabilities(self.env).agent_types)
+            if agent_type not in self.opponents
+        )
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.learning_agents)
+
+    @property
+    def agent_types(self) -> tuple[str, ...]:
+        return tuple(capabilities(self.env).agent_types[i] for i in self.learning_agents)
+
+    def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
+        carries = {
+            name: algorithm.initial_carry(self.opponents[name])
+            for name, algorithm, _ in self.functions
+        }
+        return (state, obs, carries), self._select_learners(obs)
+
+    def inner_state(self, state: State) -> Any:
+        return state[0]
+
+    def inner_obs(self, state: State, obs: Observation) -> Any:
+        return state[1]
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        """Step all agents of `env`.
+
+        Args:
+            key: Random key.
+            state: State of the wrapper.
+            action: Actions of the learning agents, `[A, ...]`.
+
+        Returns:
+            Transition of the learning agents.
+        """
+        inner, obs, carries = state
+        env_key, *keys = jax.random.split(key, 1 + len(self.functions))
+        place = np.asarray(self.learning_agents)
+        actions = (
+            jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype).at[place].set(action)
+        )
+        after_carries = {}
+        for (name, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
+            their_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
+            chosen, after_carries[name] = algorithm.act(
+                self.opponents[name], their_obs, carries[name], act_key, False
+            )
+            own = [
+                i
+                for i, agent in enumerate(agents)
+                if capabilities(self.env).agent_types[agent] == name
+            ]
+            actions = actions.at[np.asarray(agents)[own]].set(chosen[np.asarray(own)])
+        after = self.env.step(env_key, inner, actions)
+        return Transition(
+            state=(after.state, after.obs, after_carries),
+            obs=self._select_learners(after.obs),
+            reward=after.reward[place],
+            terminated=after.terminated[place],
+            truncated=after.truncated[place],
+            info=after.info,
+        )
+
+    def _select_learners(self, values: PyTree) -> Any:
+        return jax.tree.map(lambda x: x[np.asarray(self.learning_agents)], values)
+
+
+class Trials(Wrapper):
+    """Wrapper for trials of RL^2, which join several episodes of one task to one long episode.
+
+    A trial samples a task and consists of `episodes` episodes with this task. A recurrent policy
+    keeps its memory over the whole trial, which terminates with its last episode. When an earlier
+    episode ends, the same step returns the start of the next one. `terminated` and `truncated` are
+    then False, so values bootstrap across episodes. The part "begins" of the observation is 1 at
+    the start of each inner episode. The initial states of all episodes are sampled at the start of
+    the trial.
+
+    The sum of `info["episode_returns"]`, `[episodes]`, over a trial is the return of each episode.
+    The sums of `info["episodes_terminated"]` and `info["episodes_truncated"]` over a trial are the
+    fractions of its episodes that terminated and that were truncated.
+
+    The state is `(state, starts, episode)`: the state of `env`, `(state, obs)` at the start of all
+    episodes with leading axis `[episodes]`, and the episode index from 0, int32 [].
+
+    Raises:
+        UsageError: If `env` is not a `TaskEnvironment`, has agents, or `episodes` is below 1.
+
+    References:
+        Duan et al. 2016, "RL^2: Fast Reinforcement Learning via Slow Reinforcement Learning"
+        (arXiv:1611.02779).
+    """
+
+    episodes: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_positive_int(self.env.name, "episodes", self.episodes)
+        if not has_tasks(innermost_environment(self.env)):
+            raise UsageError(
+                f"{self.env.name}: trials need an environment with tasks. "
+                "Add sample_task and reset_task."
+            )
+        if self.env.num_agents is not None:
+            raise UsageError(
+                f"{self.env.name}: trials need an environment without agents, "
+                f"got {self.env.num_agents} agents."
+            )
+        _check_unused_part_names(self.env, "begins")
+
+    @property
+    def observation_space(self) -> Space:
+        return Dict({**_part_spaces(self.env.observation_space), "begins": Discrete(2)})
+
+    @property
+    def info_reductions(self) -> dict[str, str]:
+        own = ("episode_returns", "episodes_terminated", "episodes_truncated")
+        return {**capabilities(self.env).info_reductions, **dict.fromkeys(own, "sum")}
+
+    @property
+    def time_limit(self) -> int | None:
+        return None if self.env.time_limit is None else self.env.time_limit * self.episodes
+
+    def inner_state(self, state: State) -> Any:
+        return state[0]
+
+    def inner_obs(self, state: State, obs: Observation) -> Any:
+        return _from_parts(self.env.observation_space, obs)
+
+    def trial_episode(self, state: State) -> tuple[int, int]:
+        return int(state[2]) + 1, self.episodes
+
+    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
+        """Return the last state of an inner episode if `after` is the start of the next episode."""
+        inner, starts, episode = before
+        return self.env.step(key, inner, action).state, starts, episode
+
+    def reset(self, key: jax.Array) -> tuple[State, Observation]:
+        task_key, start_key = jax.random.split(key)
+        return self.reset_task(start_key, self.sample_task(task_key))
+
+    def reset_task(self, key: jax.Array, task: Task) -> tuple[State, Observation]:
+        starts = jax.vmap(lambda k: self.env.reset_task(k, task))(
+            jax.random.split(key, self.episodes)
+        )
+        state, obs = jax.tree.map(lambda x: x[0], starts)
+        return (state, starts, jnp.zeros((), jnp.int32)), self._extend_observation(
+            obs, jnp.ones((), bool)
+        )
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        inner, starts, episode = state
+        after = self.env.step(key, inner, action)
+        returns = jnp.where(jnp.arange(self.episodes) == episode, after.reward, 0.0)
+        ended = after.terminated | after.truncated
+        over = ended & (episode + 1 == self.episodes)
+        begins = ended & ~over
+        following = jax.tree.map(lambda x: x[jnp.minimum(episode + 1, self.episodes - 1)], starts)
+        inner, obs = tree.where(begins, following, (after.state, after.obs))
+        return Transition(
+            state=(inner, starts, episode + begins),
+            obs=self._extend_observation(obs, begins),
+            reward=after.reward,
+            terminated=over,
+            truncated=jnp.zeros((), bool),
+            info={
+                **after.info,
+                "episode_returns": returns,
+                "episodes_terminated": after.terminated.astype(jnp.float32) / self.episodes,
+                "episodes_truncated": (after.truncated & ~after.terminated).astype(jnp.float32)
+                / self.episodes,
+            },
+        )
+
+    def _extend_observation(self, obs: Observation, begins: jax.Array) -> dict[str, Any]:
+        return {**_to_parts(self.env.observation_space, obs), "begins": begins.astype(jnp.int32)}
+
+
+class TimeLimit(Wrapper):
+    """Wrapper that truncates episodes after `max_steps` steps.
+
+    The last step returns the actual next observation. An episode that terminates at the same step
+    is not truncated. A shorter limit of `env` still applies. The state is `(state of env, number of
+    steps)`.
+
+    Raises:
+        UsageError: If `max_steps` is below 1.
+    """
+
+    max_steps: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_positive_int(self.env.name, "max_steps", self.max_steps)
+
+    @property
+    def time_limit(self) -> int:
+        return (
+            self.max_steps
+            if self.env.time_limit is None
+            else min(self.max_steps, self.env.time_limit)
+        )
+
+    def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
+        return (state, jnp.zeros((), jnp.int32)), obs
+
+    def inner_state(self, state: State) -> Any:
+        return state[0]
+
+    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
+        return state_to_render(self.env, key, before[0], action, after[0]), after[1]
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        inner, time = state
+        after = self.env.step(key, inner, action)
+        is_late = (time + 1 >= self.max_steps) & ~after.terminated
+        return after._replace(state=(after.state, time + 1), truncated=after.truncated | is_late)
+
+
+class ActionRepeat(Wrapper):
+    """Wrapper that repeats every action `times` times, or until the episode ends.
+
+    Rewards are summed. Numbers of `info` are summed, averaged or taken from the last step,
+    according to their `info_reductions`. The action does not change, even if an "action_mask"
+    changes meanwhile. With an inner `PreviousActionReward`, "previous_reward" is the sum as well.
+    With inner `Trials`, an action is repeated until the next inner episode begins.
+
+    Raises:
+        UsageError: If `times` is below 1.
+    """
+
+    times: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_positive_int(self.env.name, "times", self.times)
+
+    @property
+    def time_limit(self) -> int | None:
+        return None if self.env.time_limit is None else -(-self.env.time_limit // self.times)
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        def step_once(key: jax.Array, state: State) -> Transition:
+            after = self.env.step(key, state, action)
+            # Evaluations also sum booleans and integers as floats.
+            return after._replace(
+                info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), after.info)
+            )
+
+        def again(
+            before: tuple[Transition, jax.Array], key: jax.Array
+        ) -> tuple[tuple[Transition, jax.Array], None]:
+            so_far, count = before
+            after, agent_done = step_once(key, so_far.state), so_far.terminated | so_far.truncated
+            if isinstance(so_far.obs, dict) and "begins" in so_far.obs:
+                agent_done |= so_far.obs["begins"] == 1
+            reward = so_far.reward + jnp.where(agent_done, 0.0, after.reward)
+            info = jax.tree.map(jnp.add, so_far.info, after.info) | {
+                name: after.info[name] for name in names_with("last")
+            }
+            return tree.where(
+                jnp.all(agent_done), before, (after._replace(reward=reward, info=info), count + 1)
+            ), None
+
+        keys, how = jax.random.split(key, self.times), capabilities(self.env).info_reductions
+        first = step_once(keys[0], state)
+
+        def names_with(reduction: str) -> list[str]:
+            return [name for name in first.info if how.get(name, "mean") == reduction]
+
+        after, count = jax.lax.scan(again, (first, jnp.ones(())), keys[1:])[0]
+        means = {
+            name: jax.tree.map(lambda x: x / count, after.info[name]) for name in names_with("mean")
+        }
+        if isinstance(after.obs, dict) and "previous_reward" in after.obs:
+            after = after._replace(
+                obs=after.obs | {"previous_reward": jnp.asarray(after.reward, jnp.float32)}
+            )
+        return after._replace(info=after.info | means)
+
+
+def _part_spaces(space: Space) -> dict[str, Space]:
+    """Return the space of each part of an observation by name."""
+    return space.spaces if isinstance(space, Dict) else {"observation": space}
+
+
+def _check_unused_part_names(env: Environment, *names: str) -> None:
+    """Raise UsageError if the observation already has a part that a wrapper adds."""
+    for name in names:
+        if name in _part_spaces(env.observation_space):
+            raise UsageError(
+                f"{env.name}: observations must not have a part {name!r}, which the wrapper adds. "
+                "Rename that part."
+            )
+
+
+def _to_parts(space: Space, value: Observation) -> dict[str, Any]:
+    """Return the parts of an observation by name."""
+    return dict(value) if isinstance(space, Dict) else {"observation": value}
+
+
+def _from_parts(space: Space, parts: dict[str, Observation]) -> Any:
+    """Select the parts of `space` from an extended observation. This inverts `_to_parts`."""
+    return (
+        {name: parts[name] for name in space.spaces}
+        if isinstance(space, Dict)
+        else parts["observation"]
+    )
+
+
+def _check_positive_int(name: str, what: str, value: object) -> None:
+    """Raise UsageError if the value is not a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name}: {what} ({value!r}) must be an integer of at least 1.")
+
+
+def _reward_space() -> Box:
+    return Box(float("-inf"), float("inf"), ())

@@ -1,0 +1,288 @@
+"""Flat list of primitive operations of a JAX function, with constants folded."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.types import Leaf
+
+Literal = jax.extend.core.Literal
+
+Arrays: TypeAlias = dict[str, Any]
+"""Arrays by name."""
+PrimitiveParam: TypeAlias = Any
+"""Parameter of a primitive or of a lowered operation, such as axes or a shape."""
+PrimitiveParams: TypeAlias = dict[str, PrimitiveParam]
+"""Parameters by name."""
+Rewrites: TypeAlias = dict[str, Callable[..., jax.Array]]
+"""Functions of arrays that replace primitives, by primitive name."""
+
+# Primitives that call another jaxpr, with the parameter that holds it.
+CALL_PRIMITIVES = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
+MAX_FOLDED_SIZE = 1 << 22  # largest number of elements of a folded constant
+
+
+class Operation(NamedTuple):
+    """Application of one primitive.
+
+    Attributes:
+        name: Name of the primitive or lowered operation.
+        inputs: Numbers of the input values.
+        outputs: Numbers of the output values.
+        params: Parameters of the primitive.
+        primitive: JAX primitive. None for lowered operations.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    params: PrimitiveParams
+    primitive: Any
+
+
+class Program(NamedTuple):
+    """Sequence of primitive operations on values, which are identified by numbers.
+
+    Attributes:
+        inputs: Numbers of the inputs by name.
+        outputs: Numbers of the outputs by name.
+        operations: Operations in execution order.
+        constants: Arrays of the constant values by number.
+        types: Shape and dtype of each value by number.
+    """
+
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+    operations: tuple[Operation, ...]
+    constants: dict[int, Any]
+    types: dict[int, jax.ShapeDtypeStruct]
+
+
+def trace_program(
+    function: Callable[[Arrays], Arrays],
+    inputs: dict[str, jax.ShapeDtypeStruct],
+    rewrites: Rewrites,
+) -> Program:
+    """Trace a function and return it as a program.
+
+    Args:
+        function: Function from arrays by name to arrays by name.
+        inputs: Shapes and dtypes of the inputs. Shapes may be symbolic.
+        rewrites: Functions of arrays that replace primitives, by primitive name.
+    """
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(inputs)
+    builder = _ProgramBuilder(rewrites)
+    numbers = [builder.new(var.aval) for var in closed.jaxpr.invars]
+    constants = [builder.add_constant(value) for value in closed.consts]
+    results = builder.inline(closed.jaxpr, constants, numbers)
+    named = (
+        dict(zip(sorted(inputs), numbers, strict=True)),
+        dict(zip(sorted(shapes), results, strict=True)),
+    )
+    return remove_dead_code(
+        Program(*named, tuple(builder.operations), builder.constants, builder.types)
+    )
+
+
+class _ProgramBuilder:
+    """Builder of a program. Folds operations that do not depend on inputs into constants."""
+
+    def __init__(self, rewrites: Rewrites) -> None:
+        self.rewrites = rewrites
+        self.operations: list[Operation] = []
+        self.constants: dict[int, Any] = {}
+        self.types: dict[int, jax.ShapeDtypeStruct] = {}
+        # Scalars that fill arrays of any size with equal elements, by number.
+        self.filled: dict[int, np.ndarray] = {}
+
+    def new(self, aval: Leaf) -> int:
+        number = len(self.types)
+        self.types[number] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+        return number
+
+    def add_constant(self, value: Leaf) -> int:
+        value = value if isinstance(value, jax.Array) else jnp.asarray(value)
+        number = self.new(value)
+        self.constants[number] = value
+        return number
+
+    def inline(
+        self, jaxpr: jax.extend.core.Jaxpr, constants: list[int], inputs: list[int]
+    ) -> list[int]:
+        """Add the operations of a jaxpr, with nested calls inlined, and return its results."""
+        numbers = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
+            zip(jaxpr.invars, inputs, strict=True)
+        )
+
+        def read(atom: jax.extend.core.Var | Literal) -> int:
+            return (
+                self.add_constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
+                if isinstance(atom, Literal)
+                else numbers[atom]
+            )
+
+        for equation in jaxpr.eqns:
+            arguments = [read(atom) for atom in equation.invars]
+            inner = equation.params.get(CALL_PRIMITIVES.get(equation.primitive.name, ""))
+            if equation.primitive.name in self.rewrites:
+                inner = jax.make_jaxpr(self.rewrites[equation.primitive.name])(
+                    *(self.types[n] for n in arguments)
+                )
+            if inner is None:
+                results = self.apply(equation, arguments)
+            elif isinstance(inner, jax.extend.core.ClosedJaxpr):
+                results = self.inline(
+                    inner.jaxpr, [self.add_constant(value) for value in inner.consts], arguments
+                )
+            else:
+                results = self.inline(inner, [], arguments)
+            numbers |= dict(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def apply(self, equation: jax.extend.core.JaxprEqn, arguments: list[int]) -> list[int]:
+        """Return the results of one primitive: an existing value, constants or a new operation."""
+        name = equation.primitive.name
+        if (same := self.find_equal_argument(name, equation, arguments)) is not None:
+            return [same]
+        avals = [var.aval for var in equation.outvars]
+        if all(number in self.constants for number in arguments) and all(map(_is_foldable, avals)):
+            values = [self.constants[number] for number in arguments]
+            results = run_primitive(equation.primitive, equation.params, values)
+            return [self.add_constant(value) for value in results]
+        outputs = [self.new(aval) for aval in avals]
+        if (
+            name == "broadcast_in_dim"
+            and (value := self.constant_value(arguments[0])) is not None
+            and np.all(value == value.flat[0])
+        ):
+            self.filled[outputs[0]] = value.flat[0]
+        self.operations.append(
+            Operation(
+                name, tuple(arguments), tuple(outputs), dict(equation.params), equation.primitive
+            )
+        )
+        return outputs
+
+    def find_equal_argument(
+        self, name: str, equation: jax.extend.core.JaxprEqn, arguments: list[int]
+    ) -> int | None:
+        """Return the argument that equals the result, or None.
+
+        Covers selections with a constant predicate, multiplication by 1, and conversions to the
+        same shape and dtype.
+        """
+        result: Leaf = equation.outvars[0].aval
+
+        def is_result(number: int) -> bool:
+            return (
+                self.types[number].shape == result.shape
+                and self.types[number].dtype == result.dtype
+            )
+
+        if name in (
+            "copy",
+            "copy_p",
+            "convert_element_type",
+            "reshape",
+            "broadcast_in_dim",
+            "squeeze",
+            "optimization_barrier",
+        ):
+            return arguments[0] if len(arguments) == 1 and is_result(arguments[0]) else None
+        if name == "select_n":
+            which = self.constant_value(arguments[0])
+            if which is None:
+                return None
+            return next(
+                (n for i, n in enumerate(arguments[1:]) if is_result(n) and np.all(which == i)),
+                None,
+            )
+        if name == "mul":
+            ones = [self.constant_value(number) for number in arguments]
+            other = [
+                n
+                for n, one in zip(arguments[::-1], ones, strict=True)
+                if one is not None and np.all(one == 1)
+            ]
+            return next(filter(is_result, other), None)
+        return None
+
+    def constant_value(self, number: int) -> np.ndarray | None:
+        """Return a constant's value or the scalar that fills it, or None for other values."""
+        value = self.filled.get(number, self.constants.get(number))
+        return (
+            None
+            if value is None or jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+            else np.asarray(value)
+        )
+
+
+def _is_foldable(aval: Leaf) -> bool:
+    """Return whether an array has a fixed size that is small enough for a folded constant."""
+    is_definite = all(isinstance(side, int) for side in aval.shape)
+    return is_definite and int(np.prod(aval.shape, dtype=np.int64)) <= MAX_FOLDED_SIZE
+
+
+def run_primitive(
+    primitive: jax.extend.core.Primitive, params: PrimitiveParams, values: list[Leaf]
+) -> list[Leaf]:
+    """Apply a primitive and return its results as a list."""
+    results = primitive.bind(*values, **params)
+    return list(results) if primitive.multiple_results else [results]
+
+
+def remove_dead_code(program: Program) -> Program:
+    """Return the program without operations and constants that no output depends on.
+
+    All inputs are kept.
+    """
+    wanted, kept = set(program.outputs.values()), list[Operation]()
+    for operation in reversed(program.operations):
+        if wanted & set(operation.outputs):
+            kept.append(operation)
+            wanted |= set(operation.inputs)
+    constants = {number: value for number, value in program.constants.items() if number in wanted}
+    numbers = (
+        wanted | set(program.inputs.values()) | {n for operation in kept for n in operation.outputs}
+    )
+    types = {number: program.types[number] for number in sorted(numbers)}
+    return program._replace(operations=tuple(reversed(kept)), constants=constants, types=types)
+
+
+def used_inputs(program: Program) -> set[str]:
+    """Return the names of the inputs that are outputs or arguments of an operation."""
+    numbers = {n for operation in program.operations for n in operation.inputs} | set(
+        program.outputs.values()
+    )
+    return {name for name, number in program.inputs.items() if number in numbers}
+
+
+def keep_outputs(program: Program, names: set[str]) -> Program:
+    """Return the program restricted to the named outputs."""
+    return remove_dead_code(
+        program._replace(outputs={name: n for name, n in program.outputs.items() if name in names})
+    )
+
+
+def run_program(program: Program, inputs: Arrays) -> Arrays:
+    """Run a program and return its outputs by name. The function is pure and can be jitted."""
+    values: dict[int, Any] = dict(program.constants)
+    values |= {number: inputs[name] for name, number in program.inputs.items()}
+    for operation in program.operations:
+        arguments = [values[number] for number in operation.inputs]
+        results = run_primitive(operation.primitive, operation.params, arguments)
+        values |= dict(zip(operation.outputs, results, strict=True))
+    return {name: values[number] for name, number in program.outputs.items()}

@@ -1,0 +1,321 @@
+"""Conversion of a trained policy and its parameters to one program of named arrays."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from rollax import spaces, tree
+from rollax.algorithm import Algorithm
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.exporting.jaxpr_program import (
+    Arrays,
+    Operation,
+    Program,
+    Rewrites,
+    keep_outputs,
+    remove_dead_code,
+    trace_program,
+    used_inputs,
+)
+from rollax.types import Observation, State
+
+BATCH_SYMBOL = "batch"  # symbolic batch size
+OBSERVATION, ACTION, RESET, KEY, CARRY, UNIFORM = (
+    "observation",
+    "action",
+    "reset",
+    "key",
+    "carry",
+    "uniform",
+)
+InputShapes = dict[str, jax.ShapeDtypeStruct]
+
+
+class PolicyProgram(NamedTuple):
+    """Policy for a batch of environments.
+
+    Inputs and outputs have a leading axis `[batch]`. With several agents, most have the leading
+    axes `[batch, A]`.
+
+    Inputs: "observation", or "observation/PART" for each part of a dictionary. Recurrent policies
+    also have "reset" and "carry/0", "carry/1" and so on. Policies that sample have "key", the data
+    of a random key. Outputs: "action", and "next_carry/0" and so on.
+
+    Attributes:
+        program: Program of the policy.
+        one: Policy for one environment. It takes all inputs of `shapes`, including unused ones.
+        shapes: Shapes of the inputs of `one`.
+        carry: Indices of the leaves of the policy's memory on which the actions depend.
+    """
+
+    program: Program
+    one: Callable[[Arrays], Arrays]
+    shapes: InputShapes
+    carry: tuple[int, ...]
+
+
+@runtime_checkable
+class TracedPolicy(Protocol):
+    """Parts of a trained policy (`rollax.Policy`) that determine its program."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def environment(self) -> Environment: ...
+
+
+def make_policy_program(
+    policy: TracedPolicy,
+    batch: int | None,
+    greedy: bool,
+    rewrites: Rewrites | None = None,
+) -> PolicyProgram:
+    """Build the program of a policy.
+
+    The program keeps only the memory and the observations on which the actions depend. The memory
+    of a critic and observations for critics are removed.
+
+    Args:
+        policy: Trained policy.
+        batch: Number of environments, or None for a symbolic batch size.
+        greedy: Whether to take the most likely actions instead of sampling.
+        rewrites: Functions of arrays that replace primitives, by primitive name.
+
+    Returns:
+        The program, and the same policy for one environment.
+
+    Raises:
+        UsageError: If the policy cannot be traced with a symbolic batch size.
+    """
+    one, shapes = make_single_environment_fn(policy, greedy)
+    program = trace_batch(one, shapes, batch, rewrites)
+    outputs, used = {ACTION}, set[str]()
+    while used != (used := used_inputs(keep_outputs(program, outputs))):
+        outputs = {ACTION} | {f"next_{name}" for name in used if name.startswith(CARRY)}
+    leaves = tuple(sorted(int(name.partition("/")[2]) for name in used if name.startswith(CARRY)))
+    program = keep_outputs(program, outputs)
+    observed = {name for name in program.inputs if name.startswith(OBSERVATION)}
+    kept = used if used & observed else used | observed
+    names = {f"{CARRY}/{leaf}": f"{CARRY}/{k}" for k, leaf in enumerate(leaves)}
+    program = program._replace(
+        inputs={
+            names.get(name, name): number for name, number in program.inputs.items() if name in kept
+        },
+        outputs={
+            rename_carry_output(names, name): number for name, number in program.outputs.items()
+        },
+    )
+    return PolicyProgram(program, one, shapes, leaves)
+
+
+def rename_carry_output(names: dict[str, str], output: str) -> str:
+    """Return the new name of an output. `names` maps old names of memory inputs to new ones."""
+    return output if output == ACTION else f"next_{names[output.removeprefix('next_')]}"
+
+
+def make_single_environment_fn(
+    policy: TracedPolicy, greedy: bool
+) -> tuple[Callable[[Arrays], Arrays], InputShapes]:
+    """Return the policy for one environment as a function from inputs by name to outputs by name.
+
+    The function uses the initial carry if the input "reset" is true.
+
+    Returns:
+        The function, and the shapes of its inputs by name.
+    """
+    algorithm, state = policy.algorithm, policy.state
+    obs = abstract_observation(policy.environment)
+    observed = jax.tree.structure(obs)
+    leaves, structure = jax.tree.flatten(jax.eval_shape(algorithm.initial_carry, state))
+    parts = list(flatten_observation(obs))
+
+    def function(inputs: Arrays) -> Arrays:
+        carry = structure.unflatten([inputs[f"{CARRY}/{k}"] for k in range(len(leaves))])
+        if leaves:
+            carry = tree.where(inputs[RESET], algorithm.initial_carry(state), carry)
+        key = jax.random.key(0) if greedy else jax.random.wrap_key_data(inputs[KEY])
+        seen = observed.unflatten([inputs[name] for name in parts])
+        action, carry = algorithm.act(state, seen, carry, key, greedy)
+        following = {f"next_{CARRY}/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(carry))}
+        return {ACTION: jnp.asarray(action, policy.environment.action_space.dtype), **following}
+
+    shapes = {**flatten_observation(obs), **{f"{CARRY}/{k}": leaf for k, leaf in enumerate(leaves)}}
+    if leaves:
+        shapes[RESET] = jax.ShapeDtypeStruct((), jnp.bool_)
+    if not greedy:
+        shapes[KEY] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+    return function, {
+        name: jax.ShapeDtypeStruct(shape.shape, shape.dtype) for name, shape in shapes.items()
+    }
+
+
+def abstract_observation(environment: Environment) -> Observation:
+    """Return the shapes and dtypes of an observation, without running the environment."""
+    if is_on_host(environment):
+        return jax.eval_shape(lambda: spaces.make_zeros(environment.observation_space))
+    return jax.eval_shape(environment.reset, jax.random.key(0))[1]
+
+
+def flatten_observation(obs: Observation) -> Arrays:
+    """Return the arrays of an observation by name.
+
+    The name is "observation", or "observation/PART" for the parts of a dictionary.
+    """
+    named = jax.tree_util.tree_leaves_with_path(obs)
+    return {
+        "/".join([OBSERVATION, *(str(getattr(step, "key", step)) for step in path)]): leaf
+        for path, leaf in named
+    }
+
+
+def trace_batch(
+    one: Callable[[Arrays], Arrays],
+    shapes: InputShapes,
+    batch: int | None,
+    rewrites: Rewrites | None = None,
+) -> Program:
+    """Trace a function of one environment over a batch of environments.
+
+    Args:
+        one: Function from inputs to outputs by name in one environment.
+        shapes: Shapes of its inputs.
+        batch: Number of environments, or None for a symbolic batch size.
+        rewrites: Functions of arrays that replace primitives, by primitive name.
+
+    Returns:
+        Program whose inputs and outputs have a leading axis `[batch]`.
+
+    Raises:
+        UsageError: If the function cannot be traced with a symbolic batch size.
+    """
+    size: Any = jax.export.symbolic_shape(BATCH_SYMBOL)[0] if batch is None else batch
+    wide = {
+        name: jax.ShapeDtypeStruct((size, *shape.shape), shape.dtype)
+        for name, shape in shapes.items()
+    }
+    try:
+        return trace_program(jax.vmap(one), wide, rewrites or {})
+    except Exception as error:  # a custom network may fail in any way with a symbolic size
+        if batch is not None:
+            raise
+        raise UsageError(
+            "This policy cannot be traced for an arbitrary number of environments "
+            f"({type(error).__name__}: {str(error)[:300]}). Set the number with --batch."
+        ) from error
+
+
+def erf_inv(x: jax.Array) -> jax.Array:
+    """Compute the inverse error function in single precision.
+
+    XLA uses the same polynomials.
+
+    Args:
+        x: Values in (-1, 1).
+
+    Returns:
+        Inverse error function of `x`, with the same shape.
+
+    References:
+        Giles (2012), Approximating the erfinv function.
+    """
+    w = -jnp.log1p(-x * x)
+    near = functools.reduce(
+        lambda total, c: total * (w - 2.5) + c, _CENTRAL_COEFFICIENTS, jnp.zeros_like(w)
+    )
+    far = functools.reduce(
+        lambda total, c: total * (jnp.sqrt(w) - 3.0) + c, _TAIL_COEFFICIENTS, jnp.zeros_like(w)
+    )
+    return jnp.where(w < 5.0, near, far) * x
+
+
+_CENTRAL_COEFFICIENTS = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    0.00021858087,
+    -0.00125372503,
+    -0.00417768164,
+    0.246640727,
+    1.50140941,
+)
+_TAIL_COEFFICIENTS = (
+    -0.000200214257,
+    0.000100950558,
+    0.00134934322,
+    -0.00367342844,
+    0.00573950773,
+    -0.0076224613,
+    0.00943887047,
+    1.00167406,
+    2.83297682,
+)
+
+
+def replace_key_with_uniforms(program: Program) -> tuple[Program, Program | None]:
+    """Replace the random key of a program by uniform numbers in [0, 1).
+
+    JAX makes every random float from 32 random bits as 1 + u, with one primitive. The program is
+    split there: the uniform numbers u become the inputs "uniform/0", "uniform/1" and so on.
+
+    Args:
+        program: Program of a policy.
+
+    Returns:
+        The program with uniform inputs, and the program from the key to these numbers plus 1. A
+        program without a key is returned unchanged, with None.
+
+    Raises:
+        UsageError: If the policy samples random numbers other than floats.
+    """
+    if KEY not in program.inputs:
+        return program, None
+    random = {program.inputs[KEY]}
+    cuts: list[tuple[int, int]] = []
+    for place, operation in enumerate(program.operations):
+        if random & set(operation.inputs) and set(operation.inputs) <= random | set(
+            program.constants
+        ):
+            if operation.name == "bitcast_convert_type":
+                cuts.append((place, operation.outputs[0]))
+            else:
+                random |= set(operation.outputs)
+    first = max(program.types) + 1
+    one, below_two = first, first + 1
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    types = {**program.types, one: scalar, below_two: scalar}
+    largest = np.nextafter(np.float32(2), np.float32(0))
+    constants = {**program.constants, one: np.float32(1.0), below_two: largest}
+    operations: list[Any] = list(program.operations)
+    inputs = dict(program.inputs)
+    numbers: dict[str, int] = {}
+    for k, (place, output) in enumerate(cuts):
+        uniform = first + 2 + 2 * k
+        shifted = uniform + 1
+        types |= {uniform: types[output], shifted: types[output]}
+        inputs[f"{UNIFORM}/{k}"] = uniform
+        numbers[f"{UNIFORM}/{k}"] = output
+        # The sum must stay below 2, and float32 rounds 1 + u to 2 if u is close to 1.
+        operations[place] = [
+            Operation("add", (uniform, one), (shifted,), {}, jax.lax.add_p),
+            Operation("min", (shifted, below_two), (output,), {}, jax.lax.min_p),
+        ]
+    flat = [part for each in operations for part in (each if isinstance(each, list) else [each])]
+    cut = remove_dead_code(Program(inputs, program.outputs, tuple(flat), constants, types))
+    if KEY in used_inputs(cut):
+        raise UsageError(
+            "This policy samples random numbers other than floats. Export it --to jax or "
+            "stablehlo, or with greedy actions."
+        )
+    cut.inputs.pop(KEY)
+    source = remove_dead_code(program._replace(outputs=numbers))
+    return cut, source._replace(inputs={KEY: program.inputs[KEY]})

@@ -1,0 +1,229 @@
+"""Loading of the trained policies of runs and their opponents."""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from rollax.algorithm import Algorithm
+from rollax.coercion import coerce_arguments
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment
+from rollax.environments.registry import has_host_suite, is_suite_environment
+from rollax.errors import UsageError
+from rollax.policy import Policy
+from rollax.runtime.numerics import standard_numerics
+from rollax.training import argument_validation, user_imports
+from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.compile import program as programs
+from rollax.training.evaluation import members
+from rollax.training.opponents import (
+    RunCheckpoint,
+    add_opponents,
+    opponent_copy_folder,
+    parse_run_and_checkpoint,
+)
+from rollax.training.run_folder import layout
+from rollax.training.spec import Spec, with_eval_arguments
+from rollax.types import NetworkFn, SettingValues
+
+
+@user_imports.accept_trust_keyword
+@standard_numerics()
+@coerce_arguments(folder=Path, checkpoint=str | int, **argument_validation.POLICY_ARGUMENT_TYPES)
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str | int = "last",
+    member: int | None = None,
+    environment: Environment | None = None,
+    network: NetworkFn | None = None,
+    eval_arguments: SettingValues | None = None,
+    trust: bool = False,
+) -> Policy:
+    """Load the policy of a run.
+
+    Args:
+        folder: Folder of the run.
+        checkpoint: "last", "best" or the step of a checkpoint.
+        member: Index of the member of a population. The default is the member with the best
+            `best_metric` in the last evaluation before the checkpoint. A member that
+            population-based training has replaced since then has the rank of its parent, and
+            `warnings` contains a note.
+        environment: Environment that replaces the environment of the run. It is required if the run
+            was started with an environment object.
+        network: Function that returns the network, if the run was started with such a function.
+        eval_arguments: Arguments of the evaluation environment, in addition to the run's arguments.
+        trust: Whether to import the modules that are listed in the folder. Set it only for folders
+            from people that you trust.
+
+    Returns:
+        The policy.
+
+    Raises:
+        UsageError: If the run, checkpoint or member does not exist, if config.yaml has changed
+            since the checkpoint was written, or if an argument is invalid.
+    """
+    folder = Path(folder)
+    environment = argument_validation.validate_environment_object(environment)
+    argument_validation.check_network_function(network)
+    spec = layout.read_spec(folder)
+    warnings = compatibility.check_load(folder, spec, network)
+    is_environment_passed = environment is not None
+    if environment is not None:
+        _check_same_kind(spec, environment)
+    compatibility.check_environment_fits(folder, spec, environment)
+    if eval_arguments:
+        if is_environment_passed or spec.own_environment:
+            raise UsageError(argument_validation.ARGUMENTS_NEED_ID_MESSAGE)
+        spec = with_eval_arguments(spec, eval_arguments)
+    opponents = load_opponents(spec, environment, network, folder)
+    environment = add_opponents(spec, environment, opponents)
+    algorithm, run_environment = programs.build_algorithm_and_environment(
+        spec, environment, network
+    )
+    loaded = _load_checkpoint(folder, spec, algorithm, checkpoint, member)
+    return Policy(
+        spec=spec,
+        environment=run_environment
+        if is_environment_passed
+        else programs.evaluation_environment(spec, run_environment),
+        step=loaded.step,
+        state=algorithm.acting_state(loaded.state),
+        algorithm=algorithm,
+        warnings=[*warnings, *loaded.warnings],
+        member=loaded.member,
+        folder=folder,
+    )
+
+
+def _check_same_kind(spec: Spec, environment: Environment) -> None:
+    """Raise UsageError if only one of the run's and the passed environment is a simulator."""
+    if is_suite_environment(spec.environment) and is_on_host(environment) != has_host_suite(
+        spec.environment
+    ):
+        raise UsageError(
+            f"environment ({environment.name}) must be of the same kind as {spec.environment}, but "
+            "one is a simulator on the host and the other is compiled. Load the run without "
+            "environment, and use policy.predict in the other environment."
+        )
+
+
+class _LoadedState(NamedTuple):
+    """State of one member from a checkpoint.
+
+    Attributes:
+        step: Environment step of the checkpoint.
+        state: State of the member.
+        member: Index of the member, or None for a single run.
+        warnings: Warnings about damaged checkpoints and the choice of the member.
+    """
+
+    step: int
+    state: Any
+    member: int | None
+    warnings: list[str]
+
+
+def _load_checkpoint(
+    folder: Path, spec: Spec, algorithm: Algorithm, checkpoint: str | int, member: int | None
+) -> _LoadedState:
+    """Load the state of one member. The default is the best member.
+
+    Raises:
+        UsageError: If the checkpoint or the member does not exist.
+    """
+    count = len(spec.members())
+    if member is not None and not 0 <= member < count:
+        raise UsageError(
+            f"member ({member}) must be between 0 and {count - 1}, because the run has {count}."
+        )
+    abstract_state = (
+        programs.abstract_member_state(spec, algorithm)
+        if count == 1
+        else programs.abstract_population_state(spec, algorithm)
+    )
+    with compatibility.open_checkpoints(folder, spec) as checkpoints:
+        which = _parse_checkpoint(checkpoint, checkpoints)
+        step, state, warnings = checkpoints.restore(which, abstract_state)
+        scores = checkpoints.summary(step).scores
+    if count == 1:
+        return _LoadedState(step, state, None, warnings)
+    if member is None:
+        member, notes = members.find_best_member(spec, scores)
+        warnings = [*warnings, *notes]
+    population = state.members if spec.evolve else state
+    state = jax.tree.map(lambda x: x[member], population)
+    return _LoadedState(step, state, member, warnings)
+
+
+def _parse_checkpoint(
+    checkpoint: str | int, checkpoints: Checkpoints
+) -> Literal["last", "best"] | int:
+    """Convert a checkpoint argument to "last", "best" or a step. Raise UsageError if invalid."""
+    if checkpoint == "last" or checkpoint == "best":
+        return checkpoint
+    if not str(checkpoint).isdecimal():
+        raise UsageError(
+            f"checkpoint ({checkpoint}) must be last, best or one of the steps "
+            f"{checkpoints.steps()}."
+        )
+    return int(checkpoint)
+
+
+def load_opponents(
+    spec: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    folder: Path | None = None,
+) -> dict[str, Policy]:
+    """Load the policies of a run's opponents.
+
+    Opponents that were trained with an environment or network object use the object of this run.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object of the run, or None.
+        network: Network function of the run, or None.
+        folder: Folder of an existing run with copies of the opponents, or None for a new run.
+
+    Returns:
+        Policies by agent type.
+
+    Raises:
+        UsageError: If the run or checkpoint of an opponent does not exist, or if an opponent
+            requires an object that this run does not have.
+    """
+    policies = {}
+    for agent_type, run in spec.opponents.items():
+        if folder is None:
+            source = parse_run_and_checkpoint(run)
+        else:
+            source = RunCheckpoint(opponent_copy_folder(folder, agent_type, run), "last")
+        opponent_spec = layout.read_spec(source.folder)
+        needs_environment = opponent_spec.own_environment
+        needs_network = opponent_spec.network == layout.CUSTOM
+        if needs_environment:
+            environment = environment or programs.make_environment(spec)
+            _check_same_environment(run, opponent_spec, environment)
+        if needs_network and network is None:
+            raise UsageError(
+                f"The opponent {run} was trained with a network function. Pass it as network=..."
+            )
+        policies[agent_type] = load(
+            source.folder,
+            checkpoint=source.checkpoint,
+            environment=environment if needs_environment else None,
+            network=network if needs_network else None,
+        )
+    return policies
+
+
+def _check_same_environment(run: str, opponent_spec: Spec, environment: Environment) -> None:
+    """Raise UsageError if an opponent was trained in another environment object."""
+    if opponent_spec.environment != environment.name:
+        raise UsageError(
+            f"The opponent {run} was trained in {opponent_spec.environment}, and this run uses "
+            f"{environment.name}. Use an opponent of the same environment."
+        )

@@ -1,0 +1,161 @@
+"""Protocol of networks, wrappers, and functions that apply a network to one step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+
+from rollax import tree
+from rollax.networks.distributions import Distribution
+from rollax.types import Carry, Observation, PyTree
+
+
+@runtime_checkable
+class StepNetwork(Protocol):
+    """Network for one step of one stream: `(carry, obs) -> (carry, output)`."""
+
+    def initial_carry(self) -> Carry: ...
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Carry, PyTree]: ...
+
+
+@runtime_checkable
+class Network(StepNetwork, Protocol):
+    """Network for one step of one stream: `(carry, obs) -> (carry, output)`.
+
+    A network is a pytree whose leaves are arrays only. rollax applies it to streams with `vmap`.
+
+    `unroll` applies it to a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset`
+    `[L, B]`. The observation starts an episode where `reset` is true. The initial carry is used
+    there. Layers without memory process all L * B steps at once. Only the recurrent core is
+    scanned. `StepwiseNetwork` adds `unroll` to a `StepNetwork`.
+    """
+
+    def unroll(self, carry: Carry, obs: Observation, reset: jax.Array) -> tuple[Carry, PyTree]: ...
+
+
+class ActorCriticOutput(NamedTuple):
+    """Output of an actor-critic network for one step of one stream."""
+
+    policy: Distribution
+    value: jax.Array  # float []
+
+
+def step_network(
+    network: StepNetwork, carry: Carry, obs: Observation, reset: jax.Array
+) -> tuple[Any, Any]:
+    """Apply a network to one step, with the initial carry if `reset` is true."""
+    return network(tree.where(reset, network.initial_carry(), carry), obs)
+
+
+class StepwiseNetwork(eqx.Module):
+    """Network with an `unroll` that applies `__call__` to every step.
+
+    Networks without memory process all steps at once. Other networks are scanned.
+    """
+
+    network: Any
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, Any]:
+        return self.network(carry, obs)
+
+    def unroll(self, carry: Carry, obs: Observation, reset: jax.Array) -> tuple[Any, Any]:
+        if not jax.tree.leaves(carry):
+            return carry, tree.vmap_over_steps(lambda o: self.network(carry, o)[1])(obs)
+        steps = jax.vmap(lambda c, o, r: step_network(self.network, c, o, r))
+        return jax.lax.scan(lambda c, x: steps(c, *x), carry, (obs, reset))
+
+
+class PreprocessedNetwork(eqx.Module):
+    """Network that applies a function to observations first, such as a normalization."""
+
+    network: Network
+    function: Callable[[Any], Any]
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, Any]:
+        return self.network(carry, self.function(obs))
+
+    def unroll(self, carry: Carry, obs: Observation, reset: jax.Array) -> tuple[Any, Any]:
+        return self.network.unroll(carry, tree.vmap_over_steps(self.function)(obs), reset)
+
+
+class RescaledValueNetwork(eqx.Module):
+    """Actor-critic that returns the values mean + std V, where V are the values of `network`."""
+
+    network: Network
+    mean: jax.Array
+    std: jax.Array
+
+    def initial_carry(self) -> Any:
+        return self.network.initial_carry()
+
+    def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, ActorCriticOutput]:
+        carry, output = self.network(carry, obs)
+        return carry, output._replace(value=self.mean + self.std * output.value)
+
+    def unroll(
+        self, carry: Carry, obs: Observation, reset: jax.Array
+    ) -> tuple[Any, ActorCriticOutput]:
+        carry, output = self.network.unroll(carry, obs, reset)
+        return carry, output._replace(value=self.mean + self.std * output.value)
+
+
+class ActorCriticExtras(NamedTuple):
+    """Outputs of an actor-critic in addition to the action, for one step of one stream.
+
+    Attributes:
+        raw_action: Sample before squashing or clipping.
+        log_prob: Log-probability of the raw action, float `[]`.
+        value: Value, float `[]`, or None if it is computed later.
+    """
+
+    raw_action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array | None
+
+
+def sample_action(
+    network: StepNetwork, carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
+) -> tuple[Any, Any, ActorCriticExtras]:
+    """Sample an action for one step of one stream.
+
+    Args:
+        network: Network with outputs `ActorCriticOutput`.
+        carry: Memory before the step.
+        obs: Observation.
+        reset: Whether the observation starts an episode, bool `[]`.
+        key: Random key of the action.
+
+    Returns:
+        The memory, the action for the environment, and the other outputs.
+    """
+    carry, output = step_network(network, carry, obs, reset)
+    raw_action = output.policy.sample(key)
+    extras = ActorCriticExtras(raw_action, output.policy.log_prob(raw_action), output.value)
+    return carry, output.policy.action(raw_action), extras
+
+
+def choose_action(
+    network: StepNetwork, carry: Carry, obs: Observation, key: jax.Array, greedy: jax.Array
+) -> tuple[Any, Any]:
+    """Choose one action during evaluation, without a reset of the carry.
+
+    Args:
+        network: Network with outputs `ActorCriticOutput`.
+        carry: Memory before the step.
+        obs: Observation.
+        key: Random key of the action.
+        greedy: Whether to return the mode of the policy instead of a sample, bool `[]`.
+
+    Returns:
+        The memory and the action for the environment.
+    """
+    carry, output = network(carry, obs)
+    raw_action = tree.where(greedy, output.policy.mode(), output.policy.sample(key))
+    return carry, output.policy.action(raw_action)

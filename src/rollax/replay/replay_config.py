@@ -1,0 +1,83 @@
+"""Settings of algorithms with a replay buffer, and their cycles of acting and learning."""
+
+from fractions import Fraction
+
+from rollax.config import settings_dataclass, static_field, traced_field
+from rollax.errors import UsageError
+
+# Maximum number of steps in a cycle of acting and learning. The replay ratio is rounded to a
+# fraction with at most this denominator. Smaller ratios use longer cycles.
+DEFAULT_MAX_CYCLE_STEPS = 64
+
+
+@settings_dataclass
+class ReplayConfig:
+    """Settings of algorithms with a replay buffer."""
+
+    num_envs: int = static_field(1)
+    """(static) Number of parallel environments."""
+    num_steps: int = static_field(50)
+    """(static) Number of steps of each environment per update."""
+    capacity: int = static_field(1_000_000)
+    """(static) Capacity of the replay buffer in steps, for all environments together."""
+    batch_size: int = static_field(256)
+    """(static) Number of samples per gradient step."""
+    replay_ratio: float = static_field(1.0, low=0)
+    """(static) Number of gradient steps per environment step."""
+    normalize_observations: bool = static_field(False)
+    """(static) Normalize observations by their running mean and variance."""
+    warmup: float = traced_field(1000.0, low=0)
+    """Number of frames with random actions before learning starts."""
+    learning_starts: float = traced_field(0.0, low=0)
+    """Number of frames before learning starts (at least warmup). The policy acts after warmup."""
+    learning_rate: float = traced_field(3e-4, low=0)
+    """Learning rate of Adam."""
+    learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
+    """Final learning rate as a share of the initial one. It changes linearly over training."""
+    gamma: float = traced_field(0.99, 0, 1)
+    """Discount factor."""
+    max_grad_norm: float = traced_field(float("inf"), low=0)
+    """Largest global gradient norm of each optimizer. Larger gradients are clipped."""
+    adam_epsilon: float = traced_field(1e-8, low=0)
+    """Epsilon of Adam."""
+    total_updates: float = traced_field(float("inf"), low=1)
+    """Number of updates after which schedules end. A run sets it from its total steps."""
+
+    @property
+    def steps_per_update(self) -> int:
+        """Number of environment frames in one update."""
+        return self.num_envs * self.num_steps
+
+
+def compute_replay_cycle(config: ReplayConfig) -> tuple[int, int]:
+    """Return the number of steps per environment and the number of gradient steps in one cycle.
+
+    Raises:
+        UsageError: If the sizes in the config are inconsistent.
+    """
+    wanted = Fraction(config.replay_ratio * config.num_envs)
+    ratio = wanted.limit_denominator(DEFAULT_MAX_CYCLE_STEPS)
+    if abs(ratio - wanted) > wanted / 100:
+        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
+    steps, updates = ratio.denominator, ratio.numerator
+    if updates < 1 or abs(ratio - wanted) > wanted / 100:
+        below = int(wanted * config.num_steps)
+        nearest = [f"{n / config.steps_per_update:.3g}" for n in (below, below + 1) if n > 0]
+        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
+        raise UsageError(
+            f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) must be a "
+            f"positive integer number of gradient steps in num_steps ({config.num_steps}). Use "
+            "replay_ratio "
+            f"{' or '.join(nearest)}" + (f", or num_steps {fitting}." if fitting else ".")
+        )
+    if config.num_steps % steps:
+        raise UsageError(
+            f"num_steps ({config.num_steps}) must be a multiple of {steps}, the length of the "
+            f"cycle of acting and learning for replay_ratio ({config.replay_ratio}) and num_envs "
+            f"({config.num_envs}). Use {-(-config.num_steps // steps) * steps}."
+        )
+    if config.capacity < config.batch_size:
+        raise UsageError(
+            f"capacity ({config.capacity}) must be at least batch_size ({config.batch_size})."
+        )
+    return steps, updates

@@ -1,0 +1,8 @@
+"""Formatting of commands for a shell."""
+
+import shlex
+
+
+def format_command_line(*words: object) -> str:
+    """Join words into a command line for a POSIX shell, and quote them where necessary."""
+    return shlex.join(map(str, words))

@@ -1,0 +1,204 @@
+"""Python interface of studies: `rollax.sweep`."""
+
+import dataclasses
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollax.algorithm import Config
+from rollax.coercion import coerce, coerce_arguments, format_repr
+from rollax.config import DataclassInstance
+from rollax.environments.registry import import_package
+from rollax.errors import UsageError
+from rollax.runtime.numerics import standard_numerics
+from rollax.sweeps import results
+from rollax.sweeps.launchers import Launcher, check_launcher
+from rollax.sweeps.results import TrialResult
+from rollax.sweeps.study import Study, create_study
+from rollax.sweeps.sweep_session import run_study
+from rollax.sweeps.sweep_spec import BEST_METRIC_OPTION, SearchOptions, parse_study_spec
+from rollax.training import user_imports
+from rollax.training.argument_validation import check_display, check_keywords
+from rollax.training.console.progress import Display, make_display
+from rollax.training.console.signals import make_interrupt
+from rollax.training.options import RunOptions
+from rollax.types import SettingValues
+
+
+class Swept(NamedTuple):
+    """Results of a study.
+
+    Attributes:
+        folder: Folder of the study.
+        rows: Trials, complete ones first, best first.
+        importance: Importance by full name of a setting. The values sum to 1. Empty if unknown.
+    """
+
+    folder: Path
+    rows: list[TrialResult]
+    importance: dict[str, float]
+
+    def __repr__(self) -> str:
+        complete = [row for row in self.rows if row.state == "COMPLETE"]
+        value = complete[0].value if complete else None
+        return format_repr(
+            "Swept", folder=self.folder, trials=len(self.rows), complete=len(complete), best=value
+        )
+
+    @property
+    def best(self) -> TrialResult:
+        """Best trial.
+
+        Raises:
+            UsageError: If no trial is complete.
+        """
+        return results.find_best_trial(Study(self.folder))
+
+    def preset(self) -> str:
+        """Return the best settings as a YAML file for `rollax train ... --preset FILE`.
+
+        Raises:
+            UsageError: If no trial is complete.
+        """
+        return results.format_preset(Study(self.folder))
+
+
+@check_keywords(search=SearchOptions)
+@user_imports.accept_trust_keyword
+@standard_numerics()
+@coerce_arguments(
+    workers=int,
+    hours=float | None,
+    resources=dict[str, Any] | None,
+    folder=Path | None,
+    imports=tuple[str, ...],
+    picture=bool,
+    quiet=bool,
+)
+def sweep(
+    algorithm: str | Path,
+    environment: str | None = None,
+    *,
+    sweep: SettingValues | None = None,
+    range: SettingValues | None = None,
+    when: SettingValues | None = None,
+    config: Config | SettingValues | None = None,
+    network: DataclassInstance | SettingValues | None = None,
+    arguments: SettingValues | None = None,
+    eval_arguments: SettingValues | None = None,
+    options: RunOptions | SettingValues | None = None,
+    search: SearchOptions | SettingValues | None = None,
+    imports: Sequence[str] = (),
+    folder: str | Path | None = None,
+    launcher: Launcher = "local",
+    workers: int = 1,
+    hours: float | None = None,
+    resources: SettingValues | None = None,
+    picture: bool = True,
+    quiet: bool = False,
+    show: Display | None = None,
+    trust: bool = False,
+) -> Swept:
+    """Train many settings and rank them by the mean of the best metric over seeds.
+
+    Trials that differ only in traced settings train together in one program.
+
+    Args:
+        algorithm: Name of an algorithm, or the folder of an existing study to continue, whose
+            settings cannot change.
+        environment: Id of an environment. None continues a study.
+        sweep: Values by name of a setting: `learning_rate`, `num_envs`, `network.hidden`,
+            `env.gravity`.
+        range: Ranges `(low, high)` or `(low, high, "log" or "linear")` by name of a setting.
+        when: Conditions by name of a setting: other settings and their required values.
+        config: Settings of the algorithm, as in `rollax.train`.
+        network: Settings of the network.
+        arguments: Arguments of the environment.
+        eval_arguments: Arguments of the environment that differ in evaluations.
+        options: Options of the runs, such as `seeds` and `total_steps`.
+        search: Options of the search: `trials`, `method`, `pruner`, `batch`, `search_seed` and
+            `storage`.
+        imports: Modules that register custom environments or algorithms of the study.
+        folder: Folder of a new study.
+        launcher: Kind of workers: "local", "slurm" or "ray".
+        workers: Number of workers.
+        hours: Time limit in hours. The study can be continued later.
+        resources: Resources of a worker, with the names of the launcher.
+        picture: Whether to draw `study.png` into the folder.
+        quiet: Whether to print only warnings and errors, without the table of results.
+        show: Display that replaces the default one.
+        trust: Whether to import the modules and open the database that the folder names. Use it
+            only for folders from trusted sources.
+
+    Returns:
+        The folder, the ranked trials and the importance of settings.
+
+    Raises:
+        UsageError: If an argument is invalid or a package is missing. Nothing has been trained.
+        KeyboardInterrupt: After an interrupt (Ctrl-C), once the study is saved. Its attribute
+            `result` is the value that the function would have returned.
+    """
+    check_launcher(coerce("launcher", launcher, Launcher), workers, hours, resources)
+    check_display(show)
+    arguments_by_name: dict[str, Any] = {
+        "sweep": sweep,
+        "range": range,
+        "when": when,
+        "config": config,
+        "network": network,
+        "arguments": arguments,
+        "eval_arguments": eval_arguments,
+        "options": options,
+        "search": search,
+        "imports": tuple(imports) or None,
+    }
+    passed = {name: value for name, value in arguments_by_name.items() if value is not None}
+    if environment is None:
+        study_folder = Study(Path(algorithm)).folder
+        fixed = [*passed, *(["folder"] if folder is not None else [])]
+        if fixed:
+            raise UsageError(
+                f"{study_folder} is an existing study, whose settings cannot change. "
+                f"Remove {' and '.join(fixed)}."
+            )
+    else:
+        import_package(environment)
+        document = {name: _settings_to_dictionary(value) for name, value in passed.items()}
+        spec = parse_study_spec({"algorithm": algorithm, "environment": environment, **document})
+        trains_here = launcher == "local" and workers == 1
+        study_folder = create_study(spec, None if folder is None else Path(folder), trains_here)
+    stopped_by = run_study(
+        study_folder,
+        launcher,
+        workers,
+        show or make_display(quiet),
+        hours=hours,
+        resources=resources,
+        imports=imports,
+        draws_picture=picture,
+    )
+    study = Study(study_folder)
+    swept = Swept(
+        study_folder, results.list_trial_results(study), results.setting_importance(study)
+    )
+    if stopped_by == signal.SIGINT:
+        raise make_interrupt(
+            f"The study was interrupted and is saved in {study_folder}. "
+            f"Continue it with rollax.sweep({str(study_folder)!r}).",
+            swept,
+        )
+    return swept
+
+
+def _settings_to_dictionary(value: object) -> object:
+    """Convert a settings object to a dictionary, and return any other value unchanged.
+
+    A default `best_metric` is left out, because studies may have another default.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    settings = dataclasses.asdict(value)
+    if isinstance(value, RunOptions) and value.best_metric == RunOptions.best_metric:
+        del settings[BEST_METRIC_OPTION]
+    return settings

@@ -1,0 +1,56 @@
+"""Session of a study: work of the launched workers, then the table and figure of results."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollax.sweeps import results, sweep_figure
+from rollax.sweeps.launchers import Launcher, launch_workers
+from rollax.sweeps.study import Study
+from rollax.training.console.progress import Display, ResilientDisplay
+from rollax.types import SettingValues
+
+
+def run_study(
+    folder: Path,
+    launcher: Launcher,
+    workers: int,
+    show: Display,
+    *,
+    hours: float | None = None,
+    resources: SettingValues | None = None,
+    imports: Sequence[str] = (),
+    draws_picture: bool = True,
+) -> int | None:
+    """Work on a study, print the table of results, and draw its figure.
+
+    Args:
+        folder: Folder of the study.
+        launcher: Kind of workers: local, slurm or ray.
+        workers: Number of workers.
+        show: Display, which is closed after the last worker has stopped.
+        hours: Time limit in hours, or None. The study can be continued later.
+        resources: Resources of a worker, with the names of the launcher.
+        imports: Modules that workers import in addition to those of the study.
+        draws_picture: Whether to draw `study.png` into the folder.
+
+    Returns:
+        The number of the signal that stopped the study, or None.
+
+    Raises:
+        UsageError: If the study, its storage or a cluster cannot be used.
+    """
+    show = ResilientDisplay(show)
+    try:
+        show.message(f"study {folder}")
+        stopped = launch_workers(folder, launcher, workers, show, hours, resources, imports)
+    finally:
+        show.close()
+    study = Study(folder)
+    for line in results.format_table(study):
+        show.message(line)
+    if not study.is_done():
+        show.message(f"Not all trials have a result. Continue with: {study.resume_command}")
+    if draws_picture and results.has_result(study):
+        path = sweep_figure.draw_study(study)
+        show.message(f"  {path or 'no figure, because only one trial has a result'}")
+    return stopped

@@ -1,0 +1,420 @@
+"""Validation of arguments that users pass to `train`, `Policy.evaluate` and similar functions."""
+
+import dataclasses
+import functools
+import inspect
+import itertools
+import multiprocessing
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+
+from rollax.algorithms.registry import list_algorithms
+from rollax.coercion import coerce, coerce_dict, format_value
+from rollax.config import MAX_INT32, DataclassInstance, resolve_settings
+from rollax.environments import list_environments
+from rollax.environments.environment import Environment
+from rollax.environments.registry import import_package
+from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.table import SUITES, find_suite_of_module
+from rollax.errors import UnknownNameError, UsageError
+from rollax.runtime.numerics import to_single_precision
+from rollax.training.options import RunOptions
+from rollax.types import NetworkFn, SettingValues
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Types of arguments shared by several public functions, for `coerce_arguments`.
+POLICY_ARGUMENT_TYPES: dict[str, Any] = {
+    "member": int | None,
+    "eval_arguments": dict[str, Any] | None,
+}
+ELITE_ARGUMENT_TYPES: dict[str, Any] = {
+    "descriptor": tuple[float, ...] | None,
+    "cell": tuple[int, ...] | None,
+}
+EPISODE_ARGUMENT_TYPES: dict[str, Any] = {"seed": int, "greedy": bool}
+
+ARGUMENTS_NEED_ID_MESSAGE = (
+    "arguments and eval_arguments are for environments made from their id, not for an environment "
+    "that was passed"
+)
+
+
+def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that makes a function explain unknown keywords.
+
+    The decorated function raises UsageError for a keyword that it does not take. The message names
+    the group of settings that the keyword belongs to, or similar keywords.
+
+    Args:
+        **groups: Settings classes by group name, in addition to `options`, `config` and `network`.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def call_with_known_keywords(*arguments: P.args, **keywords: P.kwargs) -> R:
+            unknown = [name for name in keywords if name not in parameters]
+            if unknown:
+                raise _unknown_keyword_error(unknown[0], list(parameters), groups)
+            return function(*arguments, **keywords)
+
+        return call_with_known_keywords
+
+    return decorate
+
+
+def _unknown_keyword_error(name: str, known: list[str], groups: Mapping[str, type]) -> UsageError:
+    """Return the error for a keyword that is not in `known`."""
+    entries = list_algorithms().values()
+    classes_by_group = {group: [settings_class] for group, settings_class in groups.items()} | {
+        "options": [RunOptions],
+        "config": [entry.config for entry in entries],
+        "network": [entry.network_config for entry in entries],
+    }
+    settings = {
+        group: [
+            field.name for settings_class in classes for field in dataclasses.fields(settings_class)
+        ]
+        for group, classes in classes_by_group.items()
+    }
+    for group, names in settings.items():
+        if name in names:
+            return UsageError(
+                f"unknown keyword {name!r}: it is a setting of {group}. Pass "
+                f"{group}={{{name!r}: ...}}."
+            )
+    return UnknownNameError(
+        "keyword", name, dict.fromkeys([*known, *itertools.chain(*settings.values())])
+    )
+
+
+def check_not_worker_process() -> None:
+    """Check that this process is not a starting worker process.
+
+    `multiprocessing` imports the user's script again in worker processes, so an unguarded script
+    would train there as well.
+
+    Raises:
+        UsageError: If this process is such a worker process.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "Worker processes (env_workers) import the script that trains, and would train as "
+            "well. Put "
+            'the training code under `if __name__ == "__main__":`.'
+        )
+
+
+def validate_environment(environment: object) -> Environment | None:
+    """Return an environment object in single precision, or None for an id.
+
+    Args:
+        environment: Id or environment object.
+
+    Returns:
+        The environment in single precision, or None.
+
+    Raises:
+        UsageError: If the value is neither an id nor a rollax environment.
+    """
+    if isinstance(environment, str):
+        return None
+    if isinstance(environment, type):
+        raise UsageError(
+            f"environment must be an instance, got the class {environment.__name__}. Pass an "
+            f"instance, such as {environment.__name__}()."
+        )
+    raw = environment[0] if isinstance(environment, tuple) and environment else environment
+    roots = [kind.__module__.split(".")[0] for kind in type(raw).__mro__]
+    suite = next(filter(None, map(find_suite_of_module, roots)), None)
+    if "gymnasium" in roots:
+        raise UsageError(
+            "environment must be one of rollax, got one of gymnasium, which cannot be copied. Pass "
+            "rollax.from_gymnasium(make), where make is a function that makes it, or an "
+            "environment made by gymnasium.make."
+        )
+    if "gym" in roots:
+        raise UsageError(
+            f"environment must be one of rollax or of gymnasium, got a {type(raw).__name__} of the "
+            "older package gym. Change its class to a gymnasium.Env (reset returns (obs, info), "
+            "step returns five values), and pass rollax.from_gymnasium(...)."
+        )
+    if is_pettingzoo(raw):
+        raise UsageError(PETTINGZOO_MESSAGE)
+    if suite:
+        raise UsageError(
+            f"environment must be one of rollax, got an object of {suite}. "
+            f"{_suggest_environment(suite, raw)}."
+        )
+    if not callable(getattr(environment, "reset", None)) or not callable(
+        getattr(environment, "step", None)
+    ):
+        raise UsageError(
+            f"environment ({format_value(environment)}) must be an id such as "
+            "'gymnax/CartPole-v1', or an object with the methods of rollax.Environment."
+        )
+    check_environment_name(getattr(environment, "name", None))
+    return cast(Environment, to_single_precision(environment))
+
+
+def check_no_environment_arguments(arguments: object, eval_arguments: object) -> None:
+    """Check that no arguments were passed in addition to an environment object.
+
+    Raises:
+        UsageError: If there are arguments.
+    """
+    if coerce_dict("arguments", arguments) or coerce_dict("eval_arguments", eval_arguments):
+        raise UsageError(ARGUMENTS_NEED_ID_MESSAGE)
+
+
+def environment_name_and_imports(environment: str | Environment) -> tuple[str, tuple[str, ...]]:
+    """Return the name or id of an environment, and the packages imported for it.
+
+    If an id names a package, the package is imported, and the second value is a tuple with its
+    name. Otherwise the second value is an empty tuple.
+    """
+    return (
+        (environment, import_package(environment))
+        if isinstance(environment, str)
+        else (environment.name, ())
+    )
+
+
+def validate_environment_object(environment: object) -> Environment | None:
+    """Return the environment object for an existing run in single precision, or None.
+
+    Args:
+        environment: Environment object or None.
+
+    Raises:
+        UsageError: If the value is an id, or is not a rollax environment.
+    """
+    if isinstance(environment, str):
+        raise UsageError(
+            f"environment must be an environment object, got the id {format_value(environment)}. "
+            f"Pass rollax.make({format_value(environment)})."
+        )
+    return None if environment is None else validate_environment(environment)
+
+
+def check_network_function(network: object) -> None:
+    """Check the network argument of an existing run.
+
+    Raises:
+        UsageError: If `network` is neither a function nor None.
+    """
+    if network is not None and not callable(network):
+        raise UsageError(
+            "network must be a function from a key to a network or None, got "
+            f"{format_value(network)}."
+        )
+
+
+def _suggest_environment(suite: str, raw: object) -> str:
+    """Return a sentence that suggests a replacement for a suite's environment object."""
+    id = f"{suite}/{getattr(raw, 'name', None)}"
+    known = id in list_environments()
+    converter = SUITES[suite].converter
+    if converter is not None:
+        return (
+            f"Pass its id {id!r}, or rollax.{converter}"
+            if known
+            else f"Pass rollax.{converter}, or an id of rollax.list_environments({suite!r})"
+        )
+    if known:
+        return f"Pass its id {id!r}, with arguments={{...}} for its parameters"
+    return (
+        f"Pass an id of rollax.list_environments({suite!r}), or wrap it as in "
+        "examples/own_environment.py"
+    )
+
+
+def check_environment_name(name: object) -> None:
+    """Check that the name of an environment is valid as a folder name.
+
+    Args:
+        name: Name of the environment.
+
+    Raises:
+        UsageError: If the name is not a printable string of 1 to 100 characters, starts with "/" or
+            "~", or contains a backslash or an empty, "." or ".." path component.
+    """
+    wanted = 'Choose a name such as "mine/Name".'
+    if not isinstance(name, str) or not name.strip() or len(name) > 100 or not name.isprintable():
+        raise UsageError(
+            "The name of an environment must be a printable string of 1 to 100 characters, got "
+            f"{format_value(name)}. {wanted}"
+        )
+    if (
+        name.startswith(("/", "~"))
+        or any(part in ("", ".", "..") for part in name.split("/"))
+        or "\\" in name
+    ):
+        raise UsageError(
+            "The name of an environment must not lead to another folder, got "
+            f"{format_value(name)}. {wanted}"
+        )
+
+
+def split_network_argument(
+    network: NetworkFn | DataclassInstance | SettingValues | None,
+) -> tuple[NetworkFn | None, DataclassInstance | SettingValues | None]:
+    """Return `network` as a function and as settings. At least one of the two is None.
+
+    Raises:
+        UsageError: As in `is_network_function`.
+    """
+    if is_network_function(network):
+        return network, None
+    return None, cast("DataclassInstance | Mapping[str, Any] | None", network)
+
+
+def is_network_function(network: object) -> TypeGuard[NetworkFn]:
+    """Return whether `network` is a function that makes a network, rather than settings.
+
+    Raises:
+        UsageError: If `network` is neither, for example a network or a module of another library.
+    """
+    if network is None or isinstance(network, Mapping):
+        return False
+    adapter = _network_adapter_message(network)
+    if adapter is not None:
+        raise UsageError(adapter)
+    if dataclasses.is_dataclass(network) and not isinstance(network, type):
+        if hasattr(network, "unroll"):
+            raise UsageError(
+                "network must be a function from a key to a network, got a network. Pass a "
+                "function, such as lambda key: ..."
+            )
+        return False
+    if not callable(network):
+        raise UsageError(
+            "network must be settings, a dictionary of settings, or a function from a key to a "
+            f"network, got {format_value(network)}."
+        )
+    return True
+
+
+_NETWORK_ADAPTERS = {  # base class of modules -> library, and the call that adapts its modules
+    "equinox.Module": ("equinox", "from_equinox(lambda key: {name}(..., key=key), environment)"),
+    "flax.linen.Module": ("flax.linen", "from_linen({name}(...), environment)"),
+    "flax.nnx.Module": ("flax.nnx", "from_nnx(lambda rngs: {name}(..., rngs=rngs), environment)"),
+}
+
+
+def _network_adapter_message(network: object) -> str | None:
+    """Return an error message for a module or module class of another library, else None."""
+    kind = network if isinstance(network, type) else type(network)
+    if hasattr(kind, "unroll"):
+        return None
+    for base, (library, call) in _NETWORK_ADAPTERS.items():
+        package, _, name = base.rpartition(".")
+        module = sys.modules.get(package)
+        if module is not None and issubclass(kind, getattr(module, name)):
+            what = "the class" if isinstance(network, type) else "a module of the class"
+            return (
+                f"network must be a function from a key to a network, got {what} {kind.__name__} "
+                f"of {library}. Pass rollax.networks.interop.{call.format(name=kind.__name__)}. "
+                "The module must take one observation and return (policy, value)."
+            )
+    return None
+
+
+def resolve_options(options: object, **overrides: object) -> RunOptions:
+    """Return the options of a run with overrides.
+
+    Args:
+        options: Options, a dictionary of options, or None for the defaults.
+        **overrides: Values by name. None leaves an option unchanged.
+
+    Raises:
+        UsageError: If a name is unknown or a value cannot be converted.
+    """
+    resolved = (
+        options
+        if isinstance(options, RunOptions)
+        else resolve_settings("options", RunOptions, {}, options)
+    )
+    changes: dict[str, Any] = {
+        name: value for name, value in overrides.items() if value is not None
+    }
+    return dataclasses.replace(resolved, **changes)
+
+
+def check_display(show: object) -> None:
+    """Check that a custom display has the methods of a display.
+
+    Raises:
+        UsageError: If a method is missing.
+    """
+    methods = ("message", "status", "progress", "close")
+    missing = (
+        []
+        if show is None
+        else [name for name in methods if not callable(getattr(show, name, None))]
+    )
+    if missing:
+        raise UsageError(
+            f"show must be a display or None, got {format_value(show)}. Add the method "
+            f"{missing[0]}."
+        )
+
+
+def describe_passed_arguments(**values: object) -> str:
+    """Return a line with the names of the arguments that are not None.
+
+    Distributed processes compare this line to check that they were called with the same arguments.
+    It covers arguments without a text form, such as functions.
+    """
+    return f"given: {[name for name, value in values.items() if value is not None]}\n"
+
+
+def validate_count(name: str, value: object) -> int:
+    """Convert a value to an int between 1 and 2^31 - 1.
+
+    Args:
+        name: Name of the value in error messages.
+        value: Value to convert.
+
+    Raises:
+        UsageError: If the value is not an integer from 1 to 2^31 - 1.
+    """
+    number = coerce(name, value, int)
+    if not 1 <= number <= MAX_INT32:
+        raise UsageError(f"{name} must be between 1 and {MAX_INT32}, got {format_value(number)}.")
+    return number
+
+
+def validate_random_key(value: object) -> jax.Array:
+    """Return a random key as a new-style typed key.
+
+    Args:
+        value: Typed key, or old-style key (uint32, [2]).
+
+    Returns:
+        Typed key of shape [].
+
+    Raises:
+        UsageError: If the value is not a single key.
+    """
+    if (
+        isinstance(value, jax.Array)
+        and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        and value.shape == ()
+    ):
+        return value
+    if isinstance(value, jax.Array) and value.dtype == jnp.uint32 and value.shape == (2,):
+        return jax.random.wrap_key_data(value)
+    raise UsageError(
+        f"key must be one key, got {format_value(value)}. Pass jax.random.key(0), for example."
+    )

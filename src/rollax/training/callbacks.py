@@ -1,0 +1,222 @@
+"""User functions that a run calls: `metrics` during an evaluation, and `stop_when` after it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from rollax.acting.evaluation import Episodes
+from rollax.coercion import format_value
+from rollax.errors import UnknownNameError, UsageError
+from rollax.training.result import Evaluated, StopWhenFn
+from rollax.training.spec import Spec
+from rollax.types import MetricValues
+
+MetricsFn = Callable[[Episodes], Mapping[str, Any]]
+
+MAX_NAME_LENGTH = 100
+# Type of the argument of each function.
+CALLBACK_ARGUMENT_TYPES = {
+    "metrics": "rollax.Episodes",
+    "stop_when": "rollax.Evaluated",
+}
+# Names that metrics.jsonl, tables and figures already use.
+RESERVED_NAMES = (
+    *(
+        "step",
+        "event",
+        "updates",
+        "wall_time",
+        "steps_per_second",
+        "episodes",
+        "return_members",
+        "metrics",
+    ),
+    *("run", "member", "episode", "return", "length", "terminated", "truncated", "descriptor"),
+    *("status", "steps", "best", "best_step", "any_nan"),
+    *("loss", "episode_return", "episode_length"),
+)
+RESERVED_PREFIXES = ("info/", "return/", "state_metrics/", "descriptor/")
+
+
+def check_callbacks(**values: object) -> None:
+    """Check that each value is None or a function of one argument.
+
+    Args:
+        **values: User functions by the name of their parameter.
+
+    Raises:
+        UsageError: If a value is anything else.
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        if not callable(value):
+            raise UsageError(f"{name} must be a function or None, got {format_value(value)}.")
+        try:
+            signature = inspect.signature(value)
+        except (TypeError, ValueError):  # built-in functions may have no signature
+            continue
+        try:
+            signature.bind(None)
+        except TypeError:
+            raise UsageError(
+                f"{name} must be a function of one argument ({CALLBACK_ARGUMENT_TYPES[name]}), got "
+                f"{function_name(value)}{signature}. Change its parameters."
+            ) from None
+
+
+def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
+    """Return whether `stop_when` requests an early stop after an evaluation.
+
+    Raises:
+        UsageError: If the function raises, or returns anything other than True or False.
+    """
+    name = function_name(stop_when)
+    try:
+        result = stop_when(evaluated)
+    except Exception as error:
+        key = error.args[0] if isinstance(error, KeyError) and error.args else None
+        if isinstance(key, str) and key not in evaluated.values:
+            raise UnknownNameError(
+                f"number of an evaluation in stop_when ({name})", key, evaluated.values
+            ) from error
+        raise UsageError(
+            f"stop_when: {name} raised {type(error).__name__}: {error}. "
+            "Correct the function, which receives rollax.Evaluated."
+        ) from error
+    is_bool = isinstance(result, bool | np.bool_) or (
+        isinstance(result, jax.Array) and result.dtype == bool and result.ndim == 0
+    )
+    if not is_bool:
+        raise UsageError(
+            f"stop_when: {name} must return True or False, got {_describe_value(result)}. "
+            "Return the result of a comparison."
+        )
+    return bool(result)
+
+
+def compute_custom_metrics(
+    metric: MetricsFn | None,
+    episodes: Episodes,
+    default_values: Mapping[str, object],
+    num_members: int = 0,
+) -> MetricValues:
+    """Return the values of the user's `metrics` function as plain numbers or lists of numbers.
+
+    Args:
+        metric: Function from the episodes of an evaluation to values by name, or None.
+        episodes: Episodes that are passed to the function.
+        default_values: Values that the evaluation already has. Their names cannot be reused.
+        num_members: Number of members of a population, or 0 for a single run. For a population, a
+            value may be an array with one number per member.
+
+    Returns:
+        The values by name. Empty if `metric` is None.
+
+    Raises:
+        UsageError: If the function raises, or returns names or values that cannot be recorded.
+    """
+    if metric is None:
+        return {}
+    try:
+        values = metric(episodes)
+    except Exception as error:
+        raise UsageError(
+            f"metrics: {function_name(metric)} raised {type(error).__name__}: {error}. "
+            "Correct the function, which receives rollax.Episodes."
+        ) from error
+    if not isinstance(values, Mapping):
+        raise UsageError(
+            f"metrics: {function_name(metric)} must return a dictionary of numbers by name, got "
+            f"{format_value(values)}. Return {{'name': value}}."
+        )
+    source = f"of metrics function {function_name(metric)}"
+    return {
+        _validate_metric_name(name, default_values, source): _validate_metric_value(
+            name, value, num_members, source
+        )
+        for name, value in values.items()
+    }
+
+
+def function_name(function: Callable[..., object]) -> str:
+    """Return the name of a function, or of the class of another callable, for messages."""
+    return getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+
+
+def _validate_metric_name(name: object, default_values: Mapping[str, object], source: str) -> str:
+    """Return the name of a metric, or raise UsageError if it is not valid or is reserved."""
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or not name.isprintable()
+        or len(name) > MAX_NAME_LENGTH
+    ):
+        raise UsageError(
+            f"the name {name!r:.100} {source} must be a printable string of 1 to {MAX_NAME_LENGTH} "
+            "characters. Rename that number."
+        )
+    if name in default_values or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
+        raise UsageError(
+            f"the name {name!r} {source} is reserved for a number of every evaluation. "
+            "Choose another name."
+        )
+    return name
+
+
+def _validate_metric_value(
+    name: str, value: object, num_members: int, source: str
+) -> float | list[float]:
+    """Return a value as a number or a list of numbers, or raise UsageError for anything else."""
+    constraint = (
+        "a number, or an array with one number per member"
+        if num_members
+        else "a number, or a list of numbers"
+    )
+    fault = UsageError(
+        f"{name!r} {source} must be {constraint}, got {_describe_value(value)}. Return a number for "
+        "it."
+    )
+    try:
+        array = np.asarray(value)
+        # Kind V: floats that only JAX has, such as bfloat16.
+        array = array.astype(float) if array.dtype.kind in "bfV" else array
+    except (TypeError, ValueError) as error:
+        raise fault from error
+    has_shape = array.ndim == 0 or (
+        array.ndim == 1 and (not num_members or len(array) == num_members)
+    )
+    if array.dtype.kind not in "fiu" or not has_shape:
+        raise fault
+    return array.tolist()
+
+
+def _describe_value(value: object) -> str:
+    if isinstance(value, np.ndarray | jax.Array) and value.shape:
+        return f"an array of shape {list(value.shape)}"
+    return format_value(value)
+
+
+def check_best_metric(spec: Spec, values: MetricValues, custom: MetricValues) -> None:
+    """Check that the best metric can rank evaluations.
+
+    Args:
+        spec: Specification of the run.
+        values: Values of an evaluation by name.
+        custom: Values of the user's `metrics` function. Lists have one number per member.
+
+    Raises:
+        UnknownNameError: If the evaluation does not have the metric.
+        UsageError: If the metric is a list of numbers.
+    """
+    name = spec.options.best_metric
+    if name not in values:
+        raise UnknownNameError("best_metric", name, values)
+    if np.ndim(values[name]) and name not in custom:
+        raise UsageError(
+            f"best_metric ({name}) must be a single number, but it is a list in every evaluation. "
+            "Choose another."
+        )

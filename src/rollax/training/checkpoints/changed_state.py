@@ -1,0 +1,75 @@
+"""Changes to the schedules, the learning rate or the random keys of a training state."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from rollax.algorithm import Algorithm
+from rollax.distributed import processes
+from rollax.training.compile import keys
+from rollax.training.spec import Spec
+from rollax.types import State
+
+
+def with_total_updates(algorithm: Algorithm, state: State, total_updates: int) -> State:
+    """Return the state with schedules that end after `total_updates` updates.
+
+    Args:
+        algorithm: Algorithm of the state, of a single run or a population.
+        state: State of the run.
+        total_updates: Number of updates at which schedules end.
+
+    Returns:
+        The state with the new setting.
+    """
+    config = algorithm.config(state)
+    total = _full_like(config.total_updates, total_updates)
+    return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
+
+
+def _full_like(like: jax.Array, value: float) -> jax.Array:
+    """Return an array filled with `value`, with the shape, dtype and sharding of `like`."""
+    return jax.jit(lambda: jnp.full(like.shape, value, like.dtype), out_shardings=like.sharding)()
+
+
+def with_learning_rate(algorithm: Algorithm, state: State, learning_rate: float) -> State:
+    """Return the state with a constant learning rate.
+
+    Other learning rates, such as that of a critic, keep their ratio to it.
+
+    Args:
+        algorithm: Algorithm of the state, of a single run or a population.
+        state: State of the run.
+        learning_rate: New learning rate.
+    """
+    config = algorithm.config(state)
+    ratio = learning_rate / config.learning_rate
+    new = {"learning_rate": _full_like(config.learning_rate, learning_rate)}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name == "learning_rate_final_fraction":
+            new[field.name] = _full_like(value, 1.0)
+        elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
+            new[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(value, ratio)
+    return algorithm.with_config(state, dataclasses.replace(config, **new))
+
+
+def with_rollback_keys(
+    algorithm: Algorithm, spec: Spec, state: State, updates: int, number: int
+) -> State:
+    """Return the state with new random keys, so that a rollback does not repeat the failure.
+
+    Args:
+        algorithm: Algorithm of the state, of a single run or a population.
+        spec: Specification of the run.
+        state: State of the run.
+        updates: Number of completed updates.
+        number: Index of the rollback, counted per update.
+    """
+    each = [keys.rollback_key(int(member["seed"]), updates, number) for member in spec.members()]
+    key = each[0] if len(each) == 1 else jnp.stack(each)
+    where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    if processes.num_processes() > 1:
+        key = processes.replicate(key, jax.tree.leaves(where)[0].mesh)
+    return jax.jit(algorithm.reseed, out_shardings=where)(state, key)

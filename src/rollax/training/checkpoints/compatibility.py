@@ -1,0 +1,327 @@
+"""Compatibility checks for loading and resuming a run.
+
+They run before anything is compiled or written.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollax.coercion import coerce
+from rollax.config import MAX_FLOAT32
+from rollax.distributed import processes
+from rollax.environments.environment import Environment
+from rollax.errors import UnknownNameError, UsageError
+from rollax.runtime.shell import format_command_line
+from rollax.training.checkpoints import fingerprints
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.compile import program as programs
+from rollax.training.run_folder import layout, metric_sinks, recorder
+from rollax.training.run_folder.files import open_regular_file
+from rollax.training.run_folder.layout import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    CUSTOM,
+    EVALUATIONS_FILE,
+    LINEAGE_FILE,
+    LOCK_FILE,
+    METRICS_FILE,
+)
+from rollax.training.spec import Spec, resolve_devices
+from rollax.training.spec_file import NEW_OPTION_DEFAULTS
+from rollax.types import NetworkFn, Record, Setting
+
+CHANGEABLE_OPTIONS = (
+    "on_nonfinite",
+    "devices",
+    "env_workers",
+    "env_timeout",
+    "checkpoint_minutes",
+    "checkpoint_steps",
+    "keep_last",
+    "keep_best",
+    "tensorboard",
+    "wandb",
+    "trackio",
+)
+
+
+def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, Setting]) -> Spec:
+    """Return the specification of a resumed run, with new total steps or changed options.
+
+    The intervals between metric lines and between evaluations stay the same.
+
+    Args:
+        spec: Specification of the run.
+        total_steps: New total number of environment frames, or None to keep the number.
+        changes: New values of options by name.
+
+    Raises:
+        UsageError: If an option cannot change during a run, or a value is not valid.
+    """
+    for name in changes:
+        if name not in CHANGEABLE_OPTIONS:
+            raise UnknownNameError("option to change at a resume", name, CHANGEABLE_OPTIONS)
+    if processes.num_processes() > 1:
+        # Use all devices of the current processes, independent of the earlier number.
+        changes = {"devices": 1} | changes
+    options = resolve_devices(dataclasses.replace(spec.options, **changes))
+    if total_steps is not None:
+        options = dataclasses.replace(options, total_steps=total_steps)
+    options.check()
+    return dataclasses.replace(spec, options=options)
+
+
+@contextlib.contextmanager
+def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
+    """Open the checkpoints of a run for reading.
+
+    Args:
+        folder: Folder of the run.
+        spec: Specification of the run.
+
+    Yields:
+        The checkpoints.
+
+    Raises:
+        UsageError: If the path of the checkpoints is not a folder.
+    """
+    path, options = folder / CHECKPOINTS_FOLDER, spec.options
+    if path.exists() and not path.is_dir():
+        raise UsageError(
+            f"{path} must be a folder. Move it away, and restore the run's checkpoints."
+        )
+    with contextlib.closing(
+        Checkpoints(
+            path, options.keep_last, options.keep_best, options.best_metric, options.best_mode
+        )
+    ) as checkpoints:
+        yield checkpoints
+
+
+def validate_learning_rate(spec: Spec, learning_rate: float | None) -> float | None:
+    """Return the constant learning rate of a resumed run as a float, or None.
+
+    Args:
+        spec: Specification of the run.
+        learning_rate: Constant learning rate, or None for the schedule.
+
+    Raises:
+        UsageError: If the learning rate of the algorithm cannot be changed, or the value is not a
+            positive number.
+    """
+    if learning_rate is None:
+        return None
+    fields = {field.name: field for field in dataclasses.fields(spec.config)}
+    if "learning_rate" not in fields or fields["learning_rate"].metadata.get("static"):
+        raise UsageError(
+            f"{spec.algorithm} has no learning rate that can be held constant, got learning_rate "
+            f"{learning_rate}. Remove it."
+        )
+    value = coerce("learning_rate", learning_rate, float)
+    if not 0 < value < MAX_FLOAT32:
+        raise UsageError(f"learning_rate must be greater than 0, got {value:g}.")
+    return value
+
+
+def _is_learning_rate_constant(folder: Path) -> bool:
+    """Return whether the last two recorded learning rates are equal.
+
+    A constant rate from an earlier resume is stored in the state, not in config.yaml.
+    """
+    lines = (
+        metric_sinks.read_metrics(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
+    )
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line][-2:]
+    return len(rates) == 2 and rates[0] == rates[1]
+
+
+def _learning_rate_warnings(spec: Spec, before: Spec, step: int) -> list[str]:
+    """Return a warning if a change of the total steps raises an annealed learning rate."""
+    final = getattr(spec.config, "learning_rate_final_fraction", 1.0)
+    ends = [each.total_updates * spec.config.steps_per_update for each in (before, spec)]
+    then, now = (
+        spec.config.learning_rate * (1 + (final - 1) * min(step / end, 1.0)) if final < 1 else 0.0
+        for end in ends
+    )
+    if now <= 1.01 * then:
+        return []
+    return [
+        f"The learning rate was annealed to {then:.3g} at step {step:,}. It is now {now:.3g}, and "
+        f"reaches {spec.config.learning_rate * final:.3g} at step {ends[1]:,}. Performance may "
+        "drop at first. --learning-rate RATE holds a constant rate, such as a tenth of that."
+    ]
+
+
+def check_resume(
+    folder: Path,
+    spec: Spec,
+    before: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    learning_rate: float | None = None,
+) -> list[str]:
+    """Check that a run can be resumed.
+
+    Args:
+        folder: Folder of the run.
+        spec: Specification with the changes of the resume.
+        before: Specification without them.
+        environment: Environment that was passed, or None.
+        network: Function that makes the network, or None.
+        learning_rate: Constant learning rate, or None.
+
+    Returns:
+        Warnings about changed settings.
+
+    Raises:
+        UsageError: If the run is finished, the environment or the network does not match the run,
+            all checkpoints are missing or damaged, or config.yaml was changed.
+    """
+    _check_network(spec, network)
+    if environment is not None and not spec.own_environment:
+        raise UsageError(
+            f"The environment of this run is made from its id ({spec.environment}). Remove "
+            "environment=..., or train a new run in the one that you pass."
+        )
+    if environment is not None and environment.name != spec.environment:
+        raise UsageError(
+            f"environment must be {spec.environment}, got {environment.name}. Pass the environment "
+            "that the run was trained in."
+        )
+    if environment is not None:
+        fingerprints.check_same_environment(
+            layout.read_environment_fingerprint(folder), environment
+        )
+    for name in (METRICS_FILE, EVALUATIONS_FILE, LINEAGE_FILE, LOCK_FILE):
+        if os.path.lexists(folder / name):
+            open_regular_file(folder / name).close()  # raises if the file is not regular
+    with open_checkpoints(folder, spec) as checkpoints:
+        if not checkpoints.steps():
+            _check_no_lost_checkpoint(folder)
+            return []
+        intact = checkpoints.newest_intact_summary()
+        newest = next(checkpoints.readable_summaries())
+        warnings = _check_same_settings(folder, spec, newest.settings)
+        end = spec.total_updates * spec.config.steps_per_update
+        if newest.step >= end:
+            _check_unfinished(folder, intact.step, end)
+    is_held = learning_rate is not None or _is_learning_rate_constant(folder)
+    return warnings if is_held else [*warnings, *_learning_rate_warnings(spec, before, newest.step)]
+
+
+def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]:
+    """Check that a policy can be loaded from a run.
+
+    Args:
+        folder: Folder of the run.
+        spec: Specification of the run.
+        network: Function that makes the network, or None.
+
+    Returns:
+        Warnings about changed settings.
+
+    Raises:
+        UsageError: If a network is passed although settings describe the network of the run, or
+            config.yaml was changed.
+    """
+    _check_network(spec, network)
+    with open_checkpoints(folder, spec) as checkpoints:
+        newest = next(checkpoints.readable_summaries(), None)
+        return [] if newest is None else _check_same_settings(folder, spec, newest.settings)
+
+
+def check_environment_fits(folder: Path, spec: Spec, environment: Environment | None) -> None:
+    """Check that the policy of a run can act in another environment.
+
+    Args:
+        folder: Folder of the run.
+        spec: Specification of the run.
+        environment: Environment in place of the run's environment, or None.
+
+    Raises:
+        UsageError: If the observation or action space, apart from its bounds, or the number of
+            agents differs.
+    """
+    if environment is None:
+        return
+    recorded = layout.read_environment_fingerprint(folder)
+    if not recorded and not spec.own_environment:  # a folder of an older version
+        with contextlib.suppress(UsageError, ImportError):  # the suite may not be installed
+            recorded = programs.environment_fingerprint(spec)
+    fingerprints.check_fingerprint_fits(recorded, environment)
+
+
+def _check_network(spec: Spec, network: NetworkFn | None) -> None:
+    if network is not None and spec.network != CUSTOM:
+        raise UsageError(
+            "The network of this run is made from its settings. Remove network=..., or train a new "
+            "run with it."
+        )
+
+
+def _check_same_settings(folder: Path, spec: Spec, made_with: Record) -> list[str]:
+    """Check that config.yaml matches the settings of a checkpoint, and return warnings.
+
+    Arguments of the environment may differ, for example the path of a file that was moved. A
+    warning is returned for each of these differences. Any other difference raises UsageError.
+    """
+    now, before = (
+        _flatten_settings(layout.persistent_settings(spec)),
+        _flatten_settings({"options": NEW_OPTION_DEFAULTS}) | _flatten_settings(made_with),
+    )
+    changed = [name for name in now | before if now.get(name) != before.get(name)]
+    told = {name: f"{name} is {now.get(name)!r}, but was {before.get(name)!r}" for name in changed}
+    fixed = [
+        words
+        for name, words in told.items()
+        if not name.startswith(("arguments", "eval_arguments"))
+    ]
+    if fixed:
+        raise UsageError(
+            f"{folder / CONFIG_FILE} was changed after the checkpoint was made: "
+            f"{'; '.join(fixed)}. The settings of a run cannot change. Restore them, or train a "
+            "new run with the new ones."
+        )
+    return [
+        f"{words} when the checkpoint was made ({folder / CONFIG_FILE})" for words in told.values()
+    ]
+
+
+def _flatten_settings(document: Record, before: str = "") -> Record:
+    """Return nested settings as a flat dictionary with keys such as config.learning_rate."""
+    flat = {}
+    for name, value in document.items():
+        is_branch = isinstance(value, dict) and value
+        flat |= (
+            _flatten_settings(value, f"{before}{name}.") if is_branch else {before + name: value}
+        )
+    return flat
+
+
+def _check_no_lost_checkpoint(folder: Path) -> None:
+    """Raise UsageError if a run was trained but has no checkpoint.
+
+    A run that ended while writing its first checkpoint has an unfinished checkpoint. It is
+    accepted and restarts.
+    """
+    lines = (
+        metric_sinks.read_metrics(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
+    )
+    furthest = max((line["step"] for line in lines), default=0)
+    is_first_unfinished = (folder / CHECKPOINTS_FOLDER / f"step_{0:012d}.writing").exists()
+    if furthest > 0 and not is_first_unfinished:
+        raise UsageError(
+            f"{folder} was trained for {furthest:,} steps, but has no checkpoint. Restore "
+            f"{folder / CHECKPOINTS_FOLDER}, or move {METRICS_FILE} away to train from the start."
+        )
+
+
+def _check_unfinished(folder: Path, step: int, end: int) -> None:
+    if step > end or (step == end and step in recorder.evaluated_steps(folder)):
+        more = format_command_line("rollax", "resume", folder, "--total-steps", 2 * end)
+        raise UsageError(
+            f"{folder} is finished at {step:,} steps. To continue, raise --total-steps: {more}"
+        )

@@ -1,0 +1,90 @@
+"""Forks of a sweep: new runs that continue a subset of its settings."""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rollax.errors import UsageError
+from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.compile import program as programs
+from rollax.training.run_folder import creation, layout, metric_sinks
+from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
+from rollax.training.spec import Spec
+from rollax.types import State
+
+
+def fork_run(folder: Path, kept: Sequence[int], to: Path) -> Spec:
+    """Create a run that continues a subset of a sweep's settings from its newest checkpoint.
+
+    The original run stays unchanged. Resume the new run to train it. It has no metric lines from
+    before the fork.
+
+    Args:
+        folder: Folder of the sweep.
+        kept: Indices of the settings to keep in `Spec.swept_settings()`, with all their seeds.
+        to: Folder of the new run.
+
+    Returns:
+        The specification of the new run.
+
+    Raises:
+        UsageError: If the run has no sweep, evolves, or uses custom objects, or an index is out of
+            range.
+    """
+    spec = layout.read_spec(folder)
+    if not spec.sweep or spec.evolve or spec.own_environment or spec.network == layout.CUSTOM:
+        raise UsageError(
+            f"{folder} must be a sweep without evolution or custom objects to be forked. Train the "
+            "settings in a new run."
+        )
+    settings = spec.swept_settings()
+    if not kept or not set(kept) <= set(range(len(settings))):
+        raise UsageError(
+            f"The settings to keep must be from 0 to {len(settings) - 1}, got {list(kept)}. Choose "
+            "existing settings."
+        )
+    algorithm, _ = programs.build_algorithm_and_environment(spec)
+    like = (
+        programs.abstract_population_state(spec, algorithm)
+        if spec.num_members > 1
+        else programs.abstract_member_state(spec, algorithm)
+    )
+    with compatibility.open_checkpoints(folder, spec) as checkpoints:
+        step, state, _ = checkpoints.restore("last", like)
+        summary = checkpoints.summary(step)
+    seeds = spec.options.seeds
+    members = np.array([index * seeds + seed for index in kept for seed in range(seeds)])
+    sweep = {name: tuple(settings[index][name] for index in kept) for name in spec.sweep}
+    options = dataclasses.replace(spec.options, run_dir=to, sweep_paired=True)
+    smaller = dataclasses.replace(spec, sweep=sweep, options=options)
+    scores = summary.scores
+    if spec.num_members > 1:
+        state = _select_members(state, members if smaller.num_members > 1 else members[0])
+        scores = (
+            None
+            if scores is None
+            else scores._replace(values=[scores.values[member] for member in members])
+        )
+    creation.create_run_folder(smaller)
+    # The file contains the step at which the run continues, so that no line counts as missing.
+    metric_sinks.make_json_lines_sink(to / METRICS_FILE, step).close()
+    with contextlib.closing(Checkpoints(to / CHECKPOINTS_FOLDER)) as begun:
+        begun.save(
+            step,
+            state,
+            {},
+            layout.persistent_settings(smaller),
+            scores if smaller.num_members > 1 else None,
+        )
+    return smaller
+
+
+def _select_members(state: State, members: np.ndarray) -> Any:
+    """Return the state of a subset of a population. A single index removes the member axis."""
+    return jax.tree.map(lambda leaf: leaf[members], state)

@@ -1,0 +1,66 @@
+"""Index of the checkpoints of a run with their evaluations."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rollax.training.checkpoints import compatibility
+from rollax.training.evaluation.metrics import format_number
+from rollax.training.run_folder import layout
+
+
+class CheckpointEntry(NamedTuple):
+    """Step of a checkpoint, and the value of the run's `best_metric` at that step.
+
+    The value is None if the checkpoint has no finite value.
+    """
+
+    step: int
+    value: float | None
+
+
+class CheckpointIndex(NamedTuple):
+    """Readable checkpoints of a run, in order of their steps.
+
+    Attributes:
+        metric: Name of the best metric.
+        all: All readable checkpoints.
+        best: Best checkpoint, or None if none has a finite metric.
+    """
+
+    metric: str
+    all: list[CheckpointEntry]
+    best: CheckpointEntry | None
+
+    def words(self, step: int) -> str:
+        """Return a text with a checkpoint's step, its metric, and whether it is best or last."""
+        value = next((kept.value for kept in self.all if kept.step == step), None)
+        is_best = self.best is not None and step == self.best.step and len(self.all) > 1
+        is_last = bool(self.all) and step == self.all[-1].step
+        which = [name for name, holds in (("the best", is_best), ("the last", is_last)) if holds]
+        evaluated = (
+            "without an evaluation" if value is None else f"{self.metric} {format_number(value)}"
+        )
+        return (
+            f"step {step:,} "
+            f"({', '.join([' and '.join(which), evaluated] if which else [evaluated])})"
+        )
+
+
+def read_checkpoint_index(folder: Path) -> CheckpointIndex:
+    """Read the index of the checkpoints of a run.
+
+    Args:
+        folder: Folder of the run.
+
+    Raises:
+        UsageError: If the folder is not a run folder.
+    """
+    spec = layout.read_spec(folder)
+    metric = spec.options.best_metric
+    with compatibility.open_checkpoints(folder, spec) as checkpoints:
+        found = [
+            CheckpointEntry(summary.step, summary.metrics.get(metric))
+            for summary in checkpoints.readable_summaries()
+        ][::-1]
+        best = checkpoints.best()
+    return CheckpointIndex(metric, found, next((kept for kept in found if kept.step == best), None))

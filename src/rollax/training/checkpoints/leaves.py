@@ -1,0 +1,127 @@
+"""Paths, comparison and device placement of the leaves of a state."""
+
+import re
+from functools import partial
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.errors import UsageError
+from rollax.training.checkpoints.shards import ShardedLeaf
+from rollax.training.checkpoints.summary import CheckpointSummary, LeafRecord
+from rollax.types import Leaf, PyTree, State
+
+T = TypeVar("T")
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
+    """Return the path of each leaf with its array. Python numbers are converted to arrays.
+
+    Args:
+        tree: State of a run.
+
+    Raises:
+        UsageError: If a leaf is not an array.
+    """
+    named = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path)
+        try:
+            named.append(
+                (
+                    name,
+                    leaf
+                    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+                    else jnp.asarray(leaf),
+                )
+            )
+        except TypeError as error:
+            raise UsageError(
+                f"{name} in a state must be an array, got a {type(leaf).__name__}. Convert it."
+            ) from error
+    return named
+
+
+def place_arrays(
+    arrays: list[np.ndarray | ShardedLeaf | None], records: list[LeafRecord], like: T
+) -> T:
+    """Rebuild a state from saved arrays, in buffers that JAX owns and can donate.
+
+    Args:
+        arrays: Saved arrays in the order of `records`, or None for a leaf without elements.
+        records: Records of the leaves.
+        like: State, or its shapes, with the structure and the shardings of the result.
+
+    Returns:
+        The state.
+    """
+    by_path = {
+        record.path: (array, record.random) for array, record in zip(arrays, records, strict=True)
+    }
+    placed = []
+    for path, leaf in named_leaves(like):
+        array, generator = by_path[path]
+        if array is None:
+            data = jax.eval_shape(jax.random.key_data, leaf) if generator else leaf
+            array = np.empty(data.shape, data.dtype)
+        if generator:
+            # Only a compiled function can place keys on the devices of several processes.
+            wrap = jax.jit(
+                partial(jax.random.wrap_key_data, impl=generator), out_shardings=leaf.sharding
+            )
+            placed.append(wrap(np.asarray(array)))
+        elif jax.process_count() > 1:
+            placed.append(
+                jax.make_array_from_callback(leaf.shape, leaf.sharding, partial(_copy_slice, array))
+            )
+        else:
+            placed.append(jax.device_put(np.asarray(array), leaf.sharding, may_alias=False))
+    return jax.tree.unflatten(jax.tree.structure(like), placed)
+
+
+def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
+    """Copy the part of an array that a device of this process needs."""
+    return np.array(array[index])
+
+
+def check_same_leaves(summary: CheckpointSummary, like: State) -> None:
+    """Check that a checkpoint has the leaves of a state.
+
+    Args:
+        summary: Summary of the checkpoint.
+        like: State or its shapes.
+
+    Raises:
+        UsageError: If paths, types or shapes differ. The message names up to ten differences.
+    """
+    saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
+    expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in named_leaves(like)}
+    differing = [path for path in (saved | expected) if saved.get(path) != expected.get(path)]
+    generators = {leaf.path: leaf.random for leaf in summary.leaves if leaf.random}
+    if differing and all(
+        expected.get(path, "").startswith("key<") and path in generators for path in differing
+    ):
+        path, made_with = differing[0], generators[differing[0]]
+        raise UsageError(
+            f"The checkpoint of step {summary.step} must be read with the random number generator "
+            f"{made_with}: {path} is {saved[path]} there, got {expected[path]}. Set "
+            f"JAX_DEFAULT_PRNG_IMPL={made_with}."
+        )
+    if differing:
+        lines = [
+            f"  {p}: saved {saved.get(p, 'nothing')}, expected {expected.get(p, 'nothing')}"
+            for p in differing[:10]
+        ]
+        more = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
+        heading = (
+            f"The checkpoint of step {summary.step} does not match the state. Use the settings and "
+            "the version that made it."
+        )
+        raise UsageError("\n".join([heading, *lines, *more]))
+
+
+def store_name(index: int, leaf: LeafRecord) -> str:
+    """Return the name of a leaf in the store: its index, and its path in safe characters."""
+    return f"{index:04d}_" + re.sub(r"\W+", "_", leaf.path, flags=re.ASCII).strip("_")

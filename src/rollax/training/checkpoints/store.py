@@ -1,0 +1,554 @@
+"""Checkpoints of training state: written in the background, atomic, and verified when read.
+
+A checkpoint is a folder `step_<environment frames>`:
+
+    state/          leaves with at least one element, written by Orbax; typed keys as raw data
+    large/          large leaves, such as those of a replay buffer, in the parts that processes hold
+    summary.json    metrics, settings of the run, scores of members, the path, shape, type and
+                    CRC-32 of each leaf, the CRC-32 of each file, and the CRC-32 of all of these
+
+A checkpoint is written under a temporary name, synced to disk and renamed, so a folder with the
+final name is complete even after a power failure. Older checkpoints are deleted after that. The
+checksums of the files are verified before Orbax reads them, and the checksums of the arrays
+afterward. Only arrays and JSON are read, never executable content.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental.multihost_utils import sync_global_devices
+
+from rollax.errors import UsageError
+from rollax.training.checkpoints import shards
+from rollax.training.checkpoints.leaves import check_same_leaves, place_arrays, store_name
+from rollax.training.checkpoints.shards import ShardedLeaf
+from rollax.training.checkpoints.snapshot import open_checkpointer, take_snapshot
+from rollax.training.checkpoints.summary import (
+    CheckpointSummary,
+    DamagedCheckpointError,
+    MemberScores,
+    array_checksum,
+    check_file_checksums,
+    delete_checkpoint,
+    deletion_warnings,
+    file_checksum,
+    is_same_run,
+    list_files,
+    nonfinite_to_none,
+    read_summary,
+    write_summary,
+)
+from rollax.training.run_folder.files import fsync_path, fsync_tree, rename_with_prefix
+from rollax.types import Record, State
+
+STEP_FOLDER_PATTERN = re.compile(r"step_(\d{12,})")
+# Folders that interrupted saves and deletions leave behind.
+UNFINISHED_FOLDER_PATTERN = re.compile(r"step_\d{12,}\.(writing|deleted)")
+
+
+class RestoredCheckpoint(NamedTuple):
+    """State that was read from a checkpoint.
+
+    Attributes:
+        step: Environment frames.
+        state: State of the run.
+        warnings: Warnings that name skipped checkpoints.
+    """
+
+    step: int
+    state: State
+    warnings: list[str]
+
+
+class CheckpointSaveError(RuntimeError):
+    """Error for a checkpoint that could not be written. Earlier checkpoints are unchanged."""
+
+
+class Checkpoints:
+    """Checkpoints in a folder.
+
+    After every save, the newest and the best checkpoints are kept and the others are deleted. A
+    checkpoint with a nonfinite metric is never best. Only folders that this class wrote are
+    deleted. Only one run may write to a folder at a time, but others may read it. Call `close()`
+    before the program ends, or an unfinished save may be lost.
+
+    Args:
+        folder: Folder of the checkpoints.
+        keep_last: Number of newest checkpoints to keep.
+        keep_best: Number of best checkpoints to keep.
+        best_metric: Name of the metric that ranks checkpoints.
+        best_mode: Whether larger ("max") or smaller ("min") values are better.
+
+    Raises:
+        UsageError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        keep_last: int = 2,
+        keep_best: int = 1,
+        best_metric: str = "return_mean",
+        best_mode: Literal["max", "min"] = "max",
+    ) -> None:
+        if keep_last < 1 or keep_best < 0:
+            raise UsageError(
+                f"keep_last must be at least 1 and keep_best at least 0, got {keep_last} and "
+                f"{keep_best}."
+            )
+        if best_mode not in ("max", "min"):
+            raise UsageError(f"best_mode must be 'max' or 'min', got {best_mode!r}.")
+        self._folder = Path(folder).absolute()
+        self._keep_last, self._keep_best = keep_last, keep_best
+        self._best_metric, self._sign = best_metric, 1 if best_mode == "max" else -1
+        self._checkpointer = open_checkpointer()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: tuple[int, Future] | None = None
+        # Summary of the checkpoint that was read last.
+        self._restored_summary: CheckpointSummary | None = None
+
+    def save(
+        self,
+        step: int,
+        state: State,
+        metrics: dict[str, float],
+        settings: Record | None = None,
+        scores: MemberScores | None = None,
+    ) -> bool:
+        """Copy the state, and write it to disk in the background.
+
+        Small leaves are copied to host memory, and large ones directly to disk. The state may be
+        donated as soon as this method returns. With several processes, all of them must call it,
+        and it returns when the checkpoint is written.
+
+        Args:
+            step: Environment frames, which identify the checkpoint.
+            state: State of the run.
+            metrics: Metrics of the evaluation at this step. Nonfinite values are recorded as None.
+            settings: Settings of the run as JSON values, for readers of the summary.
+            scores: Best metric of each member of a population, or None.
+
+        Returns:
+            False if a checkpoint of this step already exists and nothing is written, else True.
+
+        Raises:
+            CheckpointSaveError: If the previous save failed, in which case this save does not
+                start. With several processes, also if this save fails.
+            UsageError: If the state contains a leaf that cannot be saved.
+        """
+        self.wait()
+        step = int(step)
+        if step in self.steps():
+            return False
+        work = self._executor.submit if jax.process_count() == 1 else _run_immediately
+        try:
+            leaves, arrays = take_snapshot(state, self._create_unfinished_folder(step))
+            summary = CheckpointSummary(
+                step, nonfinite_to_none(metrics), leaves, {}, settings or {}, scores
+            )
+            self._pending = step, work(self._write, summary, arrays)
+        except OSError as error:  # such as a full disk
+            self._pending = step, _run_immediately(_raise_error, error)
+        if jax.process_count() > 1:
+            self.wait()
+        return True
+
+    def rate(
+        self, step: int, metrics: dict[str, float], scores: MemberScores | None = None
+    ) -> None:
+        """Replace the metrics and scores of an existing checkpoint.
+
+        Args:
+            step: Step of the checkpoint.
+            metrics: Metrics of the evaluation at this step.
+            scores: Best metric of each member of a population, or None.
+
+        Raises:
+            CheckpointSaveError: If the previous save failed.
+            DamagedCheckpointError: If the checkpoint cannot be read.
+        """
+        self.wait()
+        self._restored_summary = None
+        if jax.process_index() == 0:
+            summary = self._read_summary(step)
+            if not self._path(step).is_symlink():  # the target of a link may be shared
+                write_summary(
+                    self._path(step),
+                    summary._replace(metrics=nonfinite_to_none(metrics), scores=scores),
+                )
+            self._delete_superseded(step)
+        self._synchronize()
+
+    def wait(self) -> None:
+        """Wait until the last save is on disk.
+
+        Raises:
+            CheckpointSaveError: If the last save failed. The error is raised only once.
+        """
+        if self._pending is None:
+            return
+        step, work = self._pending
+        error = work.exception()
+        self._pending = None
+        if error is not None:
+            raise CheckpointSaveError(
+                f"The checkpoint of step {step} could not be written to {self._folder}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Wait for the last save and release the background thread.
+
+        Raises:
+            CheckpointSaveError: If the last save failed.
+        """
+        try:
+            self.wait()
+        finally:
+            self._executor.shutdown()
+            self._checkpointer.close()
+
+    def steps(self) -> list[int]:
+        """Return the sorted steps of all checkpoints, with damaged but without empty ones."""
+        return [step for step, is_empty in self._list_step_folders() if not is_empty]
+
+    def _list_step_folders(self) -> list[tuple[int, bool]]:
+        """Return the sorted steps that have a folder, and whether the folder is empty.
+
+        A power failure can leave an empty folder.
+        """
+        folders = self._folder.iterdir() if self._folder.is_dir() else ()
+        named = [
+            (STEP_FOLDER_PATTERN.fullmatch(folder.name), folder)
+            for folder in folders
+            if folder.is_dir()
+        ]
+        return sorted((int(name[1]), not any(folder.iterdir())) for name, folder in named if name)
+
+    def summary(self, step: int) -> CheckpointSummary:
+        """Return the summary of a checkpoint without reading its arrays.
+
+        Args:
+            step: Step of the checkpoint.
+
+        Raises:
+            CheckpointSaveError: If the previous save failed.
+            DamagedCheckpointError: If the summary cannot be read.
+        """
+        self.wait()
+        if self._restored_summary is not None and self._restored_summary.step == step:
+            return self._restored_summary  # the run may have deleted the checkpoint in the meantime
+        return self._read_summary(step)
+
+    def _read_summary(self, step: int) -> CheckpointSummary:
+        """Read the summary of a checkpoint. A copy of another step's folder counts as damaged."""
+        summary = read_summary(self._path(step))
+        if summary.step != step:
+            raise DamagedCheckpointError(
+                f"{self._path(step)} must contain the checkpoint of step {step}, got that of step "
+                f"{summary.step}. Rename it to {self._path(summary.step).name}, or delete it"
+            )
+        return summary
+
+    def readable_summaries(self) -> Iterator[CheckpointSummary]:
+        """Yield the summaries that can be read, newest first."""
+        for step in self.steps()[::-1]:
+            with contextlib.suppress(DamagedCheckpointError):
+                yield self.summary(step)
+
+    def newest_intact_summary(self) -> CheckpointSummary:
+        """Return the newest summary whose files match their checksums.
+
+        Raises:
+            DamagedCheckpointError: If no checkpoint is intact.
+        """
+        found = []
+        for step in self.steps()[::-1]:
+            try:
+                summary = self._read_summary(step)
+                check_file_checksums(self._path(step), summary.files)
+                return summary
+            except DamagedCheckpointError as error:
+                found += [str(error)] if self._path(step).exists() else []
+        raise self._unreadable_error(found)
+
+    def _unreadable_error(self, found: list[str]) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            f"No checkpoint in {self._folder} can be read: {'; '.join(found)}. Restore a copy of "
+            "one, or train a new run."
+        )
+
+    def best(self) -> int | None:
+        """Return the step with the best finite metric, or None. Ties go to the newest step."""
+        ranked = self._rank_steps(self._read_intact_summaries()[0])
+        return ranked[0] if ranked else None
+
+    def best_value(self) -> tuple[int, float] | None:
+        """Return the step and the metric of the best checkpoint, or None without one."""
+        step = self.best()
+        return (
+            None
+            if step is None
+            else (step, float(self.summary(step).metrics[self._best_metric] or 0.0))
+        )
+
+    def restore(self, which: Literal["last", "best"] | int, like: State) -> RestoredCheckpoint:
+        """Read a checkpoint.
+
+        If the "last" or "best" checkpoint is damaged, the next one in order is read. If the run
+        deletes a checkpoint while it is read, another checkpoint is read. The warnings name the
+        skipped checkpoints.
+
+        Args:
+            which: "last", "best" or a step.
+            like: State, or its shapes from `jax.eval_shape`. Its shardings place the leaves.
+
+        Returns:
+            The step, the state and the warnings.
+
+        Raises:
+            UsageError: If there is no checkpoint, or its leaves differ from those of `like`.
+            DamagedCheckpointError: If the checkpoint of the given step is damaged, or for "last"
+                and "best", if all checkpoints are damaged.
+        """
+        self.wait()
+        deleted: list[int] = []
+        while True:
+            candidates, warnings = self._candidate_steps(which)
+            found = self._read_first_intact(candidates, like, warnings)
+            if found is not None:
+                step, state = found
+                return RestoredCheckpoint(step, state, deletion_warnings(deleted, step) + warnings)
+            deleted += [step for step in candidates if not self._path(step).exists()]
+
+    def _read_first_intact(
+        self, candidates: list[int], like: State, warnings: list[str]
+    ) -> tuple[int, State] | None:
+        """Read the first intact checkpoint, or return None if one is deleted during reading."""
+        for step in candidates:
+            try:
+                self._restored_summary = self._read_summary(step)
+                check_same_leaves(self._restored_summary, like)
+                return step, place_arrays(
+                    self._read_arrays(self._restored_summary), self._restored_summary.leaves, like
+                )
+            # Reading a checkpoint while it is deleted may raise anything.
+            except Exception as error:
+                if not self._path(step).exists():
+                    return None
+                if not isinstance(error, DamagedCheckpointError):
+                    raise
+                warnings.append(f"{error}. It was skipped")
+        raise self._unreadable_error(warnings)
+
+    def set_aside_after(self, step: int) -> list[int]:
+        """Rename the checkpoints of later steps to `superseded_step_...`.
+
+        A run that continues from `step` calls this first. Checkpoints of the abandoned branch and
+        damaged ones then do not count as "last", and do not collide with new ones. Nothing is
+        deleted.
+
+        Args:
+            step: Step from which the run continues.
+
+        Returns:
+            The steps of the renamed checkpoints.
+        """
+        self.wait()
+        later = [other for other, _ in self._list_step_folders() if other > step]
+        self._synchronize()
+        for path in map(self._path, later if jax.process_index() == 0 else []):
+            rename_with_prefix(path, "superseded")
+        self._synchronize()
+        return later
+
+    def _candidate_steps(self, which: Literal["last", "best"] | int) -> tuple[list[int], list[str]]:
+        steps = self.steps()
+        if not steps:
+            raise UsageError(
+                f"No checkpoint exists in {self._folder}. Restore one, or train the run again."
+            )
+        if which == "last":
+            empty = [
+                step
+                for step, is_empty in self._list_step_folders()
+                if is_empty and step > steps[-1]
+            ]
+            return steps[::-1], [
+                f"{self._path(step)} is damaged: it is empty. It was skipped" for step in empty
+            ]
+        if which == "best":
+            summaries, warnings = self._read_intact_summaries()
+            ranked = self._rank_steps(summaries)
+            if not ranked and summaries:
+                raise UsageError(
+                    f"No checkpoint in {self._folder} has a finite {self._best_metric!r}. Use "
+                    "'last'."
+                )
+            return ranked, warnings
+        if which not in steps:
+            raise UsageError(
+                f"No checkpoint of step {which!r} exists in {self._folder}. Choose 'last', 'best' "
+                f"or one of {steps}."
+            )
+        return [which], []
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step_{step:012d}"
+
+    def _read_intact_summaries(self) -> tuple[dict[int, CheckpointSummary], list[str]]:
+        """Return the readable summaries by step, in order, and warnings about the others."""
+        summaries, problems = {}, []
+        for step in self.steps():
+            try:
+                summaries[step] = self._read_summary(step)
+            except DamagedCheckpointError as error:
+                if self._path(step).exists():  # otherwise the run has deleted it
+                    problems.append(f"{error}. It was skipped")
+        return summaries, problems
+
+    def _rank_steps(self, summaries: dict[int, CheckpointSummary]) -> list[int]:
+        """Return the steps with a finite metric, best first. Ties are ordered newest first."""
+        values = [
+            (summary.metrics.get(self._best_metric), step) for step, summary in summaries.items()
+        ]
+        ranked = sorted((-self._sign * value, -step) for value, step in values if value is not None)
+        return [-step for _, step in ranked]
+
+    def _create_unfinished_folder(self, step: int) -> Path:
+        """Create a new folder for an unfinished checkpoint."""
+        unfinished = self._path(step).with_suffix(".writing")
+        if jax.process_index() == 0:
+            self._delete_unfinished()
+            unfinished.mkdir(parents=True)
+            fsync_path(self._folder.parent)
+        self._synchronize()
+        return unfinished
+
+    def _write(self, summary: CheckpointSummary, arrays: list[np.ndarray | None]) -> None:
+        """Write the remaining files of a checkpoint in the first process.
+
+        An array is None if the processes have already written its parts.
+        """
+        self._synchronize()
+        if jax.process_index() == 0:
+            self._write_files(summary, arrays)
+        self._synchronize()
+
+    def _write_files(self, summary: CheckpointSummary, arrays: list[np.ndarray | None]) -> None:
+        import orbax.checkpoint as ocp
+
+        final, leaves = self._path(summary.step), summary.leaves
+        unfinished = final.with_suffix(".writing")
+        stored = {
+            store_name(i, leaf): arrays[i]
+            for i, leaf in enumerate(leaves)
+            if arrays[i] is not None and 0 not in leaf.shape
+        }
+        leaves = [
+            leaf if array is None else leaf._replace(checksum=array_checksum(array))
+            for leaf, array in zip(leaves, arrays, strict=True)
+        ]
+        for index, leaf in enumerate(leaves):
+            folder = unfinished / "large" / store_name(index, leaf)
+            if arrays[index] is None and not shards.has_all_shards(folder, leaf.shape):
+                raise OSError(
+                    f"Parts of {leaf.path} are missing in {folder}. Check that all processes share "
+                    "this folder and can write to it."
+                )
+        if stored:
+            self._checkpointer.save(unfinished / "state", args=ocp.args.PyTreeSave(stored))
+        files = {
+            path.relative_to(unfinished).as_posix(): file_checksum(path)
+            for path in list_files(unfinished)
+        }
+        write_summary(unfinished, summary._replace(leaves=leaves, files=files))
+        fsync_tree(unfinished)
+        unfinished.rename(final)
+        fsync_path(self._folder)  # before superseded checkpoints are deleted
+        self._delete_superseded(summary.step)
+
+    def _synchronize(self) -> None:
+        if jax.process_count() > 1:
+            sync_global_devices("checkpoint")
+
+    def _delete_unfinished(self) -> None:
+        for path in [
+            path
+            for path in self._folder.glob("step_*.*")
+            if UNFINISHED_FOLDER_PATTERN.fullmatch(path.name)
+        ]:
+            delete_checkpoint(path)
+
+    def _delete_superseded(self, newest: int) -> None:
+        # Folders without a readable summary are kept, because they may belong to another program.
+        summaries, _ = self._read_intact_summaries()
+        keep = {
+            newest,
+            *list(summaries)[-self._keep_last :],
+            *self._rank_steps(summaries)[: self._keep_best],
+        }
+        for step in (
+            step
+            for step in summaries.keys() - keep
+            if is_same_run(summaries[step], summaries.get(newest))
+        ):
+            # Renamed first, so that an interrupted deletion leaves no partial checkpoint under this
+            # name.
+            doomed = self._path(step).with_suffix(".deleted")
+            self._path(step).rename(doomed)
+            delete_checkpoint(doomed)
+
+    def _read_arrays(self, summary: CheckpointSummary) -> list[np.ndarray | ShardedLeaf | None]:
+        """Read the saved arrays in order and verify their checksums.
+
+        The array of a leaf without elements is None.
+        """
+        import orbax.checkpoint as ocp
+
+        path = self._path(summary.step)
+        check_file_checksums(path, summary.files)
+        names = [
+            store_name(i, leaf) if 0 not in leaf.shape else None
+            for i, leaf in enumerate(summary.leaves)
+        ]
+        large = {Path(file).parts[1] for file in summary.files if file.startswith("large/")}
+        as_numpy = {
+            name: ocp.RestoreArgs(restore_type=np.ndarray)
+            for name in names
+            if name is not None and name not in large
+        }
+        request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
+        # The files are intact, so an error from here on does not mean that the checkpoint is
+        # damaged, and an older one must not be used instead.
+        stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
+        arrays: list[np.ndarray | ShardedLeaf | None] = []
+        for name, leaf in zip(names, summary.leaves, strict=True):
+            if name is not None and name in large:
+                arrays.append(ShardedLeaf(path / "large" / name, leaf.shape, leaf.dtype))
+                continue
+            array = None if name is None else np.asarray(stored[name])
+            arrays.append(array)
+            if array is not None and array_checksum(array) != leaf.checksum:
+                raise DamagedCheckpointError(
+                    f"{path} is damaged: the checksum of {leaf.path} is wrong"
+                )
+        return arrays
+
+
+def _run_immediately(function: Callable[..., None], *arguments: object) -> Future:
+    done: Future = Future()
+    try:
+        done.set_result(function(*arguments))
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+def _raise_error(error: Exception) -> None:
+    raise error

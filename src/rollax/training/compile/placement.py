@@ -1,0 +1,180 @@
+"""Placement of the parts of a run on devices and processes."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from rollax.acting.evaluation import Episodes
+from rollax.algorithm import Algorithm, Metrics
+from rollax.distributed import processes, sharding
+from rollax.errors import UsageError
+from rollax.training.spec import Spec
+from rollax.types import PyTree, State
+
+
+class RunFunctions(NamedTuple):
+    """Functions of a run, for a single run or a population, and their initial arguments.
+
+    Attributes:
+        algorithm: Algorithm of the run.
+        evaluate: Function from a state and a key to episodes.
+        config: Settings of the algorithm, with a leading axis for a population.
+        run_key: Keys for training.
+        eval_key: Keys for evaluation.
+        abstract: Shapes and types of the state.
+    """
+
+    algorithm: Algorithm
+    evaluate: Callable[[Any, jax.Array], Episodes]
+    config: Any
+    run_key: Any
+    eval_key: jax.Array
+    abstract: Any
+
+
+class JittedFunctions(NamedTuple):
+    """Jitted functions of a run and the placement of its arrays.
+
+    Attributes:
+        begin: Function that makes the initial state.
+        run: Function that runs a segment of updates.
+        evaluate: Function from a state and a key to episodes.
+        abstract_state: Shapes, types and placement of the state.
+        where: Placement of the state, or None for the default device.
+        replicated_sharding: Sharding of arrays that every process receives, or None for one
+            process.
+        mesh: Device mesh, or None for one device.
+        mesh_context_fn: Function that returns a context manager for tracing functions.
+        shared: Function that replicates arrays of one process over all processes.
+    """
+
+    begin: Any
+    run: Any
+    evaluate: Any
+    abstract_state: Any
+    where: Any
+    replicated_sharding: Any
+    mesh: jax.sharding.Mesh | None
+    mesh_context_fn: Callable[[], Any]
+    shared: Callable[[Any], Any]
+
+
+def jit_functions(
+    spec: Spec, parts: RunFunctions, run: Callable[..., tuple[State, Metrics]]
+) -> JittedFunctions:
+    """Jit the functions of a run with the placement of its arrays.
+
+    Args:
+        spec: Specification of the run.
+        parts: Functions of the run.
+        run: Function that runs a segment of updates.
+
+    Returns:
+        The jitted functions and the placement.
+    """
+    is_population = spec.num_members > 1
+    evaluate = parts.evaluate
+    over = make_device_mesh(spec, is_population)
+    state = with_shardings(parts.algorithm, parts.abstract, over, is_population)
+    if over is not None and is_population:
+        run = sharding.shard_map_over_members(run, over, (0, None), (0, 1))
+        evaluate = sharding.shard_map_over_members(evaluate, over, (0, 0), 0)
+    where = jax.tree.map(lambda leaf: leaf.sharding, state) if over is not None else None
+    # With several processes, all of them receive metrics and episodes, but no process ever holds
+    # another process's part of the state.
+    many = over if processes.num_processes() > 1 else None
+    all_have = None
+    if many is not None:
+        all_have = jax.sharding.NamedSharding(many, jax.sharding.PartitionSpec())
+
+    def shared(tree: PyTree) -> PyTree:
+        return tree if many is None else processes.replicate(tree, many)
+
+    return JittedFunctions(
+        begin=jax.jit(parts.algorithm.init, out_shardings=None if many is None else where),
+        run=jax.jit(
+            run, donate_argnums=0, out_shardings=None if where is None else (where, all_have)
+        ),
+        evaluate=jax.jit(evaluate, out_shardings=all_have),
+        abstract_state=state,
+        where=where,
+        replicated_sharding=all_have,
+        mesh=over,
+        mesh_context_fn=mesh_context_fn(over, is_population),
+        shared=shared,
+    )
+
+
+def mesh_context_fn(
+    over: jax.sharding.Mesh | None, is_population: bool
+) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Return a function that makes a context manager for tracing the functions of a run.
+
+    Args:
+        over: Device mesh, or None.
+        is_population: Whether the run is a population, whose functions need no mesh.
+
+    Returns:
+        Function without arguments. Its context manager does nothing without a mesh.
+    """
+    if over is None or is_population:
+        return contextlib.nullcontext
+    return functools.partial(jax.set_mesh, over)
+
+
+def make_device_mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
+    """Return the mesh of the devices of a run, or None for one device of one process.
+
+    Args:
+        spec: Specification of the run.
+        is_population: Whether the run is a population.
+
+    Raises:
+        UsageError: If the number of members or of environments is not a multiple of the number of
+            devices.
+    """
+    number = int(spec.options.devices)
+    if number == 1 and processes.num_processes() == 1:
+        return None
+    if is_population and spec.num_members % number:
+        raise UsageError(
+            f"The number of members must be a multiple of devices ({number}), got "
+            f"{spec.num_members}. Change the number of seeds or of devices."
+        )
+    mesh = sharding.make_mesh(number, "members" if is_population else "environments")
+    num_envs = spec.derived_settings.num_envs
+    if not is_population and num_envs % number:
+        raise UsageError(
+            f"num_envs must be a multiple of devices ({number}), got {num_envs}. Change one of "
+            "them."
+        )
+    return mesh
+
+
+def with_shardings(
+    algorithm: Algorithm, state: State, over: jax.sharding.Mesh | None, is_population: bool
+) -> State:
+    """Return the abstract state with a sharding for each leaf.
+
+    Args:
+        algorithm: Algorithm of the run.
+        state: Shapes and types of the state.
+        over: Device mesh, or None to leave the state unchanged.
+        is_population: Whether the leaves have a leading axis of members.
+
+    Returns:
+        Shapes, types and shardings of the state.
+    """
+    if over is None:
+        return state
+    if is_population:
+        where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
+        places = jax.tree.map(lambda _: where, state)
+    else:
+        places = sharding.make_run_shardings(state, algorithm.placement(state), over)
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places
+    )

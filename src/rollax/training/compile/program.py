@@ -1,0 +1,587 @@
+"""Compilation of a specification into the functions that the training loop calls.
+
+Only this package handles populations, devices and buffer donation.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.acting.evaluation import Episodes, make_evaluator
+from rollax.algorithm import Algorithm, Metrics
+from rollax.environments import registry
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment
+from rollax.environments.trace_cache import ObjectCache
+from rollax.environments.wrappers import AgentId
+from rollax.errors import UsageError, describe_error
+from rollax.populations import population
+from rollax.populations.evolution import Generation, evolve, evolving
+from rollax.training.checkpoints import fingerprints
+from rollax.training.compile import background, cache, keys
+from rollax.training.compile.placement import (
+    JittedFunctions,
+    RunFunctions,
+    jit_functions,
+)
+from rollax.training.compile.segments import segment
+from rollax.training.compile.update_program import TrainingPrograms, compile_with_timing
+from rollax.training.simulators.runner import SimulatorRunner
+from rollax.training.spec import (
+    CUSTOM,
+    Spec,
+    adapt_to_host,
+    explain_missing_imports,
+    get_algorithm_entry,
+)
+from rollax.types import NetworkFn, PyTree, SettingValues, State
+
+MAX_SEGMENT_CAPACITY = 256
+CACHE_READ_SECONDS = 1.0  # time in which programs can be read from the compilation cache
+
+_objects_by_spec = ObjectCache()
+
+
+class Program(NamedTuple):
+    """Compiled functions of a run, and the objects that they were built from.
+
+    For a population, states and episodes have a leading axis [P], and metrics have it as their
+    second axis.
+
+    Attributes:
+        algorithm: Algorithm of the state of a single run, a population or an evolving population.
+        environment: Environment of evaluations.
+        num_members: Number of members, or None for a single run without the axis.
+        abstract_state: Shapes, types and placement of the state.
+        init: Function that returns the initial state.
+        advance: Function from a state and a number of updates to the next state and the metrics of
+            each update as NumPy arrays.
+        evaluate: Function from a state and the number of completed updates to episodes.
+        evolve: Function from a state to the next generation, or None if the run does not evolve.
+        capacity: Maximum number of updates per call of `advance`.
+        training: Programs behind `advance` and `evolve`.
+        mesh: Device mesh, or None for one device.
+        simulators: Simulators of an environment on the host, or None.
+    """
+
+    algorithm: Algorithm
+    environment: Environment
+    num_members: int | None
+    abstract_state: Any
+    init: Callable[[], Any]
+    advance: Callable[[Any, int], tuple[Any, Metrics]]
+    evaluate: Callable[[Any, int], Episodes]
+    evolve: Callable[[Any], tuple[Any, Generation]] | None
+    capacity: int
+    training: TrainingPrograms
+    mesh: jax.sharding.Mesh | None
+    simulators: SimulatorRunner | None = None
+
+
+def build_algorithm_and_environment(
+    spec: Spec, environment: Environment | None = None, make_network: NetworkFn | None = None
+) -> tuple[Algorithm, Environment]:
+    """Build the algorithm and the environment of a run.
+
+    The result is cached for the same objects, so functions that checks have traced are not traced
+    again for compilation.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+        make_network: Function that makes the network, or None if settings describe it.
+
+    Returns:
+        The algorithm, and the environment after `wrap_for_networks`.
+
+    Raises:
+        UsageError: If the run needs a user's object that is not passed, or the objects do not fit
+            together.
+    """
+    # The cache holds the objects too, so that their ids are not reused.
+    given = (environment, make_network)
+
+    def made():
+        return (_build_algorithm_and_environment(spec, *given), given)
+
+    return _objects_by_spec.get_or_make(
+        spec, ("assembled", id(environment), id(make_network)), made
+    )[0]
+
+
+def _build_algorithm_and_environment(
+    spec: Spec, environment: Environment | None, make_network: NetworkFn | None
+) -> tuple[Algorithm, Environment]:
+    kinds = get_algorithm_entry(spec.algorithm)
+    if environment is None:
+        if spec.own_environment:
+            raise UsageError(
+                f"This run used a custom environment ({spec.environment}). Pass it again as "
+                "environment=..."
+            )
+        environment = make_environment(spec)
+    environment = wrap_for_networks(spec, environment)
+    if make_network is None:
+        if not dataclasses.is_dataclass(spec.network):
+            raise UsageError("This run used a custom network. Pass it again as network=...")
+        make_network = functools.partial(kinds.make_network, environment, spec.network)
+    algorithm = kinds.make(environment, make_network)
+    # Jitted functions are traced only once.
+    init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
+    return algorithm._replace(init=init, step=step), environment
+
+
+def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> Spec:
+    """Return the specification, adapted if its environment is a simulator on the host.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+
+    Raises:
+        UsageError: If the environment cannot be made.
+    """
+    made = make_environment(spec) if environment is None else environment
+    return adapt_to_host(spec) if is_on_host(made) else spec
+
+
+def make_environment(spec: Spec, evaluated: bool = False) -> Environment:
+    """Return the environment of a specification, made once per specification.
+
+    Args:
+        spec: Specification of the run.
+        evaluated: Whether to return the environment of evaluations.
+
+    Raises:
+        UsageError: If the environment cannot be made.
+    """
+    arguments = spec.arguments | (spec.eval_arguments if evaluated else {})
+    return _objects_by_spec.get_or_make(
+        spec, ("environment", evaluated), lambda: _make_known_environment(spec, arguments)
+    )
+
+
+def _make_known_environment(spec: Spec, arguments: SettingValues) -> Environment:
+    with explain_missing_imports(spec.imports):
+        try:
+            return registry.make_without_import(spec.environment, arguments)
+        except (UsageError, ImportError):
+            raise
+        except Exception as error:  # a user's factory may raise anything
+            given = f" with {arguments}" if arguments else ""
+            raise UsageError(
+                f"Making {spec.environment}{given} failed with {describe_error(error)}"
+            ) from error
+
+
+def with_custom_objects(
+    spec: Spec, environment: Environment | None, network: NetworkFn | None
+) -> Spec:
+    """Return the specification marked as using custom objects, which it cannot describe."""
+    if environment is not None:
+        spec = dataclasses.replace(spec, own_environment=True, arguments={}, eval_arguments={})
+    return spec if network is None else dataclasses.replace(spec, network=CUSTOM)
+
+
+def environment_fingerprint(spec: Spec, environment: Environment | None = None) -> dict[str, Any]:
+    """Return the fingerprint of the environment of a run.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+    """
+    is_object = environment is not None
+    return fingerprints.fingerprint(environment if is_object else make_environment(spec), is_object)
+
+
+def wrap_for_networks(spec: Spec, environment: Environment) -> Environment:
+    """Return the environment, with agent ids in its observations if the network uses them."""
+    return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
+
+
+def _make_evaluation_environment(spec: Spec) -> Environment:
+    return _objects_by_spec.get_or_make(
+        spec,
+        "evaluated",
+        lambda: wrap_for_networks(
+            spec, make_environment(spec, evaluated=bool(spec.eval_arguments))
+        ),
+    )
+
+
+def evaluation_environment(spec: Spec, environment: Environment | None) -> Environment:
+    """Return the environment of evaluations.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment of the run, or None if it is made from its id.
+
+    Returns:
+        The environment with the arguments of evaluations. Without such arguments, `environment`.
+
+    Raises:
+        UsageError: If it cannot be made, or its spaces or number of agents differ from those of
+            `environment`.
+    """
+    if environment is not None and not spec.eval_arguments:
+        return environment
+    try:
+        other = _make_evaluation_environment(spec)
+    except UsageError as error:
+        raise UsageError(
+            f"In evaluations, with eval_arguments {spec.eval_arguments}: {error}"
+        ) from error
+    if environment is not None:
+        for what in ("observation_space", "action_space", "num_agents"):
+            if getattr(other, what) != getattr(environment, what):
+                raise UsageError(
+                    f"eval_arguments must not change the {what}, got {spec.eval_arguments}. Remove "
+                    "those that do."
+                )
+    return other
+
+
+def abstract_member_state(spec: Spec, algorithm: Algorithm) -> Any:
+    """Return the shapes and types of one member's state, without compilation.
+
+    Args:
+        spec: Specification of the run.
+        algorithm: Algorithm of the run.
+
+    Raises:
+        UsageError: If sizes in the settings are not divisible or are too large.
+    """
+    try:
+        return jax.eval_shape(
+            algorithm.init, jax.eval_shape(lambda: jax.random.key(0)), spec.config
+        )
+    # Arrays that are too large to be indexed raise the last two.
+    except (ValueError, OverflowError, NotImplementedError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(str(error)) from error
+
+
+def compile_program(
+    spec: Spec,
+    environment: Environment | None = None,
+    make_network: NetworkFn | None = None,
+    *,
+    begins: bool = True,
+    evaluates: bool = True,
+) -> Program:
+    """Trace and compile the programs of a run, large ones in parallel.
+
+    If the compilation cache has the programs of the first evaluation, training programs are
+    compiled later (`TrainingPrograms`).
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+        make_network: Function that makes the network, or None if settings describe it.
+        begins: Whether to compile the program of the initial state.
+        evaluates: Whether to compile the program of evaluations.
+
+    Returns:
+        The program.
+
+    Raises:
+        UsageError: If the parts of the run do not fit together.
+    """
+    cache.enable()
+    algorithm, environment = build_algorithm_and_environment(spec, environment, make_network)
+    shown = evaluation_environment(spec, environment)
+    is_population = spec.num_members > 1
+    make_functions = population_functions if is_population else _single_run_functions
+    parts = make_functions(spec, algorithm, shown)
+    capacity = _segment_capacity(spec)
+    if is_on_host(environment):
+        return _compile_host_program(spec, algorithm, parts, (environment, shown), capacity)
+    compiled = jit_functions(spec, parts, segment(parts.algorithm, capacity))
+    state, shared = compiled.abstract_state, compiled.shared
+    training = _make_training_programs(spec, algorithm, compiled)
+    started = time.monotonic()
+    run_key, config = shared(parts.run_key), shared(parts.config)
+    lowered = {}
+    if begins:
+        lowered["begin"] = compiled.begin.lower(run_key, config)
+    if evaluates:
+        lowered["evaluate"] = compiled.evaluate.lower(state, shared(parts.eval_key))
+    ready = _compile_lowered(lowered, training)
+    begin = ready["begin"] if begins else compiled.begin
+    evaluate_state = ready["evaluate"] if evaluates else compiled.evaluate
+    training.compile_seconds = time.monotonic() - started
+
+    def init() -> Any:
+        state = background.execute(begin, run_key, config)
+        is_placed = compiled.where is None or compiled.replicated_sharding is not None
+        return state if is_placed else jax.device_put(state, compiled.where)
+
+    def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
+        training.make()
+        state, metrics = background.execute(training.run, state, np.int32(num_updates))
+        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
+
+    def evaluate(state: State, updates: int) -> Episodes:
+        key = shared(_evaluation_key(spec, parts.eval_key, updates))
+        return jax.device_get(background.execute(evaluate_state, state, key))
+
+    def evolve_members(state: State) -> tuple[State, Generation]:
+        training.make()
+        return training.evolve(state)
+
+    return Program(
+        algorithm=parts.algorithm,
+        environment=shown,
+        num_members=spec.num_members if is_population else None,
+        abstract_state=state,
+        init=init,
+        advance=advance,
+        evaluate=evaluate,
+        evolve=evolve_members if spec.updates_per_generation else None,
+        capacity=capacity,
+        training=training,
+        mesh=compiled.mesh,
+    )
+
+
+def _segment_capacity(spec: Spec) -> int:
+    """Return the maximum number of updates per call: whole metric lines, at most the run."""
+    line = spec.updates_per_line
+    longest = max(line, MAX_SEGMENT_CAPACITY // line * line)
+    return min(longest, max(1, spec.total_updates))
+
+
+def _make_training_programs(
+    spec: Spec, algorithm: Algorithm, compiled: JittedFunctions
+) -> TrainingPrograms:
+    """Return the programs of updates and of generations, which are compiled on demand."""
+
+    def compile_run() -> tuple[Any, dict[str, float]]:
+        with compiled.mesh_context_fn():
+            return compile_with_timing(compiled.run, compiled.abstract_state, np.int32(0))
+
+    def compile_evolve() -> Any:
+        return _compile_evolve(
+            spec,
+            population(algorithm),
+            compiled.abstract_state,
+            compiled.where,
+            compiled.replicated_sharding,
+        )
+
+    return TrainingPrograms(compile_run, compile_evolve)
+
+
+def _compile_host_program(
+    spec: Spec,
+    algorithm: Algorithm,
+    parts: RunFunctions,
+    places: tuple[Environment, Environment],
+    capacity: int,
+) -> Program:
+    """Compile the programs of a run with simulators on the host."""
+    acts = SimulatorRunner(spec, algorithm, parts.algorithm, places, parts.abstract)
+    many = spec.num_members > 1
+    begin = jax.jit(parts.algorithm.init)
+    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None, None)
+    training = TrainingPrograms(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
+
+    def evaluate(state: State, updates: int) -> Episodes:
+        key = _evaluation_key(spec, parts.eval_key, updates)
+        return acts.evaluate(state, list(key) if many else [key])
+
+    def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
+        training.make()
+        return acts.advance(state, num_updates)
+
+    init = functools.partial(background.execute, begin, parts.run_key, parts.config)
+    return Program(
+        algorithm=parts.algorithm,
+        environment=places[1],
+        num_members=spec.num_members if many else None,
+        abstract_state=parts.abstract,
+        init=init,
+        advance=advance,
+        evaluate=evaluate,
+        evolve=evolving_members,
+        capacity=capacity,
+        training=training,
+        mesh=None,
+        simulators=acts,
+    )
+
+
+def _evaluation_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
+    """Return the key of an evaluation, [P] for a population.
+
+    Evaluations use different keys only with `eval_fresh`.
+    """
+    if not spec.options.eval_fresh:
+        return key
+    return (
+        jax.vmap(jax.random.fold_in, (0, None)) if spec.num_members > 1 else jax.random.fold_in
+    )(key, updates)
+
+
+def _compile_lowered(
+    lowered: dict[str, jax.stages.Lowered], training: TrainingPrograms
+) -> dict[str, jax.stages.Compiled]:
+    """Compile programs in parallel. Unless they are cached, compile the training programs too."""
+    compiling = {name: background.submit(program.compile) for name, program in lowered.items()}
+    if wait(compiling.values(), CACHE_READ_SECONDS).not_done:
+        training.make()
+    return {name: program.result() for name, program in compiling.items()}
+
+
+def make_run_evaluator(
+    spec: Spec, algorithm: Algorithm, shown: Environment
+) -> Callable[[Any, jax.Array], Episodes]:
+    """Return a function from the state of one member and a key to evaluation episodes.
+
+    Args:
+        spec: Specification of the run.
+        algorithm: Algorithm of one member.
+        shown: Environment of evaluations.
+    """
+    options = spec.options
+    return make_evaluator(
+        shown,
+        algorithm,
+        options.eval_episodes,
+        max_eval_steps(shown, spec),
+        not options.eval_stochastic,
+        info=options.info,
+    )
+
+
+def _single_run_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -> RunFunctions:
+    (member,) = spec.members()
+    seed = int(member["seed"])
+    return RunFunctions(
+        algorithm=algorithm,
+        evaluate=make_run_evaluator(spec, algorithm, shown),
+        config=_member_config(spec, member),
+        run_key=keys.training_key(seed),
+        eval_key=keys.evaluation_key(seed),
+        abstract=abstract_member_state(spec, algorithm),
+    )
+
+
+def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -> RunFunctions:
+    """Return the functions of a run with several members.
+
+    Args:
+        spec: Specification of the run.
+        algorithm: Algorithm of one member.
+        shown: Environment of evaluations.
+
+    Raises:
+        UsageError: If sizes in the settings are not divisible or are too large.
+    """
+    abstract_member_state(spec, algorithm)
+    members = spec.members()
+    seeds = [int(member["seed"]) for member in members]
+    running = population(algorithm)
+    evaluate = jax.vmap(make_run_evaluator(spec, algorithm, shown))
+    config = jax.tree.map(
+        lambda *leaves: jnp.asarray(leaves), *(_member_config(spec, member) for member in members)
+    )
+    run_key: Any = _stack_keys(keys.training_key, seeds)
+    if spec.evolve:
+        running = evolving(running, spec.evolve, spec.evolve_metric)
+        evaluate = _apply_to_members(evaluate)
+        run_key = run_key, _stack_keys(keys.offspring_key, seeds)
+    shapes = jax.tree.map(lambda key: jax.ShapeDtypeStruct(key.shape, key.dtype), run_key)
+    return RunFunctions(
+        algorithm=running,
+        evaluate=evaluate,
+        config=config,
+        run_key=run_key,
+        eval_key=_stack_keys(keys.evaluation_key, seeds),
+        abstract=jax.eval_shape(running.init, shapes, config),
+    )
+
+
+def _stack_keys(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:
+    """Return the keys of several seeds, [P].
+
+    Stacking the keys themselves would count as consuming them for JAX's `jax_debug_key_reuse`.
+    """
+    return jax.random.wrap_key_data(jnp.stack([jax.random.key_data(key(seed)) for seed in seeds]))
+
+
+def _apply_to_members(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Adapt a function of a population to an evolving population, whose state has `members`."""
+    return lambda state, *arguments: function(state.members, *arguments)
+
+
+def _compile_evolve(
+    spec: Spec,
+    members: Algorithm,
+    placed: State,
+    where: PyTree,
+    all_have: jax.sharding.Sharding | None,
+) -> Callable[[State], tuple[State, Generation]] | None:
+    """Compile one generation of an evolving population, or return None if the run does not evolve.
+
+    Across devices, members are copied from the devices of their parents.
+    """
+    if not spec.updates_per_generation:
+        return None
+    places = None if where is None else (where, all_have)
+    jitted = jax.jit(
+        lambda state: evolve(members, state, spec.evolve, spec.method),
+        donate_argnums=0,
+        out_shardings=places,
+    )
+    compiled = background.compile_for_arguments(jitted, placed)
+
+    def run(state: State) -> tuple[State, Generation]:
+        state, generation = background.execute(compiled, state)
+        return state, jax.device_get(generation)
+
+    return run
+
+
+def abstract_population_state(spec: Spec, algorithm: Algorithm) -> Any:
+    """Return the shapes and types of a population's state, without compilation.
+
+    Args:
+        spec: Specification of the run.
+        algorithm: Algorithm of one member.
+    """
+    count = spec.num_members
+    keys = jax.ShapeDtypeStruct((count,), jax.eval_shape(jax.random.key, 0).dtype)
+    config = jax.tree.map(lambda _: jax.ShapeDtypeStruct((count,), jnp.float32), spec.config)
+    running = population(algorithm)
+    if not spec.evolve:
+        return jax.eval_shape(running.init, keys, config)
+    running = evolving(running, spec.evolve, spec.evolve_metric)
+    return jax.eval_shape(running.init, (keys, keys), config)
+
+
+def max_eval_steps(environment: Environment, spec: Spec) -> int:
+    """Return the maximum number of steps of an evaluation episode.
+
+    Args:
+        environment: Environment of evaluations.
+        spec: Specification of the run.
+
+    Returns:
+        The environment's time limit, or `eval_max_steps` if it has none.
+    """
+    return spec.options.eval_max_steps if environment.time_limit is None else environment.time_limit
+
+
+def _member_config(spec: Spec, member: dict[str, float]) -> Any:
+    swept = {name: value for name, value in member.items() if name != "seed"}
+    return dataclasses.replace(spec.config, total_updates=float(spec.total_updates), **swept)

@@ -1,0 +1,139 @@
+"""Compatibility checks of the parts of a run, before anything large is compiled."""
+
+import jax
+import jax.extend.core
+
+from rollax.acting.info_metrics import validate_reductions
+from rollax.acting.streams import with_recording
+from rollax.algorithm import Algorithm
+from rollax.checks.environment_check import check_contract, check_spaces, check_values
+from rollax.distributed import processes
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment
+from rollax.environments.registry import is_suite_environment
+from rollax.errors import UsageError
+from rollax.populations.evolution import EPISODE_RETURN
+from rollax.training.compile import cache, memory_estimate
+from rollax.training.compile import program as programs
+from rollax.training.compile.placement import make_device_mesh, mesh_context_fn, with_shardings
+from rollax.training.presets import explain_preset_arguments
+from rollax.training.simulators.runner import SimulatorRunner, check_rollouts, check_workers
+from rollax.training.spec import Spec, check_step_counts
+from rollax.types import NetworkFn, State
+
+
+def check_run_environment(spec: Spec, environment: Environment | None) -> None:
+    """Check that the environment of a run satisfies the environment contract.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+
+    Raises:
+        UsageError: If the environment violates the contract.
+    """
+    made = programs.make_environment(spec) if environment is None else environment
+    if is_on_host(made):
+        return check_spaces(made)  # gymnasium's contract was checked when it was made
+    with cache.enable_for_checks():
+        is_tested = environment is None and is_suite_environment(spec.environment)
+        check_contract(made, is_tested)
+        if not is_tested:
+            check_values(made)
+
+
+def check_run(
+    spec: Spec, environment: Environment | None = None, make_network: NetworkFn | None = None
+) -> None:
+    """Check that the parts of a run, its sizes and its devices fit together.
+
+    Nothing large is compiled.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment object, or None if the environment is made from its id.
+        make_network: Function that makes the network, or None if settings describe it.
+
+    Raises:
+        UsageError: If the parts, the sizes or the devices are incompatible.
+    """
+    with explain_preset_arguments(spec, make_network):
+        _check_run(spec, environment, make_network)
+
+
+def _check_run(spec: Spec, environment: Environment | None, make_network: NetworkFn | None) -> None:
+    check_step_counts(spec)
+    own = environment is not None or make_network is not None
+    is_population = spec.num_members > 1
+    over = make_device_mesh(spec, is_population)
+    with (
+        cache.enable_for_checks(),
+        memory_estimate.explain_tracing_errors(own, "the network and the first state"),
+        mesh_context_fn(over, is_population)(),
+    ):
+        algorithm, environment = programs.build_algorithm_and_environment(
+            spec, environment, make_network
+        )
+        shown = programs.evaluation_environment(spec, environment)
+        check_workers(environment, spec.options.env_workers)
+        if processes.num_processes() > 1:
+            memory_estimate.check_distributed_run(spec, is_on_host(environment))
+        if is_on_host(environment):
+            check_rollouts(spec.algorithm, algorithm, environment, int(spec.options.devices))
+            # For compiled environments, tracing an evaluation includes this check.
+            validate_reductions(shown, spec.options.info)
+        one = programs.abstract_member_state(spec, algorithm)
+    memory_estimate.check_state_memory(spec, one, algorithm)
+    if spec.evolve:
+        with (
+            cache.enable_for_checks(),
+            memory_estimate.explain_tracing_errors(own, "an update of the population"),
+        ):
+            _check_evolution(spec, algorithm, one, (environment, shown))
+    if is_on_host(environment):
+        return
+    if not is_population:
+        with_shardings(algorithm, one, over, is_population)
+    memory_estimate.check_update_memory(spec, algorithm, one, environment, own)
+    memory_estimate.check_evaluation_memory(
+        programs.make_run_evaluator(spec, algorithm, shown),
+        one,
+        shown,
+        spec.options.eval_episodes,
+        spec.num_members,
+        own,
+    )
+
+
+def _check_evolution(
+    spec: Spec, algorithm: Algorithm, one: State, places: tuple[Environment, Environment]
+) -> None:
+    """Raise UsageError if the algorithm does not report the metric that selects members."""
+    metric, on_host = spec.evolve_metric, is_on_host(places[0])
+    if metric == EPISODE_RETURN:
+        # Environments on the host always have episodes.
+        if on_host or has_episode_metrics(algorithm, one):
+            return
+        known = ", ".join(jax.eval_shape(algorithm.step, one)[1].values) or "none"
+        raise UsageError(
+            f"evolve_metric must be a metric that {spec.algorithm} reports, got {metric}, but "
+            f"{spec.algorithm} does not report episodes. Set --evolve-metric to one of its "
+            f"metrics: {known}."
+        )
+    parts = programs.population_functions(spec, algorithm, places[1])
+    state = parts.abstract
+    if on_host:
+        state = with_recording(
+            state, SimulatorRunner(spec, algorithm, parts.algorithm, places, state).abstract
+        )
+    jax.eval_shape(parts.algorithm.step, state)  # raises UnknownNameError for an unknown metric
+
+
+def has_episode_metrics(algorithm: Algorithm, state: State) -> bool:
+    """Return whether the metrics of an update count completed episodes.
+
+    If the number of episodes is a constant in the traced program, episodes are not counted.
+    """
+    program, shapes = jax.make_jaxpr(algorithm.step, return_shape=True)(state)
+    metrics = jax.tree.unflatten(jax.tree.structure(shapes), program.jaxpr.outvars)[1]
+    return not isinstance(metrics.episodes.number, jax.extend.core.Literal)

@@ -1,0 +1,292 @@
+"""Compiled training programs, and functions of a session that run between their segments.
+
+Training programs may be compiled after the first evaluation, so that the evaluation does not wait.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from rollax.acting.evaluation import Episodes
+from rollax.algorithm import Metrics
+from rollax.distributed import processes
+from rollax.errors import UsageError
+from rollax.populations import evolution
+from rollax.populations.evolution import EvolutionConfig, EvolutionState
+from rollax.training.callbacks import check_best_metric, compute_custom_metrics, should_stop
+from rollax.training.compile import background
+from rollax.training.console.progress import format_bytes
+from rollax.training.console.signals import StopRequest, set_activity
+from rollax.training.elites import threshold_warning
+from rollax.training.evaluation.metrics import USER_METRICS_KEY
+from rollax.training.result import Evaluated
+from rollax.training.run_folder import recorder
+from rollax.training.spec import Spec, get_algorithm_entry
+from rollax.types import MetricValues, PyTree
+
+if TYPE_CHECKING:
+    import rollax.training.session
+
+# Segments of this length keep the display up to date and stops prompt, at no measurable cost.
+SEGMENT_SECONDS = 0.5
+EPISODES_RESTART_NOTE = ". Checkpoints do not contain simulators, so episodes restart"
+
+
+def compile_with_timing(
+    jitted: jax.stages.Wrapped, *arguments: PyTree
+) -> tuple[jax.stages.Compiled, dict[str, float]]:
+    """Compile a jitted function for arguments of these shapes.
+
+    Args:
+        jitted: Jitted function.
+        *arguments: Arguments, or their shapes and types.
+
+    Returns:
+        The compiled function, and the seconds of the phases "tracing", "lowering" and "xla".
+    """
+    started = time.monotonic()
+    traced = jitted.trace(*arguments)
+    traced_at = time.monotonic()
+    lowered = traced.lower()
+    lowered_at = time.monotonic()
+    compiled = background.run_in_thread(lowered.compile)
+    seconds = {
+        "tracing": traced_at - started,
+        "lowering": lowered_at - traced_at,
+        "xla": time.monotonic() - lowered_at,
+    }
+    return compiled, seconds
+
+
+class TrainingPrograms:
+    """Training programs of a run, compiled at once or on demand.
+
+    Args:
+        compile_run: Function that returns the program of updates and the seconds of each phase.
+        compile_evolve: Function that returns the program of a generation, or None.
+    """
+
+    def __init__(
+        self,
+        compile_run: Callable[[], tuple[jax.stages.Compiled, dict[str, float]]],
+        compile_evolve: Callable[[], Callable[..., PyTree] | None],
+    ) -> None:
+        self._compile_fns = compile_run, compile_evolve
+        self.is_ready = False
+        self.run: Any
+        self.evolve: Any
+        self.memory_bytes: int | None = None  # estimate for one call of `run`
+        self.compile_seconds = 0.0  # for all programs
+        self.phase_seconds: dict[str, float] = {}  # for the program of updates
+
+    def make(self) -> None:
+        """Trace and compile the programs, unless they are ready."""
+        if self.is_ready:
+            return
+        started = time.monotonic()
+        compile_run, compile_evolve = self._compile_fns
+        self.run, self.phase_seconds = compile_run()
+        self.evolve = compile_evolve()
+        usage = self.run.memory_analysis()
+        self.memory_bytes = (
+            None if usage is None else usage.argument_size_in_bytes + usage.temp_size_in_bytes
+        )
+        self.compile_seconds += time.monotonic() - started
+        self.is_ready = True
+
+    def describe(self, num_members: int | None) -> str:
+        """Return a message with the compile time, the memory and the number of members.
+
+        Args:
+            num_members: Number of members of a population, or None for a single run.
+        """
+        memory = f", about {format_bytes(self.memory_bytes)} of memory" if self.memory_bytes else ""
+        members = f", {num_members} members in one program" if num_members else ""
+        return (
+            f"Compiled in {self.compile_seconds:.1f} s for "
+            f"{jax.devices()[0].platform}{memory}{members}"
+        )
+
+
+def agree_on_stop_and_pace(
+    session: "rollax.training.session.Session", asked: StopRequest, agreed: StopRequest
+) -> None:
+    """Agree with all processes on a stop, a checkpoint and the length of the next segment.
+
+    The clock of the first process decides, and a signal to any process stops all of them.
+
+    Args:
+        session: Session of the run.
+        asked: Stop request of this process.
+        agreed: Stop request that is set to the same value on all processes.
+    """
+    minutes = (time.monotonic() - session.last_checkpoint_time) / 60
+    late = 0 < session.spec.options.checkpoint_minutes <= minutes
+    pace = (
+        session.num_timed_updates / session.update_seconds * SEGMENT_SECONDS
+        if session.update_seconds
+        else 1.0
+    )
+    if processes.num_processes() > 1:
+        told = processes.all_gather_numbers(asked.number or 0, late, pace)
+        agreed.number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
+    session.is_checkpoint_overdue, session.updates_per_segment = bool(late), float(pace)
+
+
+def finish_compilation(session: "rollax.training.session.Session") -> None:
+    """Compile the training programs if they are not ready, and report the time.
+
+    Args:
+        session: Session of the run.
+    """
+    if session.program.training.is_ready:
+        return
+    started = time.monotonic()
+    session.show.status("compiling")
+    with set_activity("compilation"):
+        session.program.training.make()
+    # Compilation does not count as time of the run.
+    session.start_time += time.monotonic() - started
+    report_compilation(session)
+
+
+def restart_window(state: EvolutionState, method: EvolutionConfig) -> EvolutionState:
+    """Return the state of an evolving population with restarted return measurements."""
+    restart = jax.jit(
+        functools.partial(evolution.reset_measurements, min_episodes=method.min_episodes)
+    )
+    total, number = restart(state.total_return, state.episodes)
+    return state._replace(total_return=total, episodes=number)
+
+
+def report_compilation(session: "rollax.training.session.Session") -> None:
+    """Show a message about the compiled programs, if all are ready."""
+    program = session.program
+    if program.training.is_ready:
+        session.show.message(program.training.describe(program.num_members))
+
+
+def restart_simulator_episodes(
+    session: "rollax.training.session.Session", members: np.ndarray | None = None
+) -> None:
+    """Restart the episodes of host simulators after the state has changed.
+
+    Args:
+        session: Session of the run.
+        members: Members whose episodes restart, bool [P], or None for all.
+    """
+    if session.program.simulators is not None:
+        session.program.simulators.restart_episodes(session.updates, members)
+
+
+def raise_simulator_failure(session: "rollax.training.session.Session") -> None:
+    """Raise SimulatorError if a simulator failed during the last update.
+
+    The session's state contains all updates before the failure.
+    """
+    if session.program.simulators is not None and session.program.simulators.failure is not None:
+        raise session.program.simulators.failure
+
+
+def close_simulators(session: "rollax.training.session.Session") -> None:
+    """Close the host simulators, if there are any."""
+    if session.program.simulators is not None:
+        session.program.simulators.close()
+
+
+def warn_about_threshold(session: "rollax.training.session.Session", rows: Metrics) -> None:
+    """Warn after the first update of a run if no solution exceeded the initial threshold."""
+    if session.updates:
+        return
+    first = {name: np.asarray(value)[0] for name, value in rows.values.items()}
+    warning = threshold_warning.describe_unreached_threshold(
+        first, _common_threshold_start(session.spec), session.spec.config.steps_per_update
+    )
+    if warning is not None:
+        session.show.message(f"warning: {warning}")
+
+
+def _common_threshold_start(spec: Spec) -> float | None:
+    """Return the initial threshold of the archive, or None if members may differ."""
+    derive_settings = get_algorithm_entry(spec.algorithm).derive_settings
+    members = [dataclasses.replace(spec.config, **values) for values in spec.swept_settings()]
+    archives = [derive_settings(config).archive for config in members]
+    starts = {None if archive is None else archive.threshold_start for archive in archives}
+    return None if spec.evolve or len(starts) > 1 else starts.pop()
+
+
+def warn_about_nonfinite_members(session: "rollax.training.session.Session", rows: Metrics) -> None:
+    """Show a warning for each member that has become nonfinite. Other members continue."""
+    if not session.program.num_members:
+        return
+    bad = recorder.find_nonfinite_members(rows)
+    known = np.zeros_like(bad) if session.bad is None else session.bad
+    for index in np.flatnonzero(bad & ~known):
+        member = ", ".join(
+            f"{name} {value:g}" for name, value in session.spec.members()[index].items()
+        )
+        session.show.message(
+            f"warning: member {index} ({member}) is no longer finite. The other members continue."
+        )
+    session.bad = bad | known
+
+
+def evaluate_custom_metrics(
+    session: "rollax.training.session.Session", episodes: Episodes, values: MetricValues
+) -> MetricValues:
+    """Return the values of the user's `metrics` function.
+
+    Args:
+        session: Session of the run.
+        episodes: Episodes of the evaluation.
+        values: Other values of the evaluation.
+
+    Returns:
+        The values by name, and their names under `USER_METRICS_KEY`. Empty without a function.
+
+    Raises:
+        UsageError: If the function fails before training. Later errors are shown as warnings.
+    """
+    if session.metric is None:
+        return {}
+    count, found = session.program.num_members or 0, dict[str, Any]()
+    try:
+        found = compute_custom_metrics(session.metric, episodes, values, count)
+        check_best_metric(session.spec, values | found, custom=found if count else {})
+    except UsageError as error:
+        if session.updates == 0:
+            raise
+        session.show.message(
+            f"warning: {error} The evaluation of step {session.frames:,} is kept without it."
+        )
+    return found | {USER_METRICS_KEY: list(found)}
+
+
+def should_stop_early(session: "rollax.training.session.Session") -> bool:
+    """Return whether `stop_when` requests an early stop, on all processes.
+
+    Args:
+        session: Session of the run.
+
+    Raises:
+        UsageError: If the function fails before training. Later errors are shown as warnings.
+    """
+    if session.stop_when is None:
+        return False
+    enough = False
+    try:
+        enough = should_stop(
+            session.stop_when, Evaluated(session.frames, session.evaluation, session.scores)
+        )
+    except UsageError as error:
+        if session.updates == 0:
+            raise
+        session.show.message(
+            f"warning: {error} Training continues without a stop at step {session.frames:,}."
+        )
+    return bool(processes.all_gather_numbers(enough)[0, 0])

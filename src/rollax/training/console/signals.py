@@ -1,0 +1,172 @@
+"""Handling of SIGINT, SIGTERM and SIGHUP as stop requests, which the training loop checks."""
+
+import contextlib
+import contextvars
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+ACKNOWLEDGEMENT_TIMEOUT_SECONDS = 5.0  # wait at the end for an acknowledgement to be written
+
+
+def list_stop_signals() -> list[signal.Signals]:
+    """Return the signals that request a stop.
+
+    SIGHUP, which a closed terminal sends, is included unless this process ignores it (nohup).
+    """
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return signals
+    return [*signals, signal.SIGHUP]
+
+
+class StopRequest:
+    """Stop request of a run, or of enclosing work such as a study.
+
+    Args:
+        around: Stop request of the enclosing work, or None.
+    """
+
+    def __init__(self, around: "StopRequest | None" = None) -> None:
+        self._around, self._number = around, None
+        # Work that finishes before the stop, such as "compilation".
+        self.activity: str | None = None
+
+    @property
+    def number(self) -> int | None:
+        """Signal that requested a stop, or None. Setting it requests a stop from any thread."""
+        return self._number or (self._around.number if self._around is not None else None)
+
+    @number.setter
+    def number(self, number: int | None) -> None:
+        self._number = number
+
+    @property
+    def acknowledgement(self) -> str:
+        """Message that answers an interrupt immediately."""
+        first = (
+            "once the state is saved" if self.activity is None else f"after this {self.activity}"
+        )
+        return f"Stopping {first}. Press Ctrl-C again to abort."
+
+
+def make_interrupt(message: str, result: object) -> KeyboardInterrupt:
+    """Return a KeyboardInterrupt with an attribute `result`, for an interrupt after a save.
+
+    It is not a subclass, because Python uses the exit code of an interrupted process only for
+    KeyboardInterrupt itself.
+    """
+    interrupt = KeyboardInterrupt(message)
+    vars(interrupt)["result"] = result
+    return interrupt
+
+
+def get_interrupt_result(interrupt: KeyboardInterrupt) -> Any:
+    """Return the result attached to an interrupt.
+
+    Raises:
+        KeyboardInterrupt: The interrupt itself, if it has no result because nothing was saved.
+    """
+    if "result" not in vars(interrupt):
+        raise interrupt
+    return vars(interrupt)["result"]
+
+
+class StopRequested(Exception):
+    """Exception that abandons work because a stop was requested. A resumed run repeats it."""
+
+
+_current_request: contextvars.ContextVar[StopRequest | None] = contextvars.ContextVar(
+    "around", default=None
+)
+
+
+def is_stop_requested() -> bool:
+    """Return whether a stop of the current run or study was requested."""
+    request = _current_request.get()
+    return request is not None and request.number is not None
+
+
+@contextlib.contextmanager
+def set_activity(activity: str) -> Iterator[None]:
+    """Set the activity that finishes before a stop, for the acknowledgement of an interrupt."""
+    request = _current_request.get()
+    if request is None:
+        yield
+        return
+    before, request.activity = request.activity, activity
+    try:
+        yield
+    finally:
+        request.activity = before
+
+
+@contextlib.contextmanager
+def _acknowledge_in_thread(tell: Callable[[str], object] | None) -> Iterator[Callable[[str], None]]:
+    """Yield a function that passes a text to `tell` in another thread, for signal handlers.
+
+    A handler must not write itself, because it may have interrupted code that is writing.
+    `SimpleQueue.put` is reentrant.
+    """
+    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        while (text := texts.get()) is not None:
+            if tell is not None:
+                tell(text)
+
+    thread = threading.Thread(target=run, name="acknowledgement", daemon=True)
+    thread.start()
+    try:
+        yield texts.put
+    finally:
+        texts.put(None)
+        thread.join(ACKNOWLEDGEMENT_TIMEOUT_SECONDS)
+
+
+def _make_handler(
+    request: StopRequest, acknowledge: Callable[[str], None]
+) -> Callable[[int, FrameType | None], None]:
+    """Return a handler that sets the request and raises KeyboardInterrupt at a second SIGINT."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        is_interrupt = number == signal.SIGINT
+        if request.number is not None and is_interrupt:
+            raise KeyboardInterrupt
+        request.number = number
+        if is_interrupt:
+            acknowledge(request.acknowledgement)
+
+    return ask
+
+
+@contextlib.contextmanager
+def stop_on_signals(
+    *additional_signals: signal.Signals, tell: Callable[[str], object] | None = None
+) -> Iterator[StopRequest]:
+    """Turn the first SIGINT, SIGTERM or SIGHUP in this context into a stop request.
+
+    Compilation, evaluation and saving then finish. A second SIGINT raises KeyboardInterrupt
+    immediately, and saved checkpoints remain. Outside the main thread, signals cannot be caught, so
+    only an enclosing request is observed.
+
+    Args:
+        *additional_signals: Additional signals that request a stop, such as from a job scheduler.
+        tell: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
+
+    Yields:
+        The request.
+    """
+    request = StopRequest(_current_request.get())
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            handler = _make_handler(request, stack.enter_context(_acknowledge_in_thread(tell)))
+            for number in (*list_stop_signals(), *additional_signals):
+                stack.callback(signal.signal, number, signal.signal(number, handler))
+        token = _current_request.set(request)
+        stack.callback(_current_request.reset, token)
+        yield request

@@ -1,0 +1,293 @@
+"""Merging of several archives, and comparison of two archives cell by cell."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.archives.archive import Archive, ScoredSolutions, qd_metrics
+from rollax.coercion import coerce_arguments, format_repr, format_value
+from rollax.errors import UsageError
+from rollax.loading import load
+from rollax.policy import Policy
+from rollax.runtime.numerics import standard_numerics
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.compile import keys
+from rollax.training.elites import selection
+from rollax.training.elites.re_evaluation import (
+    elite_thresholds,
+    find_cells,
+    get_archive_with_cells,
+    insert_elites,
+)
+from rollax.training.run_folder import creation, layout, metric_sinks
+from rollax.training.spec import Spec
+from rollax.types import ArchiveState
+
+
+class Comparison(NamedTuple):
+    """Comparison of two archives in the cells of the first archive.
+
+    N is the number of cells that contain an elite of at least one archive.
+
+    Attributes:
+        cell: Indices of the cells, int [N], ascending.
+        fitness_a: Best fitness of the first archive, float32 [N]. NaN where it has no elite.
+        fitness_b: Best fitness of the second archive, float32 [N]. NaN where it has no elite.
+        metrics_a: qd_score, coverage, fitness_best and fitness_mean of the first archive.
+        metrics_b: The same metrics of the second archive in the cells of the first.
+    """
+
+    cell: np.ndarray
+    fitness_a: np.ndarray
+    fitness_b: np.ndarray
+    metrics_a: dict[str, float]
+    metrics_b: dict[str, float]
+
+    def __repr__(self) -> str:
+        return format_repr(
+            "Comparison",
+            cells=len(self.cell),
+            qd_score_a=self.metrics_a.get("qd_score"),
+            qd_score_b=self.metrics_b.get("qd_score"),
+        )
+
+    def numbers(self) -> dict[str, float]:
+        """Return the comparison as numbers by name.
+
+        The first numbers count cells: filled by only one archive, filled by both, where each
+        archive is fitter, and where both are equal. `mean_difference` is the mean fitness
+        difference (second minus first) in cells that both fill. The metrics of each archive follow.
+        """
+        has_a, has_b = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
+        difference = (self.fitness_b - self.fitness_a)[has_a & has_b]
+        counts = {
+            "only_a": has_a & ~has_b,
+            "only_b": has_b & ~has_a,
+            "both": has_a & has_b,
+            "better_a": difference < 0,
+            "better_b": difference > 0,
+            "equal": difference == 0,
+        }
+        mean = float(difference.mean()) if difference.size else float("nan")
+        metrics = {
+            f"{name}_{which}": x[name]
+            for which, x in (("a", self.metrics_a), ("b", self.metrics_b))
+            for name in x
+        }
+        return {
+            **{name: int(np.sum(mask)) for name, mask in counts.items()},
+            "mean_difference": mean,
+            **metrics,
+        }
+
+
+@standard_numerics()
+@coerce_arguments(folder=Path | None)
+def merge_archives(
+    runs: Sequence[Policy | Path | str], *, folder: Path | str | None = None
+) -> Policy:
+    """Merge the archives of several runs into one archive.
+
+    All elites are inserted at once into an empty archive with the cells of the first run. Each
+    elite keeps the acceptance threshold of its former cell (cma_mae, cma_maega), and a cell gets
+    the largest threshold of its elites.
+
+    Args:
+        runs: Policies, or run folders. For a folder, the last checkpoint is used, and for a
+            population, its best member.
+        folder: Folder to write the merged archive to as a run. The run can be loaded, evaluated,
+            plotted and rendered like any other. Resuming it with more total steps continues from
+            this archive with a new emitter.
+
+    Returns:
+        A policy with the merged archive. Its methods include `elites`, `elite` and
+        `correct_archive`.
+
+    Raises:
+        UsageError: If a run has no archive, solutions or descriptors differ in form, the
+            environments differ, or the folder exists.
+    """
+    if isinstance(runs, Policy | Path | str) or not isinstance(runs, Iterable):
+        raise UsageError(
+            f"runs must be a sequence of policies or folders, got {format_value(runs)}. Put a "
+            "single one in a list."
+        )
+    policies = [run if isinstance(run, Policy) else load(run) for run in runs]
+    if not policies:
+        raise UsageError("runs must contain at least one archive, got none. Pass two runs or more.")
+    first, parts = policies[0], [collect_elites(policy) for policy in policies]
+    thresholds = [elite_thresholds(policy) for policy in policies]
+    for policy, part in zip(policies[1:], parts[1:], strict=True):
+        check_compatible(first, policy, parts[0], part)
+    archive, state = get_archive_with_cells(first)
+    everyone = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    merged_archive = insert_elites(archive, state, everyone, np.concatenate(thresholds))
+    state = selection.archive_functions(first).with_archive(first.state, merged_archive)
+    spec = _make_single_run_spec(first.spec, first, folder)
+    frames = spec.config.steps_per_update
+    step = -(-sum(policy.step for policy in policies) // frames) * frames  # whole updates
+    spec = dataclasses.replace(
+        spec, options=dataclasses.replace(spec.options, total_steps=max(step, 1))
+    )
+    notes = [
+        f"Merged from {len(policies)} archives with {sum(len(part.fitness) for part in parts):,} "
+        "elites"
+    ]
+    merged = dataclasses.replace(
+        first,
+        spec=spec,
+        step=step,
+        state=state,
+        warnings=notes,
+        member=None,
+        folder=folder and Path(folder),
+    )
+    if folder is not None:
+        save_as_run(merged, Path(folder))
+    return merged
+
+
+def collect_elites(policy: Policy) -> ScoredSolutions:
+    """Return the elites of a policy's archive in archive order, as NumPy arrays [N, ...].
+
+    Args:
+        policy: Policy of a run with an archive.
+
+    Raises:
+        UsageError: If the algorithm has no archive, or the archive is empty.
+    """
+    elites = selection.get_elites(policy)
+    return jax.tree.map(lambda x: np.asarray(x)[elites.mask], elites.solutions)
+
+
+def check_compatible(first: Policy, other: Policy, a: ScoredSolutions, b: ScoredSolutions) -> None:
+    """Check that the elites of two archives can be inserted into one archive.
+
+    Args:
+        first: Policy of the first archive.
+        other: Policy of the second archive.
+        a: Elites of the first archive.
+        b: Elites of the second archive.
+
+    Raises:
+        UsageError: If environments, descriptors or shapes of solutions differ.
+    """
+    names = first.spec.environment, other.spec.environment
+    if names[0] != names[1]:
+        raise UsageError(
+            f"Archives must be of the same environment, got {names[0]} and {names[1]}, whose "
+            "fitness cannot be compared. Choose archives of one environment."
+        )
+    if a.descriptor.shape[1:] != b.descriptor.shape[1:]:
+        sizes = a.descriptor.shape[1], b.descriptor.shape[1]
+        raise UsageError(
+            f"Descriptors must have the same dimensions, got {sizes[0]} and {sizes[1]}. Choose "
+            "archives with the same descriptor."
+        )
+    shapes = [
+        [
+            (str(path), x.shape[1:], x.dtype)
+            for path, x in jax.tree.leaves_with_path((y.solution, y.extras))
+        ]
+        for y in (a, b)
+    ]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"Solutions of {other.spec.algorithm} must have the shapes of those of the first "
+            "archive. Train both with the same network."
+        )
+
+
+def _make_single_run_spec(spec: Spec, policy: Policy, folder: Path | str | None) -> Spec:
+    """Return the specification of a single run with the settings of the policy."""
+    current = policy.algorithm.config(policy.state)
+    varied = {name: float(getattr(current, name)) for name in (*spec.sweep, *spec.evolve)}
+    seed = int(spec.members()[policy.member or 0]["seed"])
+    options = dataclasses.replace(spec.options, seed=seed, seeds=1, run_dir=folder)
+    config = dataclasses.replace(spec.config, **varied)
+    return dataclasses.replace(
+        spec, config=config, sweep={}, evolve={}, updates_per_generation=0, options=options
+    )
+
+
+def save_as_run(policy: Policy, folder: Path) -> None:
+    """Write a policy with an archive to a run folder, as a run that ended at the policy's step.
+
+    Args:
+        policy: Policy with an archive.
+        folder: Folder of the run, which is created.
+
+    Raises:
+        UsageError: If the folder exists.
+    """
+    spec, algorithm = policy.spec, policy.algorithm
+    config = dataclasses.replace(spec.config, total_updates=float(spec.total_updates))
+    whole = jax.jit(algorithm.init)(keys.training_key(spec.options.seed), config)
+    _, archive_state = get_archive_with_cells(policy)
+    state = selection.archive_functions(policy).with_archive(whole, archive_state)
+    values = {name: float(x) for name, x in algorithm.state_metrics(state).items()}
+    creation.create_run_folder(spec)
+    lines = metric_sinks.make_json_lines_sink(folder / layout.METRICS_FILE)
+    lines.write(
+        policy.step,
+        {**values, "updates": policy.step // spec.config.steps_per_update, "wall_time": 0.0},
+    )
+    lines.sync()
+    lines.close()
+    with contextlib.closing(Checkpoints(folder / layout.CHECKPOINTS_FOLDER)) as checkpoints:
+        checkpoints.save(
+            policy.step,
+            state,
+            values,
+            layout.persistent_settings(spec),
+        )
+
+
+@standard_numerics()
+def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparison:
+    """Compare the archives of two runs in the cells of the first one.
+
+    Args:
+        a: First policy, or its run folder.
+        b: Second policy, or its run folder.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        UsageError: If a run has no archive, or environments or descriptors differ.
+    """
+    first, second = (run if isinstance(run, Policy) else load(run) for run in (a, b))
+    parts = collect_elites(first), collect_elites(second)
+    check_compatible(first, second, *(part._replace(solution=(), extras=()) for part in parts))
+    archive, state = get_archive_with_cells(first)
+    best_a, best_b = (_best_fitness_per_cell(archive, state, part) for part in parts)
+    cells = np.flatnonzero(np.isfinite(best_a) | np.isfinite(best_b))
+
+    def measure(fitness: np.ndarray) -> dict[str, float]:
+        offset = selection.archive_functions(first).qd_offset(first.state)
+        metrics = qd_metrics(jnp.asarray(fitness), jnp.isfinite(fitness), offset)
+        return {name: float(value) for name, value in metrics.items()}
+
+    return Comparison(
+        cell=cells,
+        fitness_a=np.where(np.isfinite(best_a), best_a, np.nan)[cells],
+        fitness_b=np.where(np.isfinite(best_b), best_b, np.nan)[cells],
+        metrics_a=measure(best_a),
+        metrics_b=measure(best_b),
+    )
+
+
+def _best_fitness_per_cell(
+    archive: Archive, state: ArchiveState, part: ScoredSolutions
+) -> np.ndarray:
+    """Return the best fitness in each cell, float32 [C], -inf for empty cells."""
+    best = np.full(archive.num_cells, -np.inf, np.float32)
+    np.maximum.at(best, find_cells(archive, state, part.descriptor), part.fitness)
+    return best

@@ -1,0 +1,43 @@
+"""Warning for acceptance thresholds that no solution exceeds (CMA-MAE, CMA-MAEGA)."""
+
+import math
+
+import numpy as np
+
+from rollax.types import MetricValues
+
+
+def describe_unreached_threshold(
+    first: MetricValues, threshold_start: float | None, num_solutions: int
+) -> str | None:
+    """Return a warning if no solution of the first update exceeded its threshold, or None.
+
+    Args:
+        first: Metrics of the first update: numbers, or arrays with one entry per member. Archives
+            without thresholds do not report `below_threshold`.
+        threshold_start: Setting `threshold_start`, or None if it differs between members.
+        num_solutions: Number of solutions evaluated in the update.
+    """
+    if "below_threshold" not in first:
+        return None
+    names = ("below_threshold", "nonfinite", "fitness_lowest")
+    below, nonfinite, lowest = (
+        np.atleast_1d(np.asarray(first[name], np.float64)) for name in names
+    )
+    is_unreached = (below > 0) & (below + nonfinite >= num_solutions)
+    if not is_unreached.any():
+        return None
+    lowest_fitness = float(np.min(lowest[is_unreached]))
+    value = "" if threshold_start is None else f" ({threshold_start:g})"
+    return (
+        f"No solution of the first update has a fitness above threshold_start{value}, so none "
+        "counts as an improvement. Set config.threshold_start below the lowest fitness, such as "
+        f"{suggest_threshold(lowest_fitness):g} (the lowest so far is {lowest_fitness:g})."
+    )
+
+
+def suggest_threshold(lowest_fitness: float) -> float:
+    """Return a fitness at least 10 % below the lowest one, rounded down to two digits."""
+    wanted = lowest_fitness - max(abs(lowest_fitness), 1e-6) / 10
+    unit = 10.0 ** (math.floor(math.log10(abs(wanted))) - 1) if wanted else 1e-6
+    return math.floor(wanted / unit) * unit

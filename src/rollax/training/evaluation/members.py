@@ -1,0 +1,146 @@
+"""Scores and ranking of population members by `options.best_metric`."""
+
+import jax
+import numpy as np
+
+from rollax.acting.evaluation import Episodes
+from rollax.errors import UsageError
+from rollax.populations.evolution import Generation
+from rollax.training.callbacks import MetricsFn, compute_custom_metrics
+from rollax.training.checkpoints.summary import MemberScores
+from rollax.training.evaluation.metrics import default_metrics, rank_value, user_metric_names
+from rollax.training.spec import Spec
+from rollax.types import MetricValues, PyTree
+
+# Metrics from a bootstrap, which is slow for many members.
+_INTERVAL_METRICS = ("return_iqm_low", "return_iqm_high")
+
+
+def score_members(
+    spec: Spec,
+    step: int,
+    episodes: Episodes,
+    agent_types: tuple[str, ...],
+    metric: MetricsFn | None,
+    values: MetricValues | None = None,
+) -> MemberScores:
+    """Return the value of `options.best_metric` for each member, over the member's episodes.
+
+    The score of a member is None if a return or value of an episode is not finite, or if the custom
+    metrics function returns no number for the member.
+
+    Args:
+        spec: Specification of the run.
+        step: Environment step of the evaluation.
+        episodes: Episode records with leading axis [P].
+        agent_types: Type of each agent.
+        metric: Custom metrics function, called with the episodes of each member.
+        values: Metrics over all members. If the custom function returned a list with one number per
+            member, the scores are taken from it.
+
+    Returns:
+        The scores.
+    """
+    name = spec.options.best_metric
+    singles = [jax.tree.map(lambda x, i=i: x[i], episodes) for i in range(len(episodes.length))]
+    custom = values[name] if values and name in user_metric_names(values) else None
+    custom_values: list[float | None] = [None] * len(singles)
+    if isinstance(custom, list) and len(custom) == len(singles):
+        custom_values = custom
+    scores = [
+        _score_member(name, single, agent_types, metric, value)
+        for single, value in zip(singles, custom_values, strict=True)
+    ]
+    return MemberScores(metric=name, step=step, num_generations=0, values=scores)
+
+
+def compute_member_metrics(episodes: dict[str, PyTree], member: int) -> MetricValues:
+    """Return the metrics of one member's episodes, without bootstrap intervals.
+
+    Args:
+        episodes: Arrays of an evaluation with leading axis [P].
+        member: Index of the member.
+
+    Returns:
+        Metrics by name.
+    """
+    fields = {name: episodes[name] for name in Episodes._fields if episodes.get(name) is not None}
+    single = Episodes(**jax.tree.map(lambda x: np.asarray(x)[member], fields))
+    agent_types = tuple(map(str, episodes.get("agent_types", ())))
+    return default_metrics(single, agent_types, with_interval=False)
+
+
+def _score_member(
+    name: str,
+    episodes: Episodes,
+    agent_types: tuple[str, ...],
+    metric: MetricsFn | None,
+    custom_value: float | None,
+) -> float | None:
+    """Return the score of one member, or None. `custom_value` is its entry in a custom metric."""
+    values = default_metrics(episodes, agent_types, name in _INTERVAL_METRICS)
+    if custom_value is not None:
+        values |= {name: custom_value}
+    elif metric is not None and name not in values:
+        try:
+            values |= compute_custom_metrics(metric, episodes, values)
+        except UsageError:  # a custom function for populations may fail for a single member
+            return None
+    return rank_value(name, values)
+
+
+def inherit_scores(scores: MemberScores, generation: Generation) -> MemberScores:
+    """Return the scores after a generation. A replaced member gets the score of its parent."""
+    values = [scores.values[parent] for parent in np.asarray(generation.parent)]
+    return scores._replace(values=values, num_generations=scores.num_generations + 1)
+
+
+def drop_nonfinite_scores(scores: MemberScores, bad: np.ndarray | None) -> MemberScores:
+    """Return the scores with None for members that are not finite.
+
+    Args:
+        scores: Scores of all members.
+        bad: Mask of the members that are not finite, bool [P], or None.
+
+    Returns:
+        The scores.
+    """
+    if bad is None:
+        return scores
+    return scores._replace(
+        values=[None if is_bad else value for value, is_bad in zip(scores.values, bad, strict=True)]
+    )
+
+
+def find_best_member(spec: Spec, scores: MemberScores | None) -> tuple[int, list[str]]:
+    """Return the member with the best score.
+
+    Args:
+        spec: Specification of the run.
+        scores: Scores of the members, or None.
+
+    Returns:
+        The index of the member (0 if scores are unknown), and warnings about scores that are
+        unknown or outdated.
+    """
+    name = spec.options.best_metric
+    choose = "Choose another with member=... or --member."
+    if scores is None:
+        return 0, [f"No evaluation has ranked the members, so member 0 is used. {choose}"]
+    if scores.metric != name:
+        return 0, [
+            f"Members were ranked by {scores.metric}, not by {name}, so member 0 is used. {choose}"
+        ]
+    sign = 1 if spec.options.best_mode == "max" else -1
+    values = [-np.inf if value is None else sign * value for value in scores.values]
+    if not np.isfinite(values).any():
+        return 0, [f"{name} is unknown for every single member, so member 0 is used. {choose}"]
+    chosen = int(np.argmax(values))
+    if not scores.num_generations:
+        return chosen, []
+    number = f"{scores.num_generations} generation{'s' if scores.num_generations > 1 else ''}"
+    return chosen, [
+        f"Member {chosen} is the best by its ancestors. Since the evaluation at step "
+        f"{scores.step:,} there were {number}. Copies inherit the score of their parent. "
+        f"{choose}"
+    ]

@@ -1,0 +1,114 @@
+"""Evaluation of a run during training: episodes, metrics, records and messages."""
+
+import numpy as np
+from rich.text import Text
+
+from rollax.acting.evaluation import Episodes
+from rollax.distributed import processes
+from rollax.environments.capabilities import capabilities, has_closed_form
+from rollax.training.compile import program as programs
+from rollax.training.compile import update_program
+from rollax.training.console.archive_map import render_archive_map
+from rollax.training.console.signals import StopRequested, set_activity
+from rollax.training.evaluation import members
+from rollax.training.evaluation.metrics import default_metrics, explain_unranked, format_evaluation
+from rollax.training.run_folder import lineage
+from rollax.training.session import Session
+from rollax.training.spec import get_algorithm_entry
+from rollax.types import MetricValues
+
+
+def evaluate_if_due(session: Session) -> bool:
+    """Evaluate a run if an evaluation is due.
+
+    Evaluations are due before training, at intervals and at the end, and run only once per step.
+
+    Args:
+        session: Session of the run.
+
+    Returns:
+        Whether an evaluation was completed.
+    """
+    if not _is_evaluation_due(session) or session.recorder.has_evaluation(session.frames):
+        return False
+    session.show.status("evaluating")
+    try:
+        with set_activity("evaluation"):
+            episodes = session.program.evaluate(session.state, session.updates)
+    except StopRequested:
+        return False
+    values = _compute_metrics(session, episodes)
+    session.evaluation = {**values, "updates": session.updates, "wall_time": session.wall_time}
+    _record_evaluation(session, episodes)
+    _show_evaluation(session, episodes, values)
+    return True
+
+
+def _is_evaluation_due(session: Session) -> bool:
+    interval, updates = session.spec.updates_per_evaluation, session.updates
+    is_at_interval = bool(interval) and updates % interval == 0
+    return updates in (0, session.spec.total_updates) or is_at_interval
+
+
+def _compute_metrics(session: Session, episodes: Episodes) -> MetricValues:
+    """Return the metrics of an evaluation, and update the scores of the members of a population."""
+    types, is_population = (
+        capabilities(session.program.environment).agent_types,
+        session.program.num_members,
+    )
+    founders = lineage.num_founders(session.folder, session.frames) if session.spec.evolve else None
+    values = default_metrics(episodes, types, with_interval=founders is None)
+    if founders is not None:
+        values["founders"] = founders
+    if is_population:
+        returns = np.asarray(episodes.returns)
+        values["return_members"] = returns.reshape(returns.shape[0], -1).mean(axis=1).tolist()
+    values["episodes"] = int(np.size(episodes.length))
+    values |= update_program.evaluate_custom_metrics(session, episodes, values)
+    if is_population:
+        session.scores = members.score_members(
+            session.spec, session.frames, episodes, types, session.metric, values
+        )
+    return values
+
+
+def _record_evaluation(session: Session, episodes: Episodes) -> None:
+    types = capabilities(session.program.environment).agent_types
+    arrays = episodes._asdict()
+    if len(set(types)) > 1:
+        arrays["agent_types"] = np.array(types)
+    warning = session.recorder.evaluation(session.frames, session.evaluation, arrays)
+    if warning is not None:
+        session.warn(warning)
+
+
+def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues) -> None:
+    """Show the metrics, a map of the archive, and warnings about the evaluation."""
+    spec, environment = session.spec, session.program.environment
+    reason = explain_unranked(spec.options.best_metric, values, at_start=session.updates == 0)
+    if reason is not None:
+        session.warn(reason)
+    text = format_evaluation(
+        values,
+        capabilities(environment).agent_types,
+        names=[*episodes.info, *get_algorithm_entry(spec.algorithm).shown],
+        num_members=session.program.num_members or 0,
+        is_closed_form=has_closed_form(environment),
+        mode="sampled" if spec.options.eval_stochastic else "greedy",
+    )
+    session.show.message(f"{session.frames:>13,} steps  {text}")
+    if processes.num_processes() == 1:  # other processes hold parts of the state
+        session.show.picture(lambda: _render_map(session))
+    if values["unfinished"] > 0:
+        limit = programs.max_eval_steps(environment, spec)
+        session.warn(
+            f"{values['unfinished']:.0%} of these episodes did not end within {limit} steps"
+        )
+
+
+def _render_map(session: Session) -> Text | None:
+    """Return the archive of a single run as a map, or None."""
+    program = session.program
+    if program.num_members:
+        return None
+    return render_archive_map(program.algorithm, session.state, session.spec.config, session.frames)

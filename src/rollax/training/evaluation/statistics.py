@@ -1,0 +1,113 @@
+"""Summary statistics of returns, over episodes or seeds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+NUM_RESAMPLES = 2000
+# Resamples are drawn in chunks of this size, so that thousands of episodes fit into memory.
+MAX_RESAMPLED_VALUES = 4_000_000
+
+
+def summarize(
+    values: Sequence[float] | np.ndarray, confidence: float = 0.95, with_interval: bool = True
+) -> dict[str, float]:
+    """Summarize values by mean, standard deviation, and interquartile mean with bootstrap interval.
+
+    Args:
+        values: Values of any shape. NaN and infinite values are left out.
+        confidence: Confidence level of the interval.
+        with_interval: Whether to compute the interval, which is the slowest part. Otherwise its
+            ends are NaN.
+
+    Returns:
+        `count`, `mean`, `std` (of the sample, 0 for one value), `min`, `max`, `median`, `p20` (a
+        percentile), `iqm` (mean of the middle half), `iqm_low` and `iqm_high` (its percentile
+        bootstrap interval), and `any_nan` (1.0 if a value is NaN or infinite). Statistics are NaN
+        if no value is finite. The result does not depend on the order of values. For one value, the
+        interval is this value and does not measure spread.
+    """
+    values = np.asarray(values, dtype=np.float64).ravel()
+    finite = np.sort(values[np.isfinite(values)])
+    summary = {"count": float(finite.size), "any_nan": float(finite.size < values.size)}
+    if finite.size == 0:
+        return summary | dict.fromkeys(
+            ("mean", "std", "min", "max", "median", "p20", "iqm", "iqm_low", "iqm_high"),
+            float("nan"),
+        )
+    low, high = (
+        bootstrap_interval(finite, confidence) if with_interval else (float("nan"), float("nan"))
+    )
+    return summary | {
+        "mean": float(finite.mean()),
+        "std": float(finite.std(ddof=1)) if finite.size > 1 else 0.0,
+        "min": float(finite[0]),
+        "max": float(finite[-1]),
+        "median": float(np.median(finite)),
+        "p20": float(np.percentile(finite, 20)),
+        "iqm": float(interquartile_mean(finite)),
+        "iqm_low": low,
+        "iqm_high": high,
+    }
+
+
+def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Return the mean without the lowest and highest quarter of values.
+
+    Quarters are rounded down to whole values, so the result for fewer than four values is the mean.
+
+    Args:
+        values: Values.
+        axis: Axis to average over.
+
+    Returns:
+        The mean, without `axis`.
+    """
+    size = values.shape[axis]
+    cut = size // 4
+    ordered = np.partition(values, (cut, size - cut - 1), axis=axis)
+    return np.take(ordered, np.arange(cut, size - cut), axis=axis).mean(axis=axis)
+
+
+def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the percentile bootstrap interval of the interquartile mean.
+
+    Args:
+        values: Finite values [N].
+        confidence: Confidence level.
+
+    Returns:
+        Low and high end. A fixed generator makes them reproducible.
+    """
+    if values.min() == values.max():
+        return float(values[0]), float(values[0])
+    low, high = bootstrap_intervals(values, confidence)
+    return float(low), float(high)
+
+
+def bootstrap_intervals(
+    values: np.ndarray, confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return percentile bootstrap intervals of the interquartile means of many samples.
+
+    All samples use the same resampled indices. scipy.stats is not used, because its import takes
+    longer than the import of this package. A test compares both.
+
+    Args:
+        values: Finite values [..., N].
+        confidence: Confidence level.
+
+    Returns:
+        Low and high ends [...].
+    """
+    generator, size = np.random.default_rng(0), values.shape[-1]
+    batch = max(1, MAX_RESAMPLED_VALUES // max(values.size, 1))
+    means = [
+        interquartile_mean(
+            values[..., generator.integers(0, size, (min(batch, NUM_RESAMPLES - first), size))]
+        )
+        for first in range(0, NUM_RESAMPLES, batch)
+    ]
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(np.concatenate(means, axis=-1), (tail, 100 - tail), axis=-1)
+    return low, high

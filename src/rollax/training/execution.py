@@ -1,0 +1,115 @@
+"""Training of a run in its folder, including its messages and the handling of interrupts."""
+
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+from rollax.distributed import processes
+from rollax.environments.environment import Environment
+from rollax.training import loop
+from rollax.training.callbacks import MetricsFn
+from rollax.training.compile import program as programs
+from rollax.training.console import messages
+from rollax.training.console.network_messages import describe_inputs
+from rollax.training.console.progress import Display, NullDisplay, ResilientDisplay
+from rollax.training.console.signals import make_interrupt, set_activity, stop_on_signals
+from rollax.training.result import Result, StopWhenFn
+from rollax.training.session import Session
+from rollax.training.spec import Spec
+from rollax.types import NetworkFn
+
+
+class RunOutcome(NamedTuple):
+    """Result of a run, and whether an interrupt stopped it."""
+
+    result: Result
+    is_interrupted: bool
+
+
+def run_in_folder(
+    spec: Spec,
+    folder: Path,
+    *,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    metrics: MetricsFn | None,
+    show: Display,
+    warnings: list[str],
+    learning_rate: float | None = None,
+    stop_when: StopWhenFn | None = None,
+    is_new: bool = False,
+    quiet: bool = False,
+) -> RunOutcome:
+    """Train a run in its folder, from its newest checkpoint or from the start, and show messages.
+
+    Args:
+        spec: Specification of the run.
+        folder: Folder of the run, which this process has locked.
+        environment: Environment object, or None if the environment is made from its id.
+        network: Function that makes the network, or None if settings describe it.
+        metrics: Function that adds values to an evaluation, or None.
+        show: Display, which is closed when the run ends.
+        warnings: Warnings to show first.
+        learning_rate: Constant learning rate in place of the schedule, or None.
+        stop_when: Function that may stop the run early, or None.
+        is_new: Whether the run is new rather than resumed.
+        quiet: Whether to suppress the output of dashboards such as Weights & Biases.
+
+    Returns:
+        The result, and whether an interrupt stopped the run.
+
+    Raises:
+        KeyboardInterrupt: Immediately at a second interrupt.
+    """
+    show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
+    with stop_on_signals(tell=show.message) as request:
+        try:
+            for warning in warnings:
+                show.message(f"warning: {warning}")
+            _, observed = programs.build_algorithm_and_environment(spec, environment, network)
+            for line in [
+                *messages.describe_overridden_switches(),
+                messages.describe_run(spec, folder),
+                *describe_inputs(spec, observed, network),
+            ]:
+                show.message(line)
+            show.status("compiling")
+            with set_activity("compilation"):
+                program = programs.compile_program(spec, environment, network, begins=is_new)
+            session = Session(
+                spec=spec,
+                folder=folder,
+                program=program,
+                show=show,
+                metric=metrics,
+                learning_rate=learning_rate,
+                stop_when=stop_when,
+                quiet=quiet,
+            )
+            result = loop.run_session(session, request)
+        except KeyboardInterrupt as error:
+            error.add_note(
+                f"The run was aborted. Its last complete checkpoint is kept in {folder}."
+            )
+            raise
+        finally:
+            show.close()
+        for line in messages.describe_result(result, spec, program.environment):
+            show.message(line)
+        return RunOutcome(result, signal.SIGINT in (request.number, result.exit_code - 128))
+
+
+def unwrap_outcome(outcome: RunOutcome) -> Result:
+    """Return the result of a run.
+
+    Raises:
+        KeyboardInterrupt: If an interrupt stopped the run. The exception carries the result.
+    """
+    if not outcome.is_interrupted:
+        return outcome.result
+    folder, steps = outcome.result.folder, outcome.result.steps
+    raise make_interrupt(
+        f"The run was interrupted and is saved at step {steps:,} in {folder}. Load it with "
+        f"rollax.load({str(folder)!r}), or continue it with rollax.resume({str(folder)!r}).",
+        outcome.result,
+    )

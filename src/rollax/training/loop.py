@@ -1,0 +1,332 @@
+"""Training loop on the host, which runs compiled segments of any algorithm.
+
+Evaluation, checkpoints, evolution and logging happen between segments.
+"""
+
+import contextlib
+import time
+
+import jax.numpy as jnp
+
+from rollax.acting.evaluation import Episodes
+from rollax.acting.info_metrics import info_shapes
+from rollax.algorithm import Metrics
+from rollax.distributed import processes
+from rollax.environments.capabilities import capabilities
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.training.callbacks import MetricsFn, check_best_metric
+from rollax.training.checkpoints import changed_state
+from rollax.training.checkpoints.store import CheckpointSaveError
+from rollax.training.compile import cache, update_program
+from rollax.training.compile import program as programs
+from rollax.training.console.progress import format_duration
+from rollax.training.console.signals import StopRequest
+from rollax.training.evaluation import members
+from rollax.training.evaluation.metrics import default_metrics, format_training_metrics
+from rollax.training.evaluation.run_evaluation import evaluate_if_due
+from rollax.training.result import Result
+from rollax.training.run_folder import layout, lineage, recorder
+from rollax.training.run_folder.layout import installed_version
+from rollax.training.run_folder.metric_sinks import missing_package_error
+from rollax.training.session import (
+    Session,
+    apply_schedules,
+    open_recorder,
+    restore_or_init,
+    save_checkpoint,
+    start_lineage,
+)
+from rollax.training.simulators.vectorized import SimulatorError
+from rollax.training.spec import Spec, get_algorithm_entry
+from rollax.types import MetricValues
+
+MAX_ROLLBACKS = 10
+
+
+def run_session(session: Session, request: StopRequest) -> Result:
+    """Train from the newest checkpoint, or from the start, until the end or a stop request.
+
+    In a distributed run, all processes call this function, and agree on decisions that depend on
+    clocks or signals.
+
+    Args:
+        session: Session of the run.
+        request: Stop request that signal handlers set.
+
+    Returns:
+        The result of the run.
+    """
+    # With several processes, the first one passes the request on between segments.
+    agreed_request = request if processes.num_processes() == 1 else StopRequest()
+    try:
+        restore_or_init(session)
+        update_program.report_compilation(session)
+        if processes.is_first_process():
+            # The specification is written only after everything else was checked.
+            layout.write_spec(session.folder, session.spec)
+        is_finite = _train_until_stop(session, request, agreed_request)
+        status = "done" if is_finite else "nonfinite"
+        session.checkpoints.wait()
+    except SimulatorError as error:
+        session.show.message(f"error: {error}")
+        status = "failed"
+        save_checkpoint(session)
+        session.checkpoints.wait()
+    finally:
+        update_program.close_simulators(session)
+        if session.state is not None:
+            session.recorder.close()
+        with contextlib.suppress(CheckpointSaveError):
+            session.checkpoints.close()
+    if status == "done" and not _is_complete(session):
+        status = "stopped"
+    return Result(
+        folder=session.folder,
+        status=status,
+        exit_code=_exit_code(status, agreed_request),
+        steps=session.frames,
+        evaluation=session.evaluation,
+        wall_time=session.wall_time,
+        steps_per_second=session.steps_per_second,
+        best=session.checkpoints.best_value(),
+        scores=session.scores,
+    )
+
+
+def _train_until_stop(session: Session, request: StopRequest, agreed_request: StopRequest) -> bool:
+    """Train to the end or to a stop. Return False if the run ended with nonfinite values."""
+    while True:
+        update_program.agree_on_stop_and_pace(session, request, agreed_request)
+        is_evaluated = not agreed_request.number and evaluate_if_due(session)
+        is_at_end = session.updates >= session.spec.total_updates
+        should_end = is_at_end or bool(agreed_request.number)
+        if is_evaluated or should_end or _is_checkpoint_due(session):
+            save_checkpoint(session)
+        if should_end or (is_evaluated and update_program.should_stop_early(session)):
+            return True
+        update_program.finish_compilation(session)
+        _evolve_if_due(session)
+        if not _run_segment(session):
+            return False
+
+
+def _is_complete(session: Session) -> bool:
+    """Return whether all updates are done and evaluated."""
+    is_at_end = session.updates >= session.spec.total_updates
+    return is_at_end and session.recorder.has_evaluation(session.frames)
+
+
+def _exit_code(status: str, request: StopRequest) -> int:
+    """Return the exit code of the command line for a status."""
+    if status == "stopped":
+        return 128 + request.number if request.number else 0
+    return {"done": 0, "nonfinite": 3, "failed": 4}[status]
+
+
+def _evolve_if_due(session: Session) -> None:
+    """Evolve the population at the end of a generation.
+
+    Evaluation and checkpoint come first, so that both contain the members before the generation.
+    """
+    spec, updates = session.spec, session.updates
+    if session.program.evolve is None or not spec.is_window_end(updates):
+        return
+    if not spec.is_generation_due(updates):  # before `evolve_start`
+        session.state = update_program.restart_window(session.state, spec.method)
+        return
+    session.state, generation = session.program.evolve(session.state)
+    update_program.restart_simulator_episodes(session, lineage.replaced_members(generation))
+    session.recorder.generation(
+        session.frames, lineage.make_generation_record(spec, updates, generation)
+    )
+    if session.scores is not None:
+        session.scores = members.inherit_scores(session.scores, generation)
+    if session.bad is not None:
+        session.bad &= ~lineage.replaced_members(generation)
+    if lineage.should_log_generation(spec, updates):
+        session.show.message(lineage.format_generation(spec, updates, generation))
+
+
+def _is_checkpoint_due(session: Session) -> bool:
+    interval = _updates_per_checkpoint(session.spec)
+    return session.is_checkpoint_overdue or bool(
+        session.updates and session.updates % interval == 0
+    )
+
+
+def _updates_per_checkpoint(spec: Spec) -> int:
+    """Return the updates between checkpoints, a multiple of the updates per metric line."""
+    if not spec.options.checkpoint_steps:
+        return spec.total_updates + 1
+    updates = spec.options.checkpoint_steps / spec.config.steps_per_update
+    return max(1, round(updates / spec.updates_per_line)) * spec.updates_per_line
+
+
+def check_metrics_and_loggers(
+    spec: Spec, metric: MetricsFn | None, environment: Environment | None = None
+) -> None:
+    """Check that the packages of loggers are installed and that the best metric exists.
+
+    Args:
+        spec: Specification of the run.
+        metric: Function that adds values to an evaluation, or None. With a function, the names of
+            the values are not known in advance, so the best metric is not checked.
+        environment: Environment object, or None if the environment is made from its id.
+
+    Raises:
+        UsageError: If a package is missing, or evaluations do not contain the best metric.
+    """
+    for package, project in (("wandb", spec.options.wandb), ("trackio", spec.options.trackio)):
+        if project and installed_version(package) is None:
+            raise missing_package_error(package)
+    if metric is not None:
+        return
+    try:
+        check_best_metric(spec, _example_metrics(spec, environment), custom={})
+    except UsageError as error:
+        raise UsageError(
+            f"{error} If metrics=... computes it, train and resume from Python with that function."
+        ) from None
+
+
+def _example_metrics(spec: Spec, environment: Environment | None) -> MetricValues:
+    """Return example metrics with the same names and shapes as the metrics of an evaluation."""
+    evaluated = programs.evaluation_environment(spec, environment)
+    types = capabilities(evaluated).agent_types
+    episode = Episodes(
+        returns=jnp.ones((1, len(types)) if types else 1),
+        length=jnp.ones(1),
+        terminated=jnp.ones(1, bool),
+        truncated=jnp.ones(1, bool),
+    )
+    names = get_algorithm_entry(spec.algorithm).shown
+    return {
+        **default_metrics(episode, types),
+        **dict.fromkeys(names, 0.0),
+        **info_shapes(evaluated),
+        "episodes": 1,
+    }
+
+
+def _run_segment(session: Session) -> bool:
+    """Run one segment. Return False if the run has to stop because all values are nonfinite."""
+    started = time.monotonic()
+    session.state, rows = session.program.advance(session.state, _segment_length(session))
+    seconds = time.monotonic() - started
+    number = len(rows.episodes.number)  # fewer than requested where a simulator failed
+    session.update_seconds += seconds
+    session.num_timed_updates += number
+    failure = recorder.find_first_nonfinite(rows)
+    if failure is not None:
+        return _roll_back(session, failure)
+    update_program.warn_about_nonfinite_members(session, rows)
+    update_program.warn_about_threshold(session, rows)
+    # The speed is measured over this segment alone, so that a slowdown is visible.
+    speed = session.frames_of_all_members(number) / max(seconds, 1e-9)
+    values = _record_segment(session, rows, number, speed)
+    session.updates += number
+    cache.confirm_start()
+    _show_progress(session, values)
+    update_program.raise_simulator_failure(session)
+    return True
+
+
+def _record_segment(session: Session, rows: Metrics, number: int, speed: float) -> MetricValues:
+    """Write the metric lines of a segment, and return the values of the last line."""
+    per_line, values = session.spec.updates_per_line, MetricValues()
+    for line_start in _metric_line_starts(session.updates, number, per_line):
+        first = max(line_start - session.updates, 0)
+        stop = min(number, (line_start // per_line + 1) * per_line - session.updates)
+        updates = session.updates + stop
+        values = recorder.make_metrics_record(rows, first, stop)
+        timing = {
+            "updates": updates,
+            "wall_time": session.wall_time,
+            "steps_per_second": speed,
+        }
+        session.recorder.metrics(updates * session.spec.config.steps_per_update, values | timing)
+    return values
+
+
+def _metric_line_starts(updates: int, number: int, per_line: int) -> range:
+    """Return the first update of every metric line that a segment contributes to."""
+    return range(updates // per_line * per_line, updates + number, per_line)
+
+
+def _segment_length(session: Session) -> int:
+    """Return the number of updates of the next segment.
+
+    A segment ends at a metric line, or at the next evaluation, generation or checkpoint.
+    """
+    spec, updates = session.spec, session.updates
+    line = spec.updates_per_line
+    intervals = (
+        spec.updates_per_evaluation,
+        spec.updates_per_generation,
+        _updates_per_checkpoint(spec),
+    )
+    ends = [(updates // interval + 1) * interval for interval in intervals if interval]
+    length = min(max(int(session.updates_per_segment), 1), session.program.capacity)
+    end_of_line = max((updates + length) // line, updates // line + 1) * line
+    return min(spec.total_updates, *ends, end_of_line) - updates
+
+
+def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
+    """Restore the newest checkpoint. Return whether training continues from it."""
+    update = session.updates + failure.update + 1
+    step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
+    cause = recorder.NONFINITE_MESSAGES.get(
+        failure.check, f"{failure.check} became NaN or infinite"
+    )
+    session.show.message(
+        f"error: {cause} at step {update * session.spec.config.steps_per_update:,} (update "
+        f"{update}). The last good state is the checkpoint of step {step:,}."
+    )
+    session.updates = step // session.spec.config.steps_per_update
+    session.state = state
+    if session.spec.options.on_nonfinite == "stop":
+        return False
+    session.num_rollbacks += 1
+    if session.num_rollbacks > MAX_ROLLBACKS:
+        session.show.message(
+            f"error: Values became nonfinite again after {MAX_ROLLBACKS} rollbacks to the same "
+            "checkpoint."
+        )
+        return False
+    session.checkpoints.set_aside_after(step)
+    session.recorder.close()
+    if isinstance(session.recorder, recorder.NullRecorder):
+        session.recorder = session.recorder.after(step)
+    else:
+        open_recorder(session, step)
+    session.scores = session.checkpoints.summary(step).scores
+    session.state = changed_state.with_rollback_keys(
+        session.program.algorithm,
+        session.spec,
+        apply_schedules(session, state),
+        session.updates,
+        session.num_rollbacks,
+    )
+    start_lineage(session)
+    update_program.restart_simulator_episodes(session)
+    session.show.message(
+        f"Continuing from there with other random keys (rollback {session.num_rollbacks})"
+    )
+    return True
+
+
+def _show_progress(session: Session, values: MetricValues) -> None:
+    remaining_updates = session.spec.total_updates - session.updates
+    remaining_seconds = session.update_seconds / session.num_timed_updates * remaining_updates
+    entry = get_algorithm_entry(session.spec.algorithm)
+    figures = format_training_metrics(
+        values,
+        session.evaluation,
+        entry.shown,
+        steps_per_environment=session.frames / max(session.spec.derived_settings.num_envs, 1),
+    )
+    figures[f"{entry.unit}/s"] = f"{session.steps_per_second:,.0f}"
+    figures["left"] = format_duration(remaining_seconds)
+    total_frames = session.spec.total_updates * session.spec.config.steps_per_update
+    session.show.progress(session.frames, total_frames, figures)

@@ -1,0 +1,269 @@
+"""Options of the training loop that runs on the host."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from rollax.coercion import coerce, field_types, format_value
+from rollax.config import MAX_INT32, describe_range
+from rollax.environments.environment import INFO_REDUCTIONS
+from rollax.errors import UsageError
+from rollax.populations.evolution import EvolutionConfig, Range
+
+MAX_COUNT = 2**53
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Options of the training loop on the host.
+
+    Only the number of steps, the seeds and the evolution options affect the trained policy.
+    """
+
+    total_steps: int | None = None
+    """Environment frames to train for, per member; default: that of the preset, else 1,000,000."""
+    seed: int = 0
+    """Seed of the first member; the same seed gives the same run, bit for bit."""
+    seeds: int = 1
+    """Number of seeds to train at once in one compiled program."""
+    sweep_paired: bool = False
+    """Pair the values of a sweep over several settings instead of training every combination."""
+    run_dir: Path | None = None
+    """Folder of the run; default: runs/<environment>/<algorithm>-<date>-<id>."""
+    eval_episodes: int = 128
+    """Number of complete episodes per evaluation."""
+    eval_count: int = 10
+    """Number of evaluations during training, in addition to the one before training."""
+    eval_stochastic: bool | None = None
+    """Evaluate with sampled instead of greedy actions (default: that of the preset, else greedy)"""
+    eval_fresh: bool = False
+    """Evaluate on new episodes every time instead of always the same ones."""
+    eval_info: tuple[str, ...] = ()
+    """NAME=mean, NAME=sum or NAME=last: reduction of a value of the environment's info over an
+    episode; default: the reduction that the environment declares, else the mean."""
+    eval_max_steps: int = 10_000
+    """Length in steps at which evaluation cuts off an episode if the environment has no time
+    limit."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints, in addition to those at evaluations. 0 disables them."""
+    checkpoint_steps: int = 0
+    """Environment frames between additional checkpoints. 0 disables them."""
+    keep_last: int = 2
+    """Number of newest checkpoints to keep."""
+    keep_best: int = 1
+    """Number of best checkpoints to keep."""
+    best_metric: str = "return_mean"
+    """Evaluation metric that ranks checkpoints (return_mean, return_iqm, length_mean, ...)."""
+    best_mode: Literal["max", "min"] = "max"
+    """Whether larger (max) or smaller (min) values of best_metric are better."""
+    on_nonfinite: Literal["stop", "rollback"] = "stop"
+    """Action when a loss or parameter is not finite: stop, or roll back to the last checkpoint and
+    continue with other random keys."""
+    log_lines: int = 500
+    """Approximate number of metric lines over the whole run; more if a line would span over ten
+    updates."""
+    tensorboard: bool = True
+    """Write TensorBoard event files."""
+    wandb: str | None = None
+    """Weights & Biases project to log to."""
+    trackio: str | None = None
+    """Trackio project to log to."""
+    env_workers: int = 0
+    """Number of worker processes for host simulators such as gymnasium's. 0 runs them in the main
+    process."""
+    env_timeout: float = 60.0
+    """Seconds to wait for simulators before the run stops."""
+    devices: int | Literal["auto"] = 1
+    """Number of devices for the members of a population or the environments of a single run; "auto"
+    uses all."""
+    evolve_every: int | None = None
+    """Environment frames between generations of an evolving population (--evolve.NAME); default: a
+    tenth of total_steps; 0 disables generations, so members keep their initial settings."""
+    evolve_start: int = 0
+    """Environment frames before the first generation."""
+    evolve_metric: str | None = None
+    """Metric that selects members, larger is better: episode_return (mean return in training) or a
+    metric of the algorithm (default: qd_score for archives, moqd_score for mome, else
+    episode_return)"""
+    evolve_fraction: float = EvolutionConfig().fraction
+    """Fraction of members replaced in a generation, and of members that are copied; at most 0.5."""
+    evolve_resample: float = EvolutionConfig().resample
+    """Probability that a setting of a copy is resampled from its range instead of perturbed."""
+    evolve_factor: float = EvolutionConfig().factor
+    """Largest factor of a perturbation, for a setting with a logarithmic range."""
+    evolve_step: float = EvolutionConfig().step
+    """Largest perturbation of a setting with a linear range, as a fraction of the range."""
+
+    def __post_init__(self) -> None:
+        """Convert the values to the types of their options.
+
+        Raises:
+            UsageError: If a value cannot be converted.
+        """
+        for field in dataclasses.fields(self):
+            value = coerce(
+                field.name, getattr(self, field.name), field_types(type(self))[field.name]
+            )
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def info(self) -> dict[str, str]:
+        """Reduction of each value of `info` over an episode, by name."""
+        return parse_info_reductions(self.eval_info, "eval_info")
+
+    def check(self) -> None:
+        """Check the ranges of numbers and the encoding of paths.
+
+        Raises:
+            UsageError: If a number is out of range, an entry of `eval_info` is not valid, or the
+                file system cannot store `run_dir`.
+        """
+        for name, (low, high) in _OPTION_RANGES.items():
+            value = getattr(self, name)
+            if value is not None and value != "auto" and not low <= value <= high:
+                raise UsageError(
+                    f"{name} ({format_value(value)}) must be {describe_range(value, low, high)}"
+                )
+        if self.seed + self.seeds > 2**32:
+            raise UsageError(
+                f"seed ({self.seed}) plus seeds ({self.seeds}) must be at most 2^32, because "
+                "larger seeds repeat. Lower seed."
+            )
+        self.info  # noqa: B018
+        if self.run_dir is not None:
+            check_path("run_dir", self.run_dir)
+
+
+# Counts on the device are int32. Counts on the host are limited to integers that floats represent
+# exactly.
+_DEVICE_COUNT_RANGES = dict.fromkeys(("eval_episodes", "eval_max_steps"), (1, MAX_INT32))
+_COUNT_RANGES = dict.fromkeys(
+    ("total_steps", "seeds", "keep_last", "log_lines", "devices"), (1, MAX_COUNT)
+)
+_NONNEGATIVE_RANGES = dict.fromkeys(
+    (
+        "seed",
+        "eval_count",
+        "env_workers",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "keep_best",
+        "evolve_every",
+        "evolve_start",
+    ),
+    (0, MAX_COUNT),
+)
+_EVOLVE_RANGES = {
+    "evolve_fraction": (0, 0.5),
+    "evolve_resample": (0, 1),
+    "evolve_factor": (1, 100),
+    "evolve_step": (0, 1),
+}
+# Options that apply only to population-based training.
+EVOLVE_OPTIONS = ("evolve_every", "evolve_start", "evolve_metric", *_EVOLVE_RANGES)
+_OPTION_RANGES = {
+    "env_workers": (0, 1024),
+    "env_timeout": (0.1, 86_400),
+    **_DEVICE_COUNT_RANGES,
+    **_COUNT_RANGES,
+    **_NONNEGATIVE_RANGES,
+    **_EVOLVE_RANGES,
+}
+
+# Limits of common file systems in bytes. The path limit leaves room for long names inside the
+# folder.
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 3000
+
+
+def check_evolve_options(options: RunOptions, ranges: Mapping[str, Range]) -> None:
+    """Check that options of population-based training have an effect.
+
+    Args:
+        options: Options of the run.
+        ranges: Ranges of the evolving settings by name.
+
+    Raises:
+        UsageError: If an option was set that has no effect on these ranges.
+    """
+    default = RunOptions()
+    unused = [n for n in EVOLVE_OPTIONS if getattr(options, n) != getattr(default, n)]
+    if unused and not ranges:
+        raise UsageError(
+            f"{unused[0]} ({getattr(options, unused[0])}) has no effect without settings that "
+            "evolve. Add --evolve.NAME LOW HIGH, or remove the option."
+        )
+    scales = {"evolve_factor": "log", "evolve_step": "linear"}
+    for name in unused:
+        value = getattr(options, name)
+        if options.evolve_every == 0 and name != "evolve_every":
+            raise UsageError(
+                f"{name} ({value}) has no effect with evolve_every 0, which disables generations. "
+                "Remove one of them."
+            )
+        if name in scales and all(span.scale != scales[name] for span in ranges.values()):
+            raise UsageError(
+                f"{name} ({value}) has no effect, because no setting evolves in a {scales[name]} "
+                "range. Remove it."
+            )
+
+
+def parse_info_reductions(entries: Iterable[str], option: str) -> dict[str, str]:
+    """Parse entries of the form NAME=HOW into a dictionary.
+
+    Args:
+        entries: Entries, with HOW one of `INFO_REDUCTIONS`.
+        option: Name of the option, for the error message.
+
+    Raises:
+        UsageError: If an entry does not have this form.
+    """
+    reductions = {}
+    for entry in entries:
+        name, _, reduction = entry.partition("=")
+        if not name or reduction not in INFO_REDUCTIONS:
+            raise UsageError(
+                f"{option} must be NAME=HOW with HOW one of {', '.join(INFO_REDUCTIONS)}, got "
+                f"{format_value(f'{name}={reduction}')}."
+            )
+        reductions[name] = reduction
+    return reductions
+
+
+def _check_encodable(name: str, path: Path, encoding: str) -> None:
+    """Raise UsageError for a path that checkpoints or the file system cannot encode."""
+    try:
+        str(path.absolute()).encode(
+            encoding, "strict" if encoding == "utf-8" else sys.getfilesystemencodeerrors()
+        )
+    except UnicodeEncodeError:
+        is_ascii = sys.getfilesystemencoding() != "utf-8"
+        remedy = "Set PYTHONUTF8=1" if is_ascii else "Choose another name"
+        raise UsageError(
+            f"{name} must be a path in {encoding}, got {str(path.absolute())!a}. {remedy}, because "
+            "checkpoints need names in UTF-8."
+        ) from None
+
+
+def check_path(name: str, path: Path) -> None:
+    """Check that file systems and checkpoints can store a path.
+
+    Args:
+        name: Name of the path in error messages.
+        path: Path to check.
+
+    Raises:
+        UsageError: If the path is too long, contains zero bytes, or cannot be encoded.
+    """
+    if "\0" in str(path):
+        raise UsageError(f"{name} ({format_value(str(path))}) must not contain zero bytes.")
+    for encoding in ("utf-8", sys.getfilesystemencoding()):
+        _check_encodable(name, path, encoding)
+    longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    if longest > MAX_NAME_BYTES or len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise UsageError(
+            f"{name} ({format_value(str(path))}) is too long: it must have at most "
+            f"{MAX_NAME_BYTES} bytes per name and {MAX_PATH_BYTES} in total. Choose a shorter path."
+        )

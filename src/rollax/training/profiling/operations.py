@@ -1,0 +1,350 @@
+"""Cost of the operations of a compiled program, by part of an update.
+
+XLA's profiler records when each operation started and how long it took. The text of the program
+contains the names that JAX assigned (`rollax.scopes`), and the shapes of operands and results.
+"""
+
+import collections
+import functools
+import math
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+
+from rollax.errors import UsageError
+from rollax.scopes import UPDATE_PARTS, classify_operation
+from rollax.types import PyTree
+
+_NAME_PATTERN = r"%?([\w.\-]+)"
+_INSTRUCTION_PATTERN = re.compile(rf"\s*(?:ROOT )?{_NAME_PATTERN} = (.*?) ([\w\-]+)\((.*)")
+_COMPUTATION_PATTERN = re.compile(rf"(?:ENTRY )?{_NAME_PATTERN} \(.*\{{$")
+_CALLEE_PATTERN = re.compile(rf"(?:calls|to_apply|body|condition)={_NAME_PATTERN}")
+_OP_NAME_PATTERN = re.compile(r'op_name="([^"]*)"')
+_SHAPE_PATTERN = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_CONTRACTING_DIMS_PATTERN = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_SLICE_OPCODES = {"dynamic-slice", "dynamic-update-slice", "gather", "scatter", "slice"}
+_ZERO_COST_OPCODES = {
+    "while",
+    "conditional",
+    "call",
+    "tuple",
+    "get-tuple-element",
+    "parameter",
+    "constant",
+    "bitcast",
+}
+
+ProfileNode: TypeAlias = Any
+"""Profile from `jax.profiler`, or a plane, a line or an event in it. JAX has no types for them."""
+
+
+class OperationCost(NamedTuple):
+    """Cost of one execution of an operation.
+
+    Attributes:
+        part: Part of an update.
+        flops: Floating-point operations of its matrix products.
+        bytes: Bytes of its operands and results.
+    """
+
+    part: str
+    flops: float
+    bytes: float
+
+
+class PartCost(NamedTuple):
+    """Total cost of the operations of one part.
+
+    Attributes:
+        seconds: Time in seconds.
+        flops: Floating-point operations of matrix products.
+        bytes: Bytes of operands and results.
+        runs: Number of executed operations.
+    """
+
+    seconds: float
+    flops: float
+    bytes: float
+    runs: int
+
+
+def parse_operations(text: str) -> dict[str, OperationCost]:
+    """Parse the operations of a compiled program.
+
+    Args:
+        text: Text of the program from `compiled.as_text()`.
+
+    Returns:
+        Costs by name of the operation.
+    """
+    computations = dict(_parse_computations(text))
+    lines = {line.name: line for rows in computations.values() for line in rows}
+    callers = {called: line for line in lines.values() for called in line.callees}
+    home = {line.name: name for name, rows in computations.items() for line in rows}
+
+    def inside(line: _Instruction) -> Iterator[_Instruction]:
+        """Yield an instruction and those of the computations that it calls."""
+        yield line
+        for called in line.callees:
+            for each in computations.get(called, ()):
+                yield from inside(each)
+
+    @functools.cache
+    def part(name: str) -> str:
+        """Return the part of an instruction, else of most of its fusion, else of its caller."""
+        own = classify_operation(lines[name].path)
+        if own is None and lines[name].opcode in ("fusion", "call"):
+            said = collections.Counter(
+                classify_operation(line.path) for line in inside(lines[name])
+            )
+            said.pop(None, None)
+            own = said.most_common(1)[0][0] if said else None
+        if own is not None:
+            return own
+        caller = callers.get(home[name])
+        return "other" if caller is None else part(caller.name)
+
+    def flops(name: str) -> float:
+        line = lines[name]
+        return (
+            sum(_count_flops(each, lines) for each in inside(line))
+            if line.opcode == "fusion"
+            else _count_flops(line, lines)
+        )
+
+    def moved(name: str) -> float:
+        line = lines[name]
+        return _count_bytes(
+            line, lines, computations.get(line.callees[0], ()) if line.opcode == "fusion" else ()
+        )
+
+    return {name: OperationCost(part(name), flops(name), moved(name)) for name in lines}
+
+
+class _Instruction(NamedTuple):
+    """Instruction in the text of a program."""
+
+    name: str
+    shape: str  # shape of the result as text
+    opcode: str
+    operands: tuple[str, ...]
+    callees: tuple[str, ...]
+    path: str
+    attributes_text: str
+
+
+def _parse_computations(text: str) -> Iterator[tuple[str, list[_Instruction]]]:
+    name, rows = "", []
+    for row in text.splitlines():
+        begun = _COMPUTATION_PATTERN.match(row)
+        if begun:
+            name, rows = begun[1], []
+        elif row.startswith("}"):
+            yield name, rows
+        elif found := _INSTRUCTION_PATTERN.match(row):
+            label, shape, opcode, rest = found.groups()
+            operands = tuple(re.findall(r"%([\w.\-]+)", rest.split("), ")[0]))
+            path = _OP_NAME_PATTERN.search(rest)
+            rows.append(
+                _Instruction(
+                    label,
+                    shape,
+                    opcode,
+                    operands,
+                    tuple(_CALLEE_PATTERN.findall(rest)),
+                    path[1] if path else "",
+                    rest,
+                )
+            )
+
+
+def _parse_shapes(text: str) -> Iterator[tuple[str, list[int]]]:
+    for kind, sizes in _SHAPE_PATTERN.findall(text):
+        yield kind, [int(size) for size in sizes.split(",") if size]
+
+
+def _shape_bytes(text: str) -> int:
+    """Return the bytes of a shape, or of all parts of a tuple."""
+    return sum(math.prod(sizes) * _dtype_bytes(kind) for kind, sizes in _parse_shapes(text))
+
+
+def _dtype_bytes(kind: str) -> int:
+    digits = re.search(r"\d+", kind)
+    return 1 if digits is None else max(1, int(digits[0]) // 8)
+
+
+def _count_bytes(
+    line: _Instruction, lines: dict[str, _Instruction], fused: Sequence[_Instruction]
+) -> float:
+    """Return the bytes that an instruction reads and writes.
+
+    If only slices of an array are read or replaced, only the slices count. `fused` has the
+    instructions of a fusion.
+    """
+    if line.opcode in _ZERO_COST_OPCODES:
+        return 0.0
+
+    def size(name):
+        return _shape_bytes(lines[name].shape) if name in lines else 0
+
+    if not fused:
+        return float(
+            _count_slice_bytes(line, size)
+            + (0 if line.opcode in _SLICE_OPCODES else sum(map(size, line.operands)))
+        )
+    read = 0
+    for parameter in (each for each in fused if each.opcode == "parameter"):
+        users = [each for each in fused if parameter.name in each.operands]
+        parts = [
+            _count_slice_bytes(each, size)
+            if each.operands[0] == parameter.name
+            else size(parameter.name)
+            for each in users
+        ]
+        is_sliced = all(
+            each.opcode in _SLICE_OPCODES and each.operands[0] == parameter.name for each in users
+        )
+        read += sum(parts) if is_sliced else size(parameter.name)
+    root = _find_fusion_root(fused)
+    return float(
+        read
+        + (
+            _count_slice_bytes(root, size)
+            if root.opcode in _SLICE_OPCODES
+            else _shape_bytes(line.shape)
+        )
+    )
+
+
+def _count_slice_bytes(line: _Instruction, size: Callable[[str], int]) -> int:
+    """Return the bytes of the slice that an operation reads or replaces, or of its result."""
+    if line.opcode == "dynamic-update-slice":
+        return size(line.operands[1])
+    return (
+        size(line.operands[2])
+        if line.opcode == "scatter" and len(line.operands) > 2
+        else _shape_bytes(line.shape)
+    )
+
+
+def _find_fusion_root(fused: Sequence[_Instruction]) -> _Instruction:
+    """Return the last operation of a fusion, without bitcasts and copies."""
+    known, last = {line.name: line for line in fused}, fused[-1]
+    while last.opcode in ("bitcast", "copy") and last.operands[0] in known:
+        last = known[last.operands[0]]
+    return last
+
+
+def _count_flops(line: _Instruction, lines: dict[str, _Instruction]) -> float:
+    """Return two FLOPs per multiplication of a matrix product or convolution, otherwise 0."""
+    if (
+        line.opcode not in ("dot", "convolution")
+        or not line.operands
+        or line.operands[0] not in lines
+    ):
+        return 0.0
+    result = sum(math.prod(sizes) for _, sizes in _parse_shapes(line.shape))
+    if line.opcode == "convolution":
+        (_, kernel), (_, out) = (
+            next(_parse_shapes(lines[line.operands[1]].shape)),
+            next(_parse_shapes(line.shape)),
+        )
+        return 2.0 * result * math.prod(kernel) / max(1, out[-1])
+    (_, left), contracted = (
+        next(_parse_shapes(lines[line.operands[0]].shape)),
+        _CONTRACTING_DIMS_PATTERN.search(line.attributes_text),
+    )
+    inner = [left[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+    return 2.0 * result * math.prod(inner)
+
+
+def profile_parts(
+    run: Callable[[], PyTree], known: dict[str, OperationCost]
+) -> dict[str, PartCost]:
+    """Profile one call of a compiled program and sum its costs by part.
+
+    Seconds are summed over all threads. On a CPU they include the overhead of the profiler, which
+    is estimated from the shortest operations and subtracted from each operation.
+
+    Args:
+        run: Function that runs the program.
+        known: Operations of the program from `parse_operations`.
+
+    Returns:
+        Costs by part, in the order of an update.
+
+    Raises:
+        UsageError: If the profiler recorded no operation.
+    """
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            jax.block_until_ready(run())
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        data = jax.profiler.ProfileData.from_file(str(file))
+    # If warnings are errors, DeprecationWarnings of jaxlib's C++ types end the process on Python
+    # 3.12.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ran = [(known[name], seconds) for name, seconds in _operation_times(data) if name in known]
+    found: dict[str, PartCost] = {}
+    recording = (
+        sorted(seconds for _, seconds in ran)[len(ran) // 50]
+        if ran and not _find_device_planes(data)
+        else 0.0
+    )
+    for (part, flops, size), seconds in ran:
+        so_far = found.get(part, PartCost(0.0, 0.0, 0.0, 0))
+        own = max(0.0, seconds - recording)
+        found[part] = PartCost(
+            so_far.seconds + own, so_far.flops + flops, so_far.bytes + size, so_far.runs + 1
+        )
+    if not found:
+        raise UsageError("The profiler of this platform recorded no operation of the program.")
+    return {name: found[name] for name in UPDATE_PARTS if name in found}
+
+
+def _operation_times(data: ProfileNode) -> Iterator[tuple[str, float]]:
+    """Yield the name and own time in seconds of every executed operation.
+
+    The own time excludes nested operations. Only operations on accelerators count, if there are
+    any.
+    """
+    for plane in _find_device_planes(data) or data.planes:
+        for line in plane.lines:
+            yield from _self_times(_find_operation_events(line.events))
+
+
+def _find_device_planes(data: ProfileNode) -> list[ProfileNode]:
+    """Return the profiler planes of accelerators, or an empty list on a CPU."""
+    return [plane for plane in data.planes if plane.name.startswith("/device:")]
+
+
+def _find_operation_events(events: Iterable[ProfileNode]) -> list[tuple[float, float, str]]:
+    """Return start, end and name of all operation events, in order, outer ones first."""
+    found = []
+    for event in events:
+        name = next((value for key, value in event.stats if key == "hlo_op"), None)
+        if name is not None:
+            found.append((event.start_ns, event.start_ns + event.duration_ns, str(name)))
+    return sorted(found, key=lambda event: (event[0], -event[1]))
+
+
+def _self_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
+    own: list[list[Any]] = []
+    stack: list[int] = []
+    for start, end, name in events:
+        while stack and own[stack[-1]][2] <= start:
+            stack.pop()
+        if stack:
+            own[stack[-1]][1] -= end - start
+        stack.append(len(own))
+        own.append([name, end - start, end])
+    for name, nanoseconds, _ in own:
+        yield name, max(nanoseconds, 0.0) / 1e9

@@ -1,0 +1,242 @@
+"""Benchmark of training speed and profile of an update."""
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax.algorithm import Metrics
+from rollax.environments.capabilities import is_on_host
+from rollax.errors import UsageError
+from rollax.training.compile import cache, run_check
+from rollax.training.compile import program as programs
+from rollax.training.profiling.operations import (
+    OperationCost,
+    PartCost,
+    parse_operations,
+    profile_parts,
+)
+from rollax.training.spec import Spec
+from rollax.types import PyTree, State
+
+ROUND_SECONDS = 1.0  # approximate duration of one measurement
+MAX_PROFILED_OPERATIONS = 300_000  # a profile has one record per operation
+MAX_PROFILE_SECONDS = 0.3
+# Rows of the large matrices, elements of the copied array, and number of copies.
+MATRIX_SIZE, COPY_SIZE, NUM_COPIES = (2048, 1 << 26, 8)
+
+
+class MachineLimits(NamedTuple):
+    """Measured peak rates of this machine.
+
+    Attributes:
+        product_flops: FLOP/s of a product of two large float32 matrices.
+        copy_bytes: Bytes per second of a copy, read and written.
+        product_processors: Number of processors that the product kept busy. Shares are relative to
+            one processor. It is less than 1 if other processes are running, and 1 on accelerators.
+        copy_processors: Number of processors that the copy kept busy.
+    """
+
+    product_flops: float
+    copy_bytes: float
+    product_processors: float
+    copy_processors: float
+
+
+class BenchmarkResult(NamedTuple):
+    """Measurements of training updates after the warm-up.
+
+    `shares` contains the costs of one update, with seconds summed over all threads. The profiler
+    slows operations down, so on a CPU the seconds are scaled to sum to the processor time of an
+    update without the profiler.
+
+    Attributes:
+        steps_per_second: Environment steps per second of each round.
+        processor_seconds: Processor time of all threads per million environment steps.
+        update_seconds: Median time of one update.
+        compile_seconds: Time of tracing, lowering and XLA compilation.
+        memory_predicted: Bytes predicted by the compiler, or None.
+        memory_used: Increase of the peak memory of the process, or of the first device of an
+            accelerator, in bytes. None if unknown.
+        shares: Costs by part of an update.
+        limits: Measured peak rates of the machine.
+    """
+
+    steps_per_second: list[float]
+    processor_seconds: float
+    update_seconds: float
+    compile_seconds: dict[str, float]
+    memory_predicted: int | None
+    memory_used: int | None
+    shares: dict[str, PartCost]
+    limits: MachineLimits
+
+
+def run_benchmark(spec: Spec, rounds: int, say: Callable[[str], None]) -> BenchmarkResult:
+    """Compile and measure the updates of a run after a warm-up, without writing files.
+
+    Args:
+        spec: Specification of the run.
+        rounds: Number of measurements.
+        say: Function that shows the current phase.
+
+    Returns:
+        The measurements.
+
+    Raises:
+        UsageError: If the environment is a host simulator, or if
+            `rollax.training.compile.run_check.check_run` raises it.
+    """
+    cache.disable()
+    spec = programs.adapt_to_environment(spec)
+    if is_on_host(programs.make_environment(spec)):
+        raise UsageError(
+            f"{spec.environment} is a simulator on the host, so its run is not one program. "
+            "Use the steps/s shown by `rollax train` instead."
+        )
+    run_check.check_run(spec)
+    jax.clear_caches()  # otherwise functions that the check traced would not be traced again
+    say("compiling")
+    program = programs.compile_program(spec, evaluates=False)
+    program.training.make()
+    before = _peak_memory_bytes()
+    state = [program.init()]
+
+    def advance(updates: int) -> None:
+        while updates > 0:
+            number = min(updates, program.capacity)
+            state[0], _ = program.advance(state[0], number)
+            updates -= number
+
+    advance(_num_warmup_updates(spec))
+    number = _choose_num_updates(advance)
+    say(f"measuring {rounds} rounds of {number} updates")
+    measured = [_time_updates(advance, number) for _ in range(rounds)]
+    steps = number * spec.config.steps_per_update * spec.num_members
+    used = _peak_memory_bytes()
+    say("profiling")
+    shares = _profile_update(
+        lambda updates: _run_updates(program, state, updates),
+        parse_operations(program.training.run.as_text()),
+        program,
+    )
+    wall, processor = (statistics.median(times) for times in zip(*measured, strict=True))
+    is_cpu = jax.devices()[0].platform == "cpu"
+    return BenchmarkResult(
+        [steps / seconds for seconds, _ in measured],
+        processor / steps * 1e6,
+        wall / number,
+        program.training.phase_seconds,
+        program.training.memory_bytes,
+        None if before is None or used is None else used - before,
+        scale_costs(shares, processor / number) if is_cpu else shares,
+        _measure_limits(),
+    )
+
+
+def _num_warmup_updates(spec: Spec) -> int:
+    """Return the number of updates before learning, while replay buffers fill."""
+    frames = max(spec.derived_settings.learning_starts.values(), default=0.0)
+    return int(frames // spec.config.steps_per_update) + 2
+
+
+def _choose_num_updates(advance: Callable[[int], None]) -> int:
+    """Return the number of updates that take about `ROUND_SECONDS`."""
+    number = 1
+    while True:
+        seconds, _ = _time_updates(advance, number)
+        if seconds > ROUND_SECONDS / 4:
+            return max(1, round(number * ROUND_SECONDS / seconds))
+        number *= 2
+
+
+def _time_updates(advance: Callable[[int], None], number: int) -> tuple[float, float]:
+    """Return the wall time and processor time of updates in seconds."""
+    wall, processor = time.perf_counter(), time.process_time()
+    advance(number)
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def _run_updates(
+    program: programs.Program, state: list[State], updates: jax.Array
+) -> tuple[State, Metrics]:
+    state[0], metrics = program.training.run(state[0], updates)
+    return state[0], metrics
+
+
+def _profile_update(
+    run: Callable[[jax.Array], PyTree], known: dict[str, OperationCost], program: programs.Program
+) -> dict[str, PartCost]:
+    """Return the costs of one update, averaged over as many updates as a profile can hold."""
+    one, several = jnp.int32(1), 1
+    started = time.perf_counter()
+    shares = profile_parts(lambda: run(one), known)
+    seconds, count = time.perf_counter() - started, sum(share.runs for share in shares.values())
+    several = int(
+        min(
+            MAX_PROFILED_OPERATIONS / max(count, 1), MAX_PROFILE_SECONDS / seconds, program.capacity
+        )
+    )
+    if several < 2:
+        return shares
+    updates = jnp.int32(several)
+    shares = profile_parts(lambda: run(updates), known)
+
+    def mean(share):
+        return PartCost(*(total / several for total in share[:3]), runs=round(share.runs / several))
+
+    return {name: mean(share) for name, share in shares.items()}
+
+
+def scale_costs(shares: dict[str, PartCost], seconds: float) -> dict[str, PartCost]:
+    """Scale costs so that their times sum to `seconds`.
+
+    Args:
+        shares: Costs by part.
+        seconds: Total time in seconds.
+
+    Returns:
+        The scaled costs.
+    """
+    factor = seconds / sum(share.seconds for share in shares.values())
+    return {name: share._replace(seconds=share.seconds * factor) for name, share in shares.items()}
+
+
+def _peak_memory_bytes() -> int | None:
+    """Return the peak memory in bytes: of the first accelerator, or of this process on a CPU."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
+    known = device.memory_stats()
+    return None if known is None else known.get("peak_bytes_in_use")
+
+
+def _measure_limits() -> MachineLimits:
+    square, row = jnp.ones((MATRIX_SIZE, MATRIX_SIZE)), jnp.ones(COPY_SIZE)
+    product, multiplying = _time_fastest_call(jax.jit(lambda x: x @ x), square)
+    copy, copying = _time_fastest_call(
+        jax.jit(lambda x: jax.lax.fori_loop(0, NUM_COPIES, lambda _, x: x + 1, x)), row
+    )
+    busy = (
+        (multiplying / product, copying / copy)
+        if jax.devices()[0].platform == "cpu"
+        else (1.0, 1.0)
+    )
+    return MachineLimits(
+        2.0 * MATRIX_SIZE**3 / product, 2.0 * row.nbytes * NUM_COPIES / copy, *busy
+    )
+
+
+def _time_fastest_call(
+    function: Callable[[jax.Array], jax.Array], x: jax.Array
+) -> tuple[float, float]:
+    """Return the wall time and processor time of the fastest of three calls in seconds."""
+    jax.block_until_ready(function(x))
+    return min(_time_updates(lambda _: jax.block_until_ready(function(x)), 1) for _ in range(3))

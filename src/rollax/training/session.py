@@ -1,0 +1,214 @@
+"""Session of a training run: start or resume, state between segments, records and checkpoints."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from rollax.algorithm import State
+from rollax.distributed import processes
+from rollax.training.callbacks import MetricsFn
+from rollax.training.checkpoints import changed_state
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.checkpoints.summary import MemberScores
+from rollax.training.compile import update_program
+from rollax.training.compile.program import Program
+from rollax.training.console.progress import Display
+from rollax.training.evaluation import members
+from rollax.training.evaluation.metrics import is_zero_sum_metric, rank_value
+from rollax.training.result import StopWhenFn
+from rollax.training.run_folder import layout, lineage, recorder
+from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
+from rollax.training.run_folder.metric_sinks import read_metrics
+from rollax.training.spec import Spec
+from rollax.types import MetricValues
+
+
+class Session:
+    """State of a run in one process. A segment is several updates that are compiled together.
+
+    Args:
+        spec: Specification of the run.
+        folder: Folder of the run.
+        program: Compiled program.
+        show: Display for messages and progress.
+        metric: Function that adds values to an evaluation, or None.
+        learning_rate: Constant learning rate in place of the schedule, or None.
+        stop_when: Function that may stop the run early, or None.
+        quiet: Whether to suppress the output of dashboards such as Weights & Biases.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: Spec,
+        folder: Path,
+        program: Program,
+        show: Display,
+        metric: MetricsFn | None = None,
+        learning_rate: float | None = None,
+        stop_when: StopWhenFn | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.folder = folder
+        self.program = program
+        self.show = show
+        self.metric = metric
+        self.learning_rate = learning_rate
+        self.stop_when = stop_when
+        self.quiet = quiet
+        self.checkpoints = Checkpoints(
+            folder / CHECKPOINTS_FOLDER,
+            keep_last=spec.options.keep_last,
+            keep_best=spec.options.keep_best,
+            best_metric=spec.options.best_metric,
+            best_mode=spec.options.best_mode,
+        )
+        self.recorder: recorder.Recorder | recorder.NullRecorder
+        self.persistent_settings = layout.persistent_settings(spec)
+        self.updates = 0
+        self.state: State = None
+        self.evaluation: MetricValues = {}
+        self.scores: MemberScores | None = None  # only for a population
+        self.bad: np.ndarray | None = None
+        self.num_rollbacks = 0
+        self.update_seconds = 0.0
+        self.num_timed_updates = 0
+        self.start_time = time.monotonic()
+        self.last_checkpoint_time = time.monotonic()
+        # All processes agree on these two values.
+        self.is_checkpoint_overdue = False  # by the clock
+        self.updates_per_segment = 1.0
+
+    @property
+    def frames(self) -> int:
+        """Environment frames that each member has trained for."""
+        return self.updates * self.spec.config.steps_per_update
+
+    @property
+    def wall_time(self) -> float:
+        """Seconds since the run started, including earlier sessions."""
+        return time.monotonic() - self.start_time
+
+    @property
+    def steps_per_second(self) -> float:
+        """Frames of all members per second, without evaluation and compilation."""
+        if not self.update_seconds:
+            return 0.0
+        return self.frames_of_all_members(self.num_timed_updates) / self.update_seconds
+
+    def frames_of_all_members(self, num_updates: int) -> int:
+        """Return the environment frames of all members in a number of updates."""
+        return num_updates * self.spec.config.steps_per_update * (self.program.num_members or 1)
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        self.show.message(f"warning: {text}")
+
+
+def restore_or_init(session: Session) -> None:
+    """Restore the newest good checkpoint, or initialize a new state."""
+    if not session.checkpoints.steps():
+        # The process ended before its first checkpoint, so the records are written again.
+        open_recorder(session, -1 if recorder.has_records(session.folder) else None)
+        session.state = session.program.init()
+        update_program.restart_simulator_episodes(session)
+        start_lineage(session)
+        return
+    step, state, warnings = session.checkpoints.restore("last", session.program.abstract_state)
+    for warning in warnings:
+        session.warn(warning)
+    session.scores = session.checkpoints.summary(step).scores
+    session.checkpoints.set_aside_after(step)
+    session.updates = step // session.spec.config.steps_per_update
+    evaluations = _restore_records(session, step)
+    # All processes must have read the records before the first process writes to them.
+    processes.run_on_all(lambda: None)
+    open_recorder(session, step, [record["step"] for record in evaluations])
+    session.state = apply_schedules(session, state)
+    start_lineage(session)
+    update_program.restart_simulator_episodes(session)
+    has_simulators = session.program.simulators is not None
+    note = update_program.EPISODES_RESTART_NOTE if has_simulators else ""
+    session.show.message(f"Continuing from step {step:,}{note}")
+
+
+def _restore_records(session: Session, step: int) -> list[MetricValues]:
+    """Restore the wall time and the last evaluation, and return the evaluations up to a step."""
+    path = session.folder / METRICS_FILE
+    records = read_metrics(path) if path.exists() else []
+    records = [record for record in records if record["step"] <= step]
+    times = [record.get("wall_time") for record in records]
+    session.start_time -= max((each for each in times if isinstance(each, int | float)), default=0)
+    evaluations = [record for record in records if record.get("event") == "evaluation"]
+    session.evaluation = evaluations[-1] if evaluations else {}
+    return evaluations
+
+
+def apply_schedules(session: Session, state: State) -> State:
+    """Return a restored state with the schedules of this session."""
+    algorithm = session.program.algorithm
+    state = changed_state.with_total_updates(algorithm, state, session.spec.total_updates)
+    if session.learning_rate is None:
+        return state
+    return changed_state.with_learning_rate(algorithm, state, session.learning_rate)
+
+
+def start_lineage(session: Session) -> None:
+    """Write the initial settings of the members at the start of an evolving run."""
+    if not session.spec.evolve:
+        return
+    config = processes.gather_arrays(session.program.algorithm.config(session.state))
+    lineage.record_initial_generation(session.spec, session.updates, config, session.recorder)
+
+
+def open_recorder(
+    session: Session, resume_from: int | None, evaluated_steps: Iterable[int] = ()
+) -> None:
+    """Open the recorder and show its warnings.
+
+    Args:
+        session: Session of the run.
+        resume_from: Step at which a resumed run continues, or None.
+        evaluated_steps: Steps that have an evaluation.
+    """
+    if not processes.is_first_process():
+        session.recorder = recorder.NullRecorder(evaluated_steps)
+        return
+    session.recorder = recorder.Recorder(session.folder, session.spec, resume_from, session.quiet)
+    for warning in session.recorder.warnings:
+        session.warn(warning)
+
+
+def save_checkpoint(session: Session) -> None:
+    """Save a checkpoint with the metrics of the evaluation at this step, if there was one."""
+    evaluation, best_metric = session.evaluation, session.spec.options.best_metric
+    metrics = {
+        name: float(value) for name, value in evaluation.items() if isinstance(value, int | float)
+    }
+    rank = rank_value(best_metric, evaluation)
+    metrics.pop(best_metric, None)
+    if rank is not None and not is_zero_sum_metric(best_metric, evaluation):
+        metrics[best_metric] = rank
+    is_evaluated = evaluation.get("updates") == session.updates
+    scores = (
+        None
+        if session.scores is None
+        else members.drop_nonfinite_scores(session.scores, session.bad)
+    )
+    session.recorder.sync()  # so that the checkpoint never refers to records that are not on disk
+    is_saved = session.checkpoints.save(
+        session.frames,
+        session.state,
+        metrics if is_evaluated else {},
+        session.persistent_settings,
+        scores,
+    )
+    if is_evaluated and not is_saved:  # it was saved at a stop, before its evaluation
+        session.checkpoints.rate(session.frames, metrics, scores)
+    session.last_checkpoint_time = time.monotonic()
+    # A checkpoint that a rollback restored does not count, or failing rollbacks would never end.
+    if is_saved:
+        session.num_rollbacks = 0

@@ -1,0 +1,267 @@
+"""Evaluation of whole episodes in host simulators.
+
+Each episode has a separate seed, and all planned episodes count, independent of their length.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.acting.evaluation import Episodes, make_policy
+from rollax.acting.info_metrics import validate_reductions
+from rollax.algorithm import Algorithm
+from rollax.environments.environment import HostEnvironment
+from rollax.training.console.signals import StopRequested
+from rollax.training.simulators.vectorized import Simulators, SimulatorStep
+from rollax.types import Action, Carry, MetricValues, Observation, PyTree, State
+
+MAX_PARALLEL_SIMULATORS = 32
+
+# (state, obs, carry, reset, keys, time) -> (carry, action), each [S, ...] or [P, S, ...].
+ActFn = Callable[..., tuple[Any, Any]]
+
+
+def make_evaluation_act_fn(algorithm: Algorithm, greedy: bool, has_members: bool) -> ActFn:
+    """Return a compiled function that acts with the policies of a state.
+
+    The random key of each step is derived from the key and the time of the episode, as in compiled
+    evaluations.
+
+    Args:
+        algorithm: Algorithm of one member.
+        greedy: Whether to take the most likely actions.
+        has_members: Whether the state has a leading member axis.
+
+    Returns:
+        The function.
+    """
+
+    def one(
+        state: State,
+        obs: Observation,
+        carry: Carry,
+        reset: jax.Array,
+        keys: jax.Array,
+        time: jax.Array,
+    ) -> tuple[Carry, Action]:
+        policy = make_policy(algorithm, state, greedy)
+
+        def act(
+            carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array, time: jax.Array
+        ) -> tuple[Carry, Action]:
+            act_key, _ = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(key), time))
+            carry, action, _ = policy(carry, obs, reset, act_key)
+            return carry, action
+
+        return jax.vmap(act)(carry, obs, reset, keys, time)
+
+    return jax.jit(jax.vmap(one) if has_members else one)
+
+
+def num_parallel_episodes(num_episodes: int, num_members: int = 1) -> int:
+    """Return the number of episodes per member that run in parallel."""
+    return max(1, min(num_episodes, MAX_PARALLEL_SIMULATORS // num_members))
+
+
+class EpisodePlan(NamedTuple):
+    """Seeds and keys of all episodes, by member and episode.
+
+    Attributes:
+        seeds: Seeds of the initial states, int64 [P, N].
+        keys: Key data for the actions, uint32 [P, N, ...].
+    """
+
+    seeds: np.ndarray
+    keys: np.ndarray
+
+
+def plan_episodes(keys: Sequence[jax.Array], num_episodes: int) -> EpisodePlan:
+    """Plan episodes. Equal keys give equal plans.
+
+    Args:
+        keys: One random key per member.
+        num_episodes: Number of episodes per member.
+
+    Returns:
+        The plan.
+    """
+    seeds, data = [], []
+    for key in keys:
+        reset_key, run_key = jax.random.split(key)
+        seeds.append(
+            np.asarray(jax.random.bits(reset_key, (num_episodes,), jnp.uint32)).astype(np.int64)
+            >> 1
+        )
+        data.append(np.asarray(jax.random.key_data(jax.random.split(run_key, num_episodes))))
+    return EpisodePlan(np.stack(seeds), np.stack(data))
+
+
+class EpisodeTracker:
+    """State and results of the episodes in P x S simulators.
+
+    Simulator s of each member plays the episodes s, s + S, s + 2 S, and so on.
+    """
+
+    def __init__(self, episodes: EpisodePlan, side_by_side: int, names: tuple[str, ...]) -> None:
+        """Initialize the tracker at the first episode of each simulator.
+
+        Args:
+            episodes: Plan of the episodes.
+            side_by_side: Number S of simulators per member.
+            names: Names of the info values.
+        """
+        members, self.number = episodes.seeds.shape
+        self.episodes, self.num_parallel = episodes, side_by_side
+        self.member = np.repeat(np.arange(members), side_by_side)
+        self.index = np.tile(np.arange(side_by_side), members)  # current episode of each simulator
+        self.time = np.zeros(self.index.shape, np.int32)
+        self.reset = np.ones(self.index.shape, bool)
+        self.total, self.told = (
+            np.zeros(self.index.shape),
+            np.zeros((*self.index.shape, len(names), 3)),
+        )
+        shape = members, self.number
+        self.returns, self.length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        self.info = np.full((*shape, len(names), 3), np.nan)  # mean, sum, last
+
+    @property
+    def alive(self) -> np.ndarray:
+        """Mask of the simulators with episodes left to play, bool [P x S]."""
+        return self.index < self.number
+
+    def at(self, values: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Return the value of one episode per simulator. Indices are clipped to the last episode.
+
+        Args:
+            values: Values of all episodes, [P, N, ...].
+            index: Index of the episode of each simulator, [P x S].
+        """
+        return values[self.member, np.minimum(index, self.number - 1)]
+
+    def add(self, after: SimulatorStep, max_steps: int) -> np.ndarray:
+        """Record a step.
+
+        Args:
+            after: Results of one step of the simulators.
+            max_steps: Maximum length of an episode.
+
+        Returns:
+            Mask of the simulators that reached `max_steps` and must be reset, bool [P x S].
+        """
+        alive = self.alive
+        self.total += np.where(alive, after.reward, 0.0)
+        self.time += alive
+        known = np.isfinite(after.info)
+        self.told[..., 0] += known
+        self.told[..., 1] += np.where(known, after.info, 0.0)
+        self.told[..., 2] = np.where(known, after.info, self.told[..., 2])
+        over = after.terminated | after.truncated
+        given_up = alive & ~over & (self.time >= max_steps)
+        done = np.flatnonzero(alive & (over | given_up))
+        where = self.member[done], self.index[done]
+        self.returns[where], self.length[where] = self.total[done], self.time[done]
+        self.terminated[where], self.truncated[where] = (
+            after.terminated[done],
+            after.truncated[done],
+        )
+        count, total, last = np.moveaxis(self.told[done], -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.info[where] = np.stack([total / count, total, last], axis=-1)
+        self.index[done] += self.num_parallel
+        self.time[done], self.total[done], self.told[done] = 0, 0.0, 0.0
+        self.reset = over | given_up
+        return given_up
+
+
+def play_episodes(
+    act: ActFn,
+    state: State,
+    carry: Carry,
+    simulators: Simulators,
+    playing: EpisodeTracker,
+    max_steps: int,
+    seen: Callable[[np.ndarray], np.ndarray],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Play all episodes and record their results in `playing`.
+
+    Args:
+        act: Function that acts with the policy.
+        state: State of the policy.
+        carry: Initial carries of the policy, [P x S, ...].
+        simulators: Simulators of all members, P x S in total.
+        playing: Plan and results of the episodes.
+        max_steps: Maximum length of an episode.
+        seen: Function that reshapes an array [P x S, ...] to the leading axes of `act`.
+        should_stop: Function that returns whether a stop was requested.
+
+    Raises:
+        StopRequested: If `should_stop` returns True between two steps.
+    """
+    episodes, width = playing.episodes, playing.num_parallel
+
+    def seeds(index):
+        return playing.at(episodes.seeds, index)
+
+    def shaped(tree):
+        return jax.tree.map(seen, tree)
+
+    def flat(leaf):
+        return np.asarray(leaf).reshape(playing.index.size, *leaf.shape[seen(playing.index).ndim :])
+
+    obs, carry = simulators.reset(list(seeds(playing.index)), playing.alive), shaped(carry)
+    while np.any(playing.alive):
+        if should_stop():
+            raise StopRequested
+        keys, begins = (
+            playing.at(episodes.keys, playing.index),
+            shaped((playing.reset, playing.time)),
+        )
+        carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])
+        following = list(seeds(playing.index + width))
+        after = simulators.step(flat(action), following, playing.alive)
+        given_up = playing.add(after, max_steps)
+        obs = after.obs
+        if np.any(given_up):
+            obs = _replace_rows(obs, simulators.reset(following, given_up), given_up)
+
+
+def _replace_rows(old: PyTree, new: PyTree, where: np.ndarray) -> PyTree:
+    return jax.tree.map(
+        lambda a, b: np.where(where.reshape(-1, *(1,) * (a.ndim - 1)), b, a), old, new
+    )
+
+
+def make_episodes(
+    environment: HostEnvironment,
+    playing: EpisodeTracker,
+    choices: Mapping[str, str] | None,
+    has_members: bool,
+    state_metrics: MetricValues,
+) -> Episodes:
+    """Convert the results to `Episodes`, as in compiled evaluations.
+
+    Args:
+        environment: Environment of the episodes.
+        playing: Results of the episodes.
+        choices: Reductions of info values by name, or None.
+        has_members: Whether to keep the leading member axis.
+        state_metrics: Metrics of the state.
+
+    Returns:
+        The episode records.
+    """
+    how = validate_reductions(environment, choices)
+    places = {"mean": 0, "sum": 1, "last": 2}
+    info: Any = {
+        name: playing.info[..., i, places[how[name]]].astype(np.float32)
+        for i, name in enumerate(how)
+    }
+    ends = playing.terminated, playing.truncated
+    fields: Any = (playing.returns, playing.length, *ends, info)
+    fields = fields if has_members else jax.tree.map(lambda x: x[0], fields)
+    return Episodes(*fields, state_metrics=state_metrics)

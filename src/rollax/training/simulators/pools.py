@@ -1,0 +1,108 @@
+"""Simulators that step together in the thread pool of EnvPool."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from rollax.environments.step_values import SimulatorFaultError
+from rollax.errors import error_message
+from rollax.training.simulators.vectorized import (
+    SimulatorError,
+    SimulatorSpec,
+    SimulatorStep,
+    check_finite,
+)
+from rollax.types import Action, Observation, PyTree
+
+
+class PooledSimulators:
+    """Simulators in a thread pool (see `rollax.training.simulators.vectorized.Simulators`).
+
+    The pool is created with the seed of its first simulator, and is created again when all episodes
+    are reset. Later episodes continue the random numbers of the pool.
+    """
+
+    def __init__(
+        self, make: Callable[[int, int], object], number: int, layout: SimulatorSpec
+    ) -> None:
+        self._make_pool, self._number, self._layout = make, number, layout
+        self._pool: Any = None
+        self._all_ids = np.arange(number, dtype=np.int32)
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+        """Start episodes (see `Simulators.reset`)."""
+        rows = self._make_rows()
+        if self._pool is None or where is None or np.all(where):
+            self.close()
+            self._pool = self._make_pool(self._number, int(seeds[0] or 0))
+            where = None
+        ids = self._all_ids if where is None else self._all_ids[where]
+        self._put(rows, *self._try("reset", lambda: self._pool.reset(ids)))
+        return rows
+
+    def step(
+        self,
+        action: Action,
+        seeds: Sequence[int | None] | None = None,
+        where: np.ndarray | None = None,
+    ) -> SimulatorStep:
+        """Step the simulators (see `Simulators.step`)."""
+        number, ids = self._number, self._all_ids if where is None else self._all_ids[where]
+        reward = np.zeros(number, np.float32)
+        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
+        info = np.full((number, len(self._layout.info_names)), np.nan, np.float32)
+        next_rows = self._make_rows()
+        assert self._pool is not None, "reset must be called first"
+        obs, rewards, over, cut, told, whose = self._try(
+            "step", lambda: self._pool.step(action[ids], ids)
+        )
+        self._put(next_rows, obs, whose)
+        reward[whose], terminated[whose], truncated[whose] = rewards, over, cut & ~over
+        for column, name in enumerate(self._layout.info_names):
+            info[whose, column] = told[name]
+        rows, ended = next_rows, self._all_ids[terminated | truncated]
+        if ended.size:
+            rows = jax.tree.map(np.copy, next_rows)
+            self._put(rows, *self._try("reset", lambda: self._pool.begin_next(ended)))
+            check_finite(jax.tree.leaves(rows), None, _simulator_name)
+        check_finite(jax.tree.leaves(next_rows), reward, _simulator_name)
+        return SimulatorStep(next_rows, rows, reward, terminated, truncated, info)
+
+    def close(self) -> None:
+        """Close the pool."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+    def _make_rows(self) -> Any:
+        return jax.tree.map(
+            lambda leaf: np.zeros((self._number, *leaf.shape), leaf.dtype), self._layout.obs
+        )
+
+    def _put(self, rows: Observation, obs: Observation, whose: np.ndarray) -> None:
+        def put(row: np.ndarray, values: np.ndarray) -> None:
+            if values.shape[1:] != row.shape[1:]:
+                raise SimulatorError(
+                    f"the observations of the pool must have the shape {row.shape[1:]} of their "
+                    f"space, got {values.shape[1:]}."
+                )
+            row[whose] = values
+
+        jax.tree.map(put, rows, obs)
+
+    def _try(self, what: str, function: Callable[[], PyTree]) -> PyTree:
+        try:
+            return function()
+        except SimulatorFaultError as error:
+            raise SimulatorError(f"the pool of simulators failed in its {what}: {error}") from error
+        except Exception as error:  # a pool may raise anything
+            raise SimulatorError(
+                f"the pool of simulators raised {type(error).__name__} in {what}: "
+                f"{error_message(error)}"
+            ) from error
+
+
+def _simulator_name(index: int) -> str:
+    return f"simulator {index} of the pool"

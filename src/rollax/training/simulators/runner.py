@@ -1,0 +1,614 @@
+"""Training and evaluation with host simulators.
+
+In each step, one call of the compiled policy acts in all simulators. The `step` of the algorithm
+learns from recorded rollouts (`rollax.acting.recording`).
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.acting import descriptors
+from rollax.acting.evaluation import Episodes
+from rollax.acting.recording import RecordedSteps, Recording
+from rollax.acting.streams import act_at_step, find_actor, with_recording
+from rollax.algorithm import Algorithm, Metrics
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment, HostEnvironment
+from rollax.errors import UsageError
+from rollax.spaces import Discrete, MultiDiscrete, make_zeros
+from rollax.training.compile import background
+from rollax.training.console.signals import is_stop_requested
+from rollax.training.simulators import episodes
+from rollax.training.simulators.pools import PooledSimulators
+from rollax.training.simulators.vectorized import (
+    InProcessSimulators,
+    SimulatorError,
+    Simulators,
+    SimulatorSpec,
+)
+from rollax.training.simulators.workers import MultiprocessSimulators
+from rollax.training.spec import Spec
+from rollax.types import Action, Carry, Leaf, Observation, PyTree, State
+
+if TYPE_CHECKING:
+    import rollax.policy
+
+TRAINING_SEED_STREAM = 1
+
+
+def make_simulators(
+    environment: HostEnvironment,
+    number: int,
+    workers: int,
+    timeout: float,
+    names: tuple[str, ...] = (),
+) -> Simulators:
+    """Make the simulators of an environment.
+
+    Args:
+        environment: Host environment.
+        number: Number of simulators.
+        workers: Number of worker processes. 0 runs the simulators in this process.
+        timeout: Time limit in seconds for each reset or step.
+        names: Names of the info values to return.
+
+    Returns:
+        The simulators.
+
+    Raises:
+        UsageError: If the simulators cannot be made.
+    """
+    has_choices = isinstance(environment.action_space, Discrete | MultiDiscrete)
+    layout = SimulatorSpec(
+        jax.tree.map(np.asarray, make_zeros(environment.observation_space)), names, has_choices
+    )
+    if environment.make_pool is not None:
+        return PooledSimulators(environment.make_pool, number, layout)
+    if workers:
+        return MultiprocessSimulators(environment.make_simulator, number, layout, workers, timeout)
+    return InProcessSimulators(environment.make_simulator, number, layout, timeout=timeout)
+
+
+def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
+    """Return a function that acts like `unroll` in the next update.
+
+    Args:
+        algorithm: Algorithm of one member.
+
+    Returns:
+        A function `(state, obs, carry, reset, time) -> (carry, action, extras)` for E environments.
+    """
+    rollouts = algorithm.rollouts
+    assert rollouts is not None, "`check_rollouts` rejects other algorithms"
+
+    def act(
+        state: State, obs: Observation, carry: Carry, reset: jax.Array, time: jax.Array
+    ) -> tuple[Carry, Action, PyTree]:
+        policy, _, key, _ = rollouts(state)
+        return act_at_step(policy, key, time, carry, obs, reset)
+
+    return act
+
+
+def make_update_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Metrics]]:
+    """Return a function that learns from a recorded rollout and stores its metrics in a row.
+
+    Args:
+        algorithm: Algorithm of the run.
+
+    Returns:
+        A function `(state, rows, index, recording) -> (state, rows)`.
+    """
+
+    def learn(
+        state: State, rows: Metrics, index: jax.Array, recording: Recording
+    ) -> tuple[Any, Metrics]:
+        state, metrics = algorithm.step(with_recording(state, recording))
+        return with_recording(state, ()), jax.tree.map(
+            lambda row, m: row.at[index].set(m), rows, metrics
+        )
+
+    return learn
+
+
+class SimulatorRunner:
+    """Simulators of a run and the compiled functions that act and learn with them."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        one: Algorithm,
+        running: Algorithm,
+        environments: tuple[Environment, Environment],
+        like: State,
+    ) -> None:
+        """Set up the runner. Simulators start with the first update.
+
+        Args:
+            spec: Specification of the run.
+            one: Algorithm of one member.
+            running: Algorithm of the whole run, such as a population.
+            environments: Environments of training and of evaluation.
+            like: Shapes of the state of the run.
+        """
+        self.spec = spec
+        self.one = one
+        self.run_algorithm = running
+        self.like = like
+        environment, shown = environments
+        assert is_on_host(environment) and is_on_host(shown)
+        self.environment, self.shown = environment, shown
+        self.number = spec.num_members
+        self.has_members = spec.num_members > 1
+        self.seeds = [int(member["seed"]) for member in spec.members()]
+        # The state is passed as its leaves, because flattening modules in every call takes longer
+        # than a step of most simulators.
+        self._structure = jax.tree.structure(like)
+        self._act_fn = jax.jit(
+            self._accept_state_leaves(
+                jax.vmap(make_rollout_act_fn(one), (0, 0, 0, 0, None))
+                if self.has_members
+                else make_rollout_act_fn(one)
+            )
+        )
+        self._evaluation_act_fn = episodes.make_evaluation_act_fn(
+            one, not spec.options.eval_stochastic, self.has_members
+        )
+        self._compiled_act_fn: Any = None
+        self._compiled_update_fn: Any = None
+        self._make_rows: Any = None
+        self._training_simulators: Simulators | None = None
+        self._evaluation_simulators: Simulators | None = None
+        self._seen: tuple[Any, np.ndarray, Any] | None = None  # current obs, reset and carry
+        self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
+        self._restart_counters = [0, 0]  # number of updates, and of restarts
+        self.failure: SimulatorError | None = None  # error after which training cannot continue
+
+    def _accept_state_leaves(self, act: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Convert a function of the members' state to a function of the run's state leaves."""
+
+        def by_leaves(leaves: list[Leaf], *arguments: PyTree) -> PyTree:
+            return act(self.members(self._structure.unflatten(leaves)), *arguments)
+
+        return by_leaves
+
+    def members(self, state: State) -> State:
+        """Return the state of one member's algorithm, with a leading axis [P] for a population."""
+        return state.members if self.spec.evolve else state
+
+    def shaped(self, rows: Leaf) -> Leaf:
+        """Reshape arrays [P x E, ...] to [P, E, ...], or [E, ...] without members."""
+        return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
+
+    def restart_episodes(self, updates: int, members: np.ndarray | None = None) -> None:
+        """Restart episodes before the next update.
+
+        Args:
+            updates: Number of updates so far.
+            members: Members whose episodes restart, bool [P]. None restarts all.
+        """
+        self._restart_counters, self.failure = [updates, self._restart_counters[1] + 1], None
+        self._needs_restart = (
+            np.ones(self.number, bool) if members is None else self._needs_restart | members
+        )
+
+    def compile(self, capacity: int) -> Any:
+        """Compile the policy and the update.
+
+        Args:
+            capacity: Maximum number of updates in one call of `advance`.
+
+        Returns:
+            The compiled update.
+        """
+        recording, actor, leaves = self.abstract, find_actor(self.like), jax.tree.leaves(self.like)
+        index = jax.ShapeDtypeStruct((), np.int32)
+        self._compiled_act_fn = background.compile_for_arguments(
+            self._act_fn, leaves, actor.obs, actor.carry, actor.reset, index
+        )
+        shapes = jax.eval_shape(
+            lambda state, steps: self.run_algorithm.step(with_recording(state, steps)),
+            self.like,
+            recording,
+        )[1]
+        self._make_rows = jax.jit(
+            lambda: jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes)
+        )
+
+        def learn(leaves: list[Leaf], *arguments: PyTree) -> tuple[list[Any], Metrics]:
+            state, rows = make_update_fn(self.run_algorithm)(
+                self._structure.unflatten(leaves), *arguments
+            )
+            return jax.tree.leaves(state), rows
+
+        rows = jax.eval_shape(self._make_rows)
+        learning_jitted = jax.jit(learn, donate_argnums=(0, 1))
+        self._compiled_update_fn = background.compile_for_arguments(
+            learning_jitted, leaves, rows, index, recording
+        )
+        return self._compiled_update_fn
+
+    def abstract_recording(self) -> Recording:
+        """Return the shapes and types of the rollout of one update."""
+        state, actor = self.members(self.like), find_actor(self.like)
+        one_state = jax.tree.map(_drop_leading_axis, state) if self.has_members else state
+        num_steps = int(_num_rollout_steps(self.one, one_state))
+        arguments = jax.tree.leaves(self.like), actor.obs, actor.carry, actor.reset, 0
+        carry, action, extras = jax.eval_shape(self._act_fn, *arguments)
+        reward = jax.ShapeDtypeStruct(actor.reset.shape, np.float32)
+        step = RecordedSteps(
+            obs=actor.obs,
+            reset=actor.reset,
+            carry=actor.carry,
+            action=action,
+            extras=extras,
+            reward=reward,
+            terminated=actor.reset,
+            truncated=actor.reset,
+            next_obs=actor.obs,
+        )
+        lead = int(self.has_members)
+
+        def with_steps(x: Leaf) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*x.shape[:lead], num_steps, *x.shape[lead:]), x.dtype)
+
+        last = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (actor.obs, actor.reset, carry)
+        )
+        return Recording(jax.tree.map(with_steps, step), last)
+
+    def advance(self, state: State, num_updates: int) -> tuple[State, Metrics]:
+        """Run updates with the training simulators.
+
+        Args:
+            state: State of the run.
+            num_updates: Number of updates.
+
+        Returns:
+            The new state and the metrics by update. If a simulator fails, the metrics have fewer
+            updates, and `failure` contains the error.
+
+        Raises:
+            SimulatorError: If a simulator fails before the first update.
+        """
+        rows, done, leaves = self._make_rows(), 0, jax.tree.leaves(state)
+        self.begin(state)
+        while done < num_updates:
+            try:
+                recording = self.played(leaves)
+            except SimulatorError as error:
+                self.failure = error
+                if done == 0:
+                    raise
+                break
+            leaves, rows = self._compiled_update_fn(leaves, rows, np.int32(done), recording)
+            done += 1
+        rows = jax.device_get(rows)
+        return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
+
+    def played(self, leaves: list[Leaf]) -> Recording:
+        """Collect the rollout of one update. `begin` must have started the episodes.
+
+        Args:
+            leaves: Leaves of the state of the run.
+
+        Returns:
+            The recorded rollout.
+        """
+        assert self._training_simulators is not None and self._seen is not None
+        num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
+        obs, reset, carry = self._seen
+        taken = []
+        for time in range(num_steps):
+            seen, begins, memory = obs, reset, carry
+            carry, action, extras = jax.device_get(
+                self._compiled_act_fn(leaves, obs, carry, reset, np.int32(time))
+            )
+            after = self._training_simulators.step(
+                action.reshape(-1, *action.shape[1 + int(self.has_members) :])
+            )
+            next_obs, obs = (
+                jax.tree.map(self.shaped, each) for each in (after.next_obs, after.obs)
+            )
+            reward, terminated, truncated = map(
+                self.shaped, (after.reward, after.terminated, after.truncated)
+            )
+            taken.append(
+                RecordedSteps(
+                    seen, begins, memory, action, extras, reward, terminated, truncated, next_obs
+                )
+            )
+            reset = terminated | truncated
+        self._seen = obs, reset, carry
+        axis = int(self.has_members)
+        return Recording(jax.tree.map(lambda *x: np.stack(x, axis), *taken), self._seen)
+
+    @functools.cached_property
+    def abstract(self) -> Recording:
+        """Shapes and types of the rollout of one update."""
+        return self.abstract_recording()
+
+    def begin(self, state: State) -> None:
+        """Make the training simulators if needed, and restart the episodes that must restart."""
+        number = self.number * find_actor(self.like).reset.shape[-1]
+        if self._training_simulators is None:
+            options = self.spec.options
+            self._training_simulators = make_simulators(
+                self.environment, number, options.env_workers, options.env_timeout
+            )
+        if not self._needs_restart.any():
+            return
+        each = number // self.number
+        seeds = [
+            x
+            for seed in self.seeds
+            for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), each)
+        ]
+        where = np.repeat(self._needs_restart, each)
+        obs = jax.tree.map(
+            self.shaped, self._training_simulators.reset(seeds, None if where.all() else where)
+        )
+        begun = obs, self.shaped(where), jax.device_get(find_actor(state).carry)
+        if self._seen is not None and not where.all():
+            begun = jax.tree.map(
+                lambda new, old: np.where(_broadcast_mask(self._needs_restart, old), new, old),
+                begun,
+                self._seen,
+            )
+        self._seen, self._needs_restart = begun, np.zeros(self.number, bool)
+
+    def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:
+        """Play complete episodes of every member.
+
+        Args:
+            state: State of the run.
+            keys: One random key per member.
+
+        Returns:
+            The episode records.
+
+        Raises:
+            StopRequested: If a stop was requested.
+            SimulatorError: If a simulator fails.
+        """
+        options, members = self.spec.options, self.members(state)
+        width = episodes.num_parallel_episodes(options.eval_episodes, self.number)
+        names = self.shown.info_names
+        if self._evaluation_simulators is None:
+            workers = min(options.env_workers, self.number * width)
+            self._evaluation_simulators = make_simulators(
+                self.shown, self.number * width, workers, options.env_timeout, names
+            )
+        playing = episodes.EpisodeTracker(
+            episodes.plan_episodes(keys, options.eval_episodes), width, names
+        )
+        return play_planned_episodes(
+            algorithm=self.one,
+            player=self._evaluation_act_fn,
+            state=members,
+            simulators=self._evaluation_simulators,
+            playing=playing,
+            shown=self.shown,
+            spec=self.spec,
+            has_members=self.has_members,
+            should_stop=is_stop_requested,
+        )
+
+    def close(self) -> None:
+        """Close all simulators."""
+        for simulators in (self._training_simulators, self._evaluation_simulators):
+            if simulators is not None:
+                simulators.close()
+        self._training_simulators = self._evaluation_simulators = None
+
+
+def play_planned_episodes(
+    algorithm: Algorithm,
+    player: episodes.ActFn,
+    state: State,
+    simulators: Simulators,
+    playing: episodes.EpisodeTracker,
+    shown: HostEnvironment,
+    spec: Spec,
+    has_members: bool,
+    choices: Mapping[str, str] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Episodes:
+    """Play the episodes of a plan.
+
+    Args:
+        algorithm: Algorithm of one member.
+        player: Function that acts with the policies.
+        state: State of the members.
+        simulators: Simulators of all members.
+        playing: Plan of the episodes.
+        shown: Evaluation environment.
+        spec: Specification of the run.
+        has_members: Whether the state has a leading member axis.
+        choices: Reductions of info values by name. None uses those of the run.
+        should_stop: Function that returns whether a stop was requested.
+
+    Returns:
+        The episode records.
+    """
+
+    def by_member(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        return jax.jit(jax.vmap(function)) if has_members else function
+
+    members = by_member(algorithm.acting_state)(state)
+    width = playing.num_parallel
+    carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
+
+    def spread(x: np.ndarray) -> np.ndarray:
+        return np.repeat(x if has_members else x[None], width, axis=0)
+
+    def seen(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, width, *x.shape[1:]) if has_members else x
+
+    limit = shown.time_limit or spec.options.eval_max_steps
+    episodes.play_episodes(
+        player, members, jax.tree.map(spread, carry), simulators, playing, limit, seen, should_stop
+    )
+    reductions = spec.options.info if choices is None else choices
+    state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
+    return episodes.make_episodes(shown, playing, reductions, has_members, state_metrics)
+
+
+def evaluate_policy(
+    policy: "rollax.policy.Policy",
+    number: int,
+    key: jax.Array,
+    greedy: bool,
+    descriptor: descriptors.ExtractionChoice,
+    info: dict[str, str],
+    workers: int = 0,
+) -> Episodes:
+    """Play whole episodes of a trained policy (`rollax.Policy`).
+
+    Args:
+        policy: Trained policy.
+        number: Number of episodes.
+        key: Random key.
+        greedy: Whether to take the most likely actions.
+        descriptor: Must be None, because simulators have no descriptors.
+        info: Reductions of info values by name.
+        workers: Maximum number of worker processes.
+
+    Returns:
+        The episode records.
+
+    Raises:
+        UsageError: If `descriptor` is given.
+    """
+    environment, options = policy.environment, policy.spec.options
+    assert is_on_host(environment)
+    if descriptor is not None:
+        raise UsageError(
+            f"{environment.name} has no descriptor, got descriptor ({descriptor}). "
+            "Remove descriptor."
+        )
+    width, names = episodes.num_parallel_episodes(number), environment.info_names
+    playing = episodes.EpisodeTracker(episodes.plan_episodes([key], number), width, names)
+    with contextlib.closing(
+        make_simulators(environment, width, min(workers, width), options.env_timeout, names)
+    ) as simulators:
+        return play_planned_episodes(
+            algorithm=policy.algorithm,
+            player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
+            state=policy.state,
+            simulators=simulators,
+            playing=playing,
+            shown=environment,
+            spec=policy.spec,
+            has_members=False,
+            choices=info,
+        )
+
+
+def collect_observations(
+    policy: "rollax.policy.Policy", key: jax.Array, number: int, num_steps: int
+) -> tuple[Observation, np.ndarray]:
+    """Collect observations of a trained policy with sampled actions.
+
+    Args:
+        policy: Trained policy.
+        key: Random key.
+        number: Number E of environments.
+        num_steps: Number T of steps.
+
+    Returns:
+        Observations [T, E, ...], and a mask of the first observations of episodes, bool [T, E].
+    """
+    environment, options = policy.environment, policy.spec.options
+    assert is_on_host(environment)
+    act, state = episodes.make_evaluation_act_fn(policy.algorithm, False, False), policy.state
+    first = jax.tree.map(np.asarray, policy.algorithm.initial_carry(state))
+    carry = jax.tree.map(lambda x: np.broadcast_to(x, (number, *x.shape)), first)
+    seeds, keys = (rows[0] for rows in episodes.plan_episodes([key], number))
+    reset, seen = np.ones(number, bool), []
+    with contextlib.closing(
+        make_simulators(environment, number, 0, options.env_timeout)
+    ) as simulators:
+        obs = simulators.reset(list(seeds))
+        for time in range(num_steps):
+            seen.append((obs, reset))
+            carry, action = act(state, obs, carry, reset, keys, np.full(number, time, np.int32))
+            after = simulators.step(np.asarray(action))
+            obs, reset = after.obs, after.terminated | after.truncated
+    return jax.tree.map(lambda *x: np.stack(x), *seen)
+
+
+def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, devices: int) -> None:
+    """Check that an algorithm can train with host simulators.
+
+    Args:
+        name: Name of the algorithm.
+        algorithm: Algorithm of one member.
+        environment: Host environment.
+        devices: Number of devices.
+
+    Raises:
+        UsageError: If the algorithm does not support host simulators, or if `devices` is not 1.
+    """
+    if algorithm.rollouts is None:
+        raise UsageError(
+            f"{environment.name} runs on the host, which {name} does not support. Choose ppo, "
+            "ppo_rnd, impala, pqn, td3, sac, dqn, or a custom algorithm with Algorithm.rollouts."
+        )
+    if devices > 1:
+        raise UsageError(
+            f"devices must be 1 for {environment.name}, which runs on the host, got {devices}."
+        )
+
+
+def check_workers(environment: Environment, workers: int) -> None:
+    """Check that worker processes have an effect.
+
+    Args:
+        environment: Environment of the run.
+        workers: Number of worker processes.
+
+    Raises:
+        UsageError: If the environment does not use worker processes.
+    """
+    if not workers:
+        return
+    if not is_on_host(environment):
+        raise UsageError(
+            f"env_workers ({workers}) requires a host simulator, but {environment.name} is "
+            "compiled. Remove env_workers, or use --devices to parallelize over devices."
+        )
+    if environment.make_pool is not None:
+        raise UsageError(
+            f"env_workers ({workers}) has no effect in {environment.name}, whose simulators use "
+            f"the threads of EnvPool. Use --env.num-threads {workers} instead."
+        )
+
+
+def _num_rollout_steps(algorithm: Algorithm, state: State) -> int:
+    """Return the number of steps of each environment in one update."""
+    found: list[int] = []
+    assert algorithm.rollouts is not None
+    rollouts = algorithm.rollouts
+    jax.eval_shape(lambda state: found.append(rollouts(state)[3]), state)
+    return found[0]
+
+
+def _broadcast_mask(members: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Reshape a mask [P] so that it broadcasts with values [P, ...]."""
+    return members.reshape(-1, *[1] * (np.ndim(values) - 1))
+
+
+def _drop_leading_axis(x: Leaf) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+
+
+def _derive_seeds(entropy: tuple[int, ...], number: int) -> list[int]:
+    """Derive seeds for simulators from a seed, a purpose and counters."""
+    return [int(x) >> 1 for x in np.random.SeedSequence(entropy).generate_state(number)]

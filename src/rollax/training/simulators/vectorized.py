@@ -1,0 +1,437 @@
+"""Vectorized simulators in this process. They restart automatically when an episode ends."""
+
+import contextlib
+import functools
+import math
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from rollax.environments.environment import Simulator
+from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
+from rollax.errors import UsageError, error_message
+from rollax.types import Action, Leaf, Observation, PyTree
+
+CONSTRUCTION = "making it"  # name of the constructor call in error messages
+
+
+class SimulatorError(RuntimeError):
+    """Error for a simulator that raised, died, timed out, or returned invalid values."""
+
+    exit_code = 4  # exit code of the command
+
+
+class SimulatorStep(NamedTuple):
+    """One step of E simulators.
+
+    Attributes:
+        next_obs: Observation [E, ...] after the step, including the last one of an episode.
+        obs: Observation [E, ...] for the next action. Where an episode ended, it is the first
+            observation of the next episode.
+        reward: Rewards, float32 [E].
+        terminated: Whether the episode terminated, bool [E].
+        truncated: Whether the episode was truncated, bool [E].
+        info: Requested info values, float32 [E, K]. NaN if missing.
+    """
+
+    next_obs: Any
+    obs: Any
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    info: np.ndarray
+
+
+@runtime_checkable
+class Simulators(Protocol):
+    """Interface of E vectorized simulators."""
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+        """Start episodes.
+
+        Args:
+            seeds: Seed of each simulator, or None for a random start.
+            where: Simulators to reset, bool [E]. None resets all.
+
+        Returns:
+            Observations [E, ...], zeros for simulators that are not reset.
+        """
+        ...
+
+    def step(
+        self,
+        action: Action,
+        seeds: Sequence[int | None] | None = None,
+        where: np.ndarray | None = None,
+    ) -> SimulatorStep:
+        """Step all simulators. When an episode ends, the next one starts.
+
+        Args:
+            action: Actions [E, ...].
+            seeds: Seeds of the next episodes, or None.
+            where: Simulators to step, bool [E]. None steps all.
+
+        Returns:
+            Results of the step.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class SimulatorSpec(NamedTuple):
+    """Interface of a simulator.
+
+    Attributes:
+        obs: Zeros with the structure, shapes and types of an observation.
+        info_names: Names of the info values to return.
+        needs_legal_action: Whether "action_mask" in observations must allow at least one action.
+    """
+
+    obs: Any
+    info_names: tuple[str, ...]
+    needs_legal_action: bool = False
+
+
+@contextlib.contextmanager
+def enforce_timeout(seconds: float | None, name: Callable[[], str]) -> Iterator[Callable[[], Any]]:
+    """Raise SimulatorError if the body takes longer than a time limit.
+
+    This uses the interval timer of the process. It works only in the main thread on POSIX systems,
+    and cannot interrupt compiled code. A timer set by the caller is left unchanged.
+
+    Args:
+        seconds: Time limit in seconds, or None.
+        name: Function that returns the name of the current simulator.
+
+    Yields:
+        A function that restarts the timer.
+
+    Raises:
+        SimulatorError: If the time limit expires.
+    """
+    is_possible = (
+        hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    )
+    if seconds is None or not is_possible or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+        yield lambda: None
+        return
+
+    def ring(*_: object) -> None:
+        raise SimulatorError(
+            f"{name()} did not respond within {seconds:g} s and was interrupted. "
+            "Raise --env-timeout to allow more time."
+        )
+
+    before = signal.signal(signal.SIGALRM, ring)
+    anew = functools.partial(signal.setitimer, signal.ITIMER_REAL, seconds, seconds)
+    anew()
+    try:
+        yield anew
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def check_finite(
+    rows: list[np.ndarray], reward: np.ndarray | None, name: Callable[[int], str]
+) -> None:
+    """Check that all observations and rewards are finite.
+
+    Args:
+        rows: Leaves of the observations [E, ...].
+        reward: Rewards [E], or None after a reset.
+        name: Function from the index of a simulator to its name.
+
+    Raises:
+        SimulatorError: If a value is not finite. The message names the first simulator.
+    """
+    parts = [("an observation", row) for row in rows if row.dtype.kind == "f"]
+    for what, values in parts if reward is None else [("a reward", reward), *parts]:
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            index = int(np.argmin(is_finite.reshape(len(values), -1).all(axis=1)))
+            raise SimulatorError(f"{name(index)} returned {what} that is not finite.")
+
+
+def check_action_masks(
+    mask: np.ndarray,
+    moved: np.ndarray,
+    over: tuple[np.ndarray, np.ndarray] | None,
+    name: Callable[[int], str],
+    steps: np.ndarray,
+) -> None:
+    """Check that every simulator has a legal action unless its episode ends.
+
+    If an episode was truncated without a legal action, all actions become legal, so that the value
+    of its last observation is finite.
+
+    Args:
+        mask: Legal actions, bool [E, ...], changed in place.
+        moved: Mask of the simulators with a new observation, bool [E].
+        over: Masks `terminated` and `truncated`, bool [E], or None after a reset.
+        name: Function from the index of a simulator to its name.
+        steps: Number of steps in the current episode of each simulator, [E].
+
+    Raises:
+        SimulatorError: If an episode continues without a legal action.
+    """
+    has_choice = mask.any(axis=-1).reshape(len(mask), -1).all(axis=1) | ~moved
+    if has_choice.all():
+        return
+    continues = moved if over is None else moved & ~over[0] & ~over[1]
+    stuck = np.flatnonzero(~has_choice & continues)
+    if stuck.size:
+        raise SimulatorError(
+            f"{name(stuck[0])}: action_mask must leave a legal action until the episode ends, "
+            f"got a mask without one at step {steps[stuck[0]]} of an episode. "
+            "End the episode at that step, or allow an action."
+        )
+    if over is not None:
+        mask[~has_choice & over[1] & ~over[0]] = True
+
+
+def call_simulator(
+    name: str, what: str, function: Callable[..., PyTree], *arguments: object
+) -> Any:
+    """Call a function of a simulator.
+
+    Args:
+        name: Name of the simulator.
+        what: Name of the call in error messages.
+        function: Function to call.
+        *arguments: Arguments of the function.
+
+    Returns:
+        The result of the function.
+
+    Raises:
+        SimulatorError: If the function raises anything. The message names the simulator.
+        UsageError: If the simulator cannot be made.
+    """
+    try:
+        return function(*arguments)
+    except SimulatorError:
+        raise
+    except SimulatorFaultError as error:
+        raise SimulatorError(f"{name} failed in its {what}: {error}") from error
+    except (Exception, SystemExit) as error:  # a simulator may raise anything
+        if isinstance(error, UsageError) and what == CONSTRUCTION:
+            raise
+        text = traceback.format_exc().rstrip()
+        raise SimulatorError(
+            f"{name} raised {type(error).__name__} in {what}: {error_message(error)}\n{text}"
+        ) from error
+
+
+class InProcessSimulators:
+    """Simulators that run sequentially in this process."""
+
+    def __init__(
+        self,
+        make: Callable[..., Simulator],
+        number: int,
+        layout: SimulatorSpec,
+        first: int = 0,
+        timeout: float | None = None,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make the simulators.
+
+        Args:
+            make: Function that makes one simulator.
+            number: Number of simulators.
+            layout: Interface of the simulators.
+            first: Index of the first simulator in error messages.
+            timeout: Time limit in seconds for each reset or step, or None.
+            go_on: Function that is called before each call of a simulator.
+
+        Raises:
+            SimulatorError: If a simulator cannot be made.
+        """
+        self._simulators: list[Any] = []
+        self._layout = layout
+        self._first = first
+        self._timeout = timeout
+        self._current_index = 0
+        self._go_on = go_on
+        self._restart_timer_fn: Callable[[], Any] = lambda: None
+        self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
+        self._mask = find_action_mask(layout)
+        self._episode_steps = np.zeros(number, int)
+        for index in range(number):
+            self._simulators.append(self._try(index, CONSTRUCTION, make))
+
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+        """Start episodes (see `Simulators.reset`)."""
+        with enforce_timeout(
+            self._timeout, lambda: self._name(self._current_index)
+        ) as self._restart_timer_fn:
+            return self._reset(seeds, where)
+
+    def step(
+        self,
+        action: Action,
+        seeds: Sequence[int | None] | None = None,
+        where: np.ndarray | None = None,
+    ) -> SimulatorStep:
+        """Step the simulators (see `Simulators.step`)."""
+        with enforce_timeout(
+            self._timeout, lambda: self._name(self._current_index)
+        ) as self._restart_timer_fn:
+            return self._step(action, seeds, where)
+
+    def _reset(self, seeds: Sequence[int | None], where: np.ndarray | None) -> Any:
+        rows = self._make_rows()
+        begun = self._to_mask(where)
+        for index in range(len(self._simulators)):
+            if begun[index]:
+                self._put(rows, index, self._start_episode(index, seeds))
+        check_finite(rows, None, self._name)
+        self._check_start_masks(rows, begun)
+        return self._structure.unflatten(rows)
+
+    def _step(
+        self, action: Action, seeds: Sequence[int | None] | None, where: np.ndarray | None
+    ) -> SimulatorStep:
+        number, names = len(self._simulators), self._layout.info_names
+        next_rows = self._make_rows()
+        reward = np.zeros(number, np.float32)
+        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
+        info = np.full((number, len(names)), np.nan, np.float32)
+        begun: list[tuple[int, Any]] = []
+        moved = self._to_mask(where)
+        for index, simulator in enumerate(self._simulators):
+            if not moved[index]:
+                continue
+            step = self._try(index, "step", _step_simulator, simulator, action[index], names)
+            reward[index] = step.reward
+            terminated[index] = step.terminated
+            truncated[index] = step.truncated
+            info[index] = step.info
+            self._put(next_rows, index, step.obs)
+            if step.terminated or step.truncated:
+                begun.append((index, self._start_episode(index, seeds)))
+        check_finite(next_rows, reward, self._name)
+        if self._mask is not None:
+            self._episode_steps += moved
+            check_action_masks(
+                next_rows[self._mask],
+                moved,
+                (terminated, truncated),
+                self._name,
+                self._episode_steps,
+            )
+        rows = next_rows
+        if begun:
+            rows = [row.copy() for row in next_rows]
+            for index, obs in begun:
+                self._put(rows, index, obs)
+            check_finite(rows, None, self._name)
+            self._check_start_masks(rows, terminated | truncated)
+        unflatten = self._structure.unflatten
+        return SimulatorStep(
+            unflatten(next_rows), unflatten(rows), reward, terminated, truncated, info
+        )
+
+    def _to_mask(self, where: np.ndarray | None) -> np.ndarray:
+        """Return `where` as a mask, bool [E]. None selects all simulators."""
+        return np.ones(len(self._simulators), bool) if where is None else np.asarray(where, bool)
+
+    def _start_episode(self, index: int, seeds: Sequence[int | None] | None) -> Any:
+        seed = None if seeds is None else seeds[index]
+        reset = self._simulators[index].reset
+        return self._try(index, "reset", reset, None if seed is None else int(seed))
+
+    def close(self) -> None:
+        """Close all simulators. Errors become warnings."""
+        for index, simulator in enumerate(self._simulators):
+            try:
+                simulator.close()
+            except Exception as error:  # an error here must not discard the training
+                told = (
+                    f"{self._name(index)} raised {type(error).__name__} when it was closed: "
+                    f"{error_message(error)}"
+                )
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+    def _check_start_masks(self, rows: list[np.ndarray], begun: np.ndarray) -> None:
+        """Check the legal actions of simulators that started an episode, bool [E]."""
+        if self._mask is not None:
+            self._episode_steps[begun] = 0
+            check_action_masks(rows[self._mask], begun, None, self._name, self._episode_steps)
+
+    def _make_rows(self) -> list[np.ndarray]:
+        return [
+            np.zeros((len(self._simulators), *leaf.shape), leaf.dtype) for leaf in self._obs_leaves
+        ]
+
+    def _put(self, rows: list[np.ndarray], index: int, obs: Observation) -> None:
+        try:
+            values = self._structure.flatten_up_to(obs)
+        except ValueError as error:  # the structure differs, for example the keys of a dictionary
+            raise SimulatorError(
+                f"{self._name(index)} changed its observations: {error}"
+            ) from error
+        for row, leaf, value in zip(rows, self._obs_leaves, values, strict=True):
+            if np.shape(value) != leaf.shape:
+                raise SimulatorError(
+                    f"{self._name(index)} changed its observations: the shape must be that of its "
+                    f"space, {leaf.shape}, got {np.shape(value)}."
+                )
+            row[index] = value
+
+    def _try(
+        self, index: int, what: str, function: Callable[..., PyTree], *arguments: object
+    ) -> Any:
+        self._current_index = index
+        self._restart_timer_fn()
+        self._go_on()
+        return call_simulator(self._name(index), what, function, *arguments)
+
+    def _name(self, index: int) -> str:
+        return f"simulator {self._first + index}"
+
+
+class _SingleStep(NamedTuple):
+    """Step of one simulator, with NaN for missing or non-numeric info values."""
+
+    obs: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: list[float]
+
+
+def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> _SingleStep:
+    obs, reward, terminated, truncated, info = simulator.step(action)
+    return _SingleStep(
+        obs=obs,
+        reward=to_reward(reward),
+        terminated=to_flag("terminated", terminated),
+        truncated=to_flag("truncated", truncated),
+        info=[_to_float(info.get(name)) for name in names],
+    )
+
+
+def find_action_mask(layout: SimulatorSpec) -> int | None:
+    """Return the index of "action_mask" among the observation leaves, or None if not needed."""
+    if not (
+        layout.needs_legal_action and isinstance(layout.obs, dict) and "action_mask" in layout.obs
+    ):
+        return None
+    parts: list[Any] = [path[0] for path, _ in jax.tree_util.tree_leaves_with_path(layout.obs)]
+    return [part.key for part in parts].index("action_mask")
+
+
+def _to_float(value: Leaf) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

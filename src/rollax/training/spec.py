@@ -1,0 +1,560 @@
+"""Specification of a run, made from the user's settings and a preset."""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from rollax.algorithm import Config, DerivedSettings
+from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
+from rollax.coercion import coerce, coerce_dict, format_value
+from rollax.config import (
+    MAX_INT32,
+    DataclassInstance,
+    resolve_settings,
+    traced_field_names,
+    validate_settings,
+)
+from rollax.distributed import processes
+from rollax.environments import registry
+from rollax.errors import UnknownNameError, UsageError
+from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range, num_selected
+from rollax.training.options import RunOptions, check_evolve_options
+from rollax.training.presets import Preset, load_preset
+from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
+from rollax.types import SettingValues
+
+CUSTOM = "custom"  # replaces the settings of a user's network
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Specification of a run, with everything needed to repeat it. It is stored as config.yaml.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        environment: Id or name of the environment.
+        arguments: Arguments of the environment.
+        config: Settings of the algorithm.
+        network: Settings of the network, or `CUSTOM`.
+        options: Options of the training loop.
+        sweep: Values of each setting in a sweep.
+        eval_arguments: Arguments of the environment that differ in evaluations.
+        opponents: Run with the policy of each opponent, by agent type.
+        evolve: Range of each setting of an evolving population.
+        updates_per_line: Updates between lines of metrics. This interval and the next two are
+            chosen once, so that a run resumed with other total steps keeps them.
+        updates_per_evaluation: Updates between evaluations, or 0.
+        updates_per_generation: Updates between generations, or 0.
+        own_environment: Whether the environment is an object that cannot be made from its name.
+        imports: Modules that register environments or algorithms of the run. Reading a run folder
+            imports them only if the user trusts it.
+    """
+
+    algorithm: str
+    environment: str
+    arguments: dict[str, Any]
+    config: Any
+    network: Any
+    options: RunOptions
+    sweep: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    eval_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    opponents: dict[str, str] = dataclasses.field(default_factory=dict)
+    evolve: dict[str, Range] = dataclasses.field(default_factory=dict)
+    updates_per_line: int = 1
+    updates_per_evaluation: int = 0
+    updates_per_generation: int = 0
+    own_environment: bool = False
+    imports: tuple[str, ...] = ()
+
+    @property
+    def num_members(self) -> int:
+        """Number of members of the population, 1 for a single run."""
+        return self.options.seeds * len(self.swept_settings())
+
+    @property
+    def total_updates(self) -> int:
+        """Number of updates to run: the total steps, rounded up to whole updates."""
+        assert self.options.total_steps is not None, "make_spec sets it"
+        return -(-self.options.total_steps // self.config.steps_per_update)
+
+    @property
+    def derived_settings(self) -> DerivedSettings:
+        """Quantities derived from the settings of the algorithm."""
+        return get_algorithm_entry(self.algorithm).derive_settings(self.config)
+
+    @property
+    def method(self) -> EvolutionConfig:
+        """Settings of population-based training."""
+        options = self.options
+        num_envs = self.derived_settings.num_envs
+        is_return = self.evolve_metric == EPISODE_RETURN
+        return EvolutionConfig(
+            fraction=options.evolve_fraction,
+            resample=options.evolve_resample,
+            factor=options.evolve_factor,
+            step=options.evolve_step,
+            min_episodes=max(num_envs, MIN_EPISODES_PER_MEMBER) if is_return else 1,
+        )
+
+    @property
+    def evolve_metric(self) -> str:
+        """Name of the metric that selects members in population-based training."""
+        return self.options.evolve_metric or get_algorithm_entry(self.algorithm).evolve_metric
+
+    def is_window_end(self, updates: int) -> bool:
+        """Return whether a measurement window of evolving members ends after these updates."""
+        interval = self.updates_per_generation
+        return bool(interval and updates % interval == 0 and 0 < updates < self.total_updates)
+
+    def is_generation_due(self, updates: int) -> bool:
+        """Return whether a generation is due after these updates. False at the end of the run."""
+        return (
+            self.is_window_end(updates)
+            and updates * self.config.steps_per_update >= self.options.evolve_start
+        )
+
+    def members(self) -> list[dict[str, float]]:
+        """Return the swept values and the seed of each member, ordered by setting, then seed."""
+        seeds = range(self.options.seed, self.options.seed + self.options.seeds)
+        return [setting | {"seed": seed} for setting in self.swept_settings() for seed in seeds]
+
+    def swept_settings(self) -> list[dict[str, float]]:
+        """Return the combinations of swept values by name. Without a sweep, the only one is {}."""
+        combine = zip if self.options.sweep_paired and self.sweep else itertools.product
+        return [
+            dict(zip(self.sweep, values, strict=True)) for values in combine(*self.sweep.values())
+        ]
+
+
+# A segment contains at least one line, and a stop waits for the end of the segment, so lines are
+# short.
+MAX_UPDATES_PER_LINE = 10
+MAX_FRAMES_PER_LINE = 250  # for the shortest possible updates
+# Defaults if neither the caller nor a preset sets a value.
+DEFAULT_TOTAL_STEPS = 1_000_000
+DEFAULT_NUM_GENERATIONS = 10
+MAX_MEMBERS = 100_000
+# Minimum number of episodes of a member before it is compared. A run with more environments needs
+# one episode per environment. Returns of fewer episodes are too noisy.
+MIN_EPISODES_PER_MEMBER = 4
+
+
+def get_algorithm_entry(algorithm: str) -> AlgorithmEntry:
+    """Return the entry of an algorithm.
+
+    Args:
+        algorithm: Name of the algorithm, or its entry.
+
+    Raises:
+        UnknownNameError: If there is no algorithm with this name.
+    """
+    return find_algorithm(
+        algorithm if isinstance(algorithm, AlgorithmEntry) else coerce("algorithm", algorithm, str)
+    )[1]
+
+
+@contextlib.contextmanager
+def explain_missing_imports(imports: Sequence[str]) -> Iterator[None]:
+    """Add a remedy to errors about unknown names in this context.
+
+    The remedy names the modules of the run that are not imported. Reading a run folder imports
+    modules only if the user trusts the folder.
+
+    Args:
+        imports: Names of the modules of the run.
+    """
+    try:
+        yield
+    except UnknownNameError as error:
+        missing = [module for module in imports if module not in sys.modules]
+        if missing:
+            import_options = " ".join(f"--import {module}" for module in missing)
+            raise UsageError(
+                f"{error} The run was started with user modules. If you trust them, add "
+                f"{import_options}, or --trust for all modules that the folder names."
+            ) from None
+        if str(error).startswith(("unknown algorithm", "unknown environment")):
+            raise UsageError(
+                f"{error} Register the algorithms and environments of a run before you resume it: "
+                "see rollax.register and rollax.register_algorithm."
+            ) from None
+        raise
+
+
+def make_spec(
+    algorithm: str,
+    environment: str,
+    arguments: SettingValues | None,
+    config: Config | SettingValues | None,
+    network: DataclassInstance | SettingValues | None,
+    options: RunOptions,
+    sweep: SettingValues | None,
+    eval_arguments: SettingValues | None = None,
+    opponents: Mapping[str, str | Path] | None = None,
+    evolve: SettingValues | None = None,
+    imports: tuple[str, ...] = (),
+) -> Spec:
+    """Build and check the specification of a new run.
+
+    Args:
+        algorithm: Name of the algorithm.
+        environment: Id or name of the environment.
+        arguments: Arguments of the environment, which override those of the preset.
+        config: Settings of the algorithm, or a dictionary that overrides the preset.
+        network: Settings of the network, or a dictionary that overrides the preset.
+        options: Options of the training loop.
+        sweep: Values of each setting in a sweep, or None.
+        eval_arguments: Arguments of the environment that differ in evaluations, or None.
+        opponents: Run folder with the policy of each opponent, by agent type, or None.
+        evolve: Range of each evolving setting, or None.
+        imports: Modules that register environments or algorithms of the run.
+
+    Returns:
+        The specification.
+
+    Raises:
+        UsageError: If a name is unknown, a value has the wrong type or is out of range, or sizes
+            are not divisible.
+    """
+    entry, preset = get_algorithm_entry(algorithm), load_preset(algorithm, environment)
+    config_settings = _resolve_config(entry, preset, config)
+    network_settings = validate_settings(
+        resolve_settings("network", entry.network_config, preset.network, network), "network."
+    )
+    opponent_runs = {
+        agent_type: str(coerce(f"opponents[{agent_type!r}]", folder, str | Path))
+        for agent_type, folder in coerce_dict("opponents", opponents).items()
+    }
+    differing_arguments = coerce_dict("eval_arguments", eval_arguments)
+    run_options = _resolve_options(options, preset)
+    if not opponent_runs:  # evaluation arguments of a suite assume that all agents learn
+        differing_arguments = registry.evaluation_arguments(environment) | differing_arguments
+        if run_options.best_metric == RunOptions.best_metric:
+            run_options = dataclasses.replace(
+                run_options, best_metric=registry.best_metric(environment)
+            )
+    run_options.check()
+    traced = [name for name in traced_field_names(entry.config) if name != "total_updates"]
+    sweep_values = parse_sweep_values(sweep, entry.config, traced)
+    ranges = parse_evolve_ranges(evolve, entry.config, traced)
+    check_population(sweep_values, ranges, run_options)
+    _check_varied_settings(entry, config_settings, network_settings, sweep_values, ranges)
+    # A run may be evaluated and resumed from a different current folder.
+    passed_arguments = to_plain_value("arguments", coerce_dict("arguments", arguments))
+    spec = Spec(
+        algorithm=algorithm,
+        environment=environment,
+        arguments=registry.resolve_arguments(environment, preset.arguments | passed_arguments),
+        config=config_settings,
+        network=network_settings,
+        options=run_options,
+        sweep=sweep_values,
+        opponents=opponent_runs,
+        evolve=ranges,
+        imports=imports,
+    )
+    spec = with_eval_arguments(spec, differing_arguments)
+    check_step_counts(spec)
+    _check_learning_starts(spec)
+    return _with_intervals(spec)
+
+
+def _resolve_config(
+    entry: AlgorithmEntry, preset: Preset, config: Config | SettingValues | None
+) -> Config:
+    """Return the settings of the algorithm from its preset and the user's argument."""
+    resolved = validate_settings(resolve_settings("config", entry.config, preset.config, config))
+    if resolved.total_updates != entry.config.total_updates:
+        raise UsageError(
+            "total_updates must not be set, because it follows from total_steps. Set --total-steps "
+            "instead."
+        )
+    return resolved
+
+
+def _resolve_options(options: RunOptions, preset: Preset) -> RunOptions:
+    """Return the options, with None replaced by values of the preset."""
+    if options.total_steps is None:
+        total_steps = preset.total_steps or DEFAULT_TOTAL_STEPS
+        options = dataclasses.replace(options, total_steps=total_steps)
+    if options.eval_stochastic is None:
+        options = dataclasses.replace(options, eval_stochastic=preset.eval_stochastic)
+    return resolve_devices(options)
+
+
+def _check_varied_settings(
+    entry: AlgorithmEntry,
+    config: Config,
+    network: DataclassInstance,
+    sweep: Mapping[str, Sequence[float]],
+    ranges: Mapping[str, Range],
+) -> None:
+    """Raise UsageError if the settings of the run, or of a member, are incompatible."""
+    highest = {name: span.high for name, span in ranges.items()}
+    swept = ({name: value} for name, values in sweep.items() for value in values)
+    for changes in ({}, *swept, highest):
+        entry.check(dataclasses.replace(cast(Any, config), **changes), network)
+
+
+def resolve_devices(options: RunOptions) -> RunOptions:
+    """Return the options with `devices` as a number.
+
+    "auto" becomes the number of all devices. In a distributed run, the default 1 does as well.
+
+    Args:
+        options: Options of the run.
+    """
+    is_auto = options.devices == "auto" or (processes.num_processes() > 1 and options.devices == 1)
+    return dataclasses.replace(options, devices=jax.device_count()) if is_auto else options
+
+
+def list_changed_settings(spec: Spec, group: str) -> list[str]:
+    """Return the names of settings that differ from the default and from the preset.
+
+    Args:
+        spec: Specification of the run.
+        group: Group of settings, "config" or "network".
+    """
+    preset = load_preset(spec.algorithm, spec.environment)
+    values, preset_values = {
+        "config": (spec.config, preset.config),
+        "network": (spec.network, preset.network),
+    }[group]
+    default = type(values)()
+    tuned = resolve_settings(group, type(values), preset_values, None)
+    return [
+        field.name
+        for field in dataclasses.fields(values)
+        if getattr(values, field.name)
+        not in (getattr(default, field.name), getattr(tuned, field.name))
+    ]
+
+
+def adapt_to_host(spec: Spec) -> Spec:
+    """Return the specification for an environment on the host.
+
+    On the host, an update of a replay algorithm is one cycle of acting and learning
+    (`AlgorithmEntry.adapt_to_host`). The interval between lines of metrics stays the same.
+
+    Args:
+        spec: Specification of the run.
+
+    Raises:
+        UsageError: If a setting that was passed must have another value on the host.
+    """
+    config = get_algorithm_entry(spec.algorithm).adapt_to_host(spec.config)
+    if config is spec.config:
+        return spec
+    for name in list_changed_settings(spec, "config"):
+        given, adapted = getattr(spec.config, name), getattr(config, name)
+        if given != adapted:
+            raise UsageError(
+                f"config.{name} must be {adapted} for {spec.algorithm} in {spec.environment}, got "
+                f"{given}, because an update on simulators is one cycle of acting and learning. "
+                "Remove it. log_lines changes how often metrics are written."
+            )
+    return _with_intervals(
+        dataclasses.replace(spec, config=config),
+        -(-MAX_FRAMES_PER_LINE // config.steps_per_update),
+    )
+
+
+def _with_intervals(spec: Spec, longest_line: int = 1) -> Spec:
+    """Return the specification with the updates between lines, evaluations and generations."""
+    per_line = min(
+        max(1, spec.total_updates // spec.options.log_lines),
+        max(MAX_UPDATES_PER_LINE, longest_line),
+    )
+    per_evaluation = 0
+    if spec.options.eval_count:
+        lines = max(1, round(spec.total_updates / spec.options.eval_count / per_line))
+        per_evaluation = lines * per_line
+    per_generation = _updates_per_generation(spec, per_line) if spec.evolve else 0
+    spec = dataclasses.replace(
+        spec,
+        updates_per_line=per_line,
+        updates_per_evaluation=per_evaluation,
+        updates_per_generation=per_generation,
+    )
+    _check_generations(spec)
+    return spec
+
+
+def check_step_counts(spec: Spec) -> None:
+    """Check that the device can count updates, frames and gradient steps as int32.
+
+    Args:
+        spec: Specification of the run.
+
+    Raises:
+        UsageError: If a count is too large.
+    """
+    frames, derived = spec.config.steps_per_update, spec.derived_settings
+    if frames > MAX_INT32:
+        sizes = ", ".join(f"{name} ({size})" for name, size in derived.sizes.items())
+        raise UsageError(
+            f"The frames per update must be at most {MAX_INT32}, got {frames}. Lower a size in "
+            f"config{f': {sizes}' if sizes else ''}."
+        )
+    if derived.gradient_steps > MAX_INT32:
+        raise UsageError(
+            f"The gradient steps per update must be at most {MAX_INT32}, got "
+            f"{derived.gradient_steps:.3g} for an update of {frames} frames. Lower replay_ratio."
+        )
+    if spec.total_updates > MAX_INT32:
+        raise UsageError(
+            f"total_steps must be at most {MAX_INT32 * frames}, which is {MAX_INT32} updates of "
+            f"{frames} frames, got {spec.options.total_steps}. Lower it."
+        )
+
+
+def _check_learning_starts(spec: Spec) -> None:
+    """Raise UsageError for a run that ends before a member starts to learn."""
+    total = spec.options.total_steps or 0
+    for name, frames in spec.derived_settings.learning_starts.items():
+        longest = max(spec.sweep.get(name, (frames,)))
+        if longest >= total and longest > 0:
+            raise UsageError(
+                f"{name} ({longest:g}) must be smaller than total_steps ({total}), because "
+                f"learning starts after it. Raise total_steps or set config.{name} to "
+                f"{total // 10}."
+            )
+
+
+def to_plain_value(name: str, value: object) -> Any:
+    """Convert a value to types that a file can store, with arrays as lists.
+
+    Args:
+        name: Name of the value in error messages.
+        value: Value to convert.
+
+    Returns:
+        The converted value.
+
+    Raises:
+        UsageError: If the value contains an object that cannot be stored.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: to_plain_value(f"{name}.{key}", part)
+            for key, part in coerce_dict(name, value).items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(to_plain_value(f"{name}[{i}]", part) for i, part in enumerate(value))
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if not isinstance(value, str | int | float | None):
+        kind = type(value).__name__
+        raise UsageError(
+            f"{name} must be a number, a string, an array or a list of them, got "
+            f"{format_value(value)} ({kind})."
+        )
+    return value
+
+
+def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:
+    """Return the specification with arguments for evaluations, which override existing ones.
+
+    Args:
+        spec: Specification of the run.
+        eval_arguments: Arguments of the environment that differ in evaluations.
+
+    Returns:
+        The specification.
+
+    Raises:
+        UsageError: If the run has opponents, or the arguments do not fit the environment.
+    """
+    if eval_arguments and spec.opponents:
+        raise UsageError(
+            f"eval_arguments ({eval_arguments}) and opponents ({spec.opponents}) cannot be combined. "
+            "Remove one of them."
+        )
+    resolved = spec.eval_arguments | registry.resolve_arguments(
+        spec.environment, to_plain_value("eval_arguments", eval_arguments)
+    )
+    registry.check_evaluation(spec.environment, spec.arguments, resolved)
+    return dataclasses.replace(spec, eval_arguments=resolved)
+
+
+def check_population(
+    sweep: dict[str, tuple[float, ...]], ranges: dict[str, Range], options: RunOptions
+) -> None:
+    """Check that the members of a population can be built from its values, ranges and seeds.
+
+    Args:
+        sweep: Values of each setting in a sweep.
+        ranges: Range of each evolving setting.
+        options: Options of the run.
+
+    Raises:
+        UsageError: If paired values differ in number, the population is too large or too small, a
+            sweep is combined with evolution, or an option has no effect.
+    """
+    lengths = {name: len(values) for name, values in sweep.items()}
+    if options.sweep_paired and len(set(lengths.values())) != 1:
+        counts = ", ".join(f"{number} of {name}" for name, number in lengths.items()) or "none"
+        raise UsageError(
+            "sweep_paired must have the same number of values for every setting in the sweep, got "
+            f"{counts}. Add or remove values."
+        )
+    number = options.seeds * (
+        max(lengths.values(), default=1) if options.sweep_paired else math.prod(lengths.values())
+    )
+    if number > MAX_MEMBERS:
+        raise UsageError(
+            f"a population must have at most {MAX_MEMBERS:,} members, got {format_value(number)} "
+            "members. Give fewer values or seeds."
+        )
+    check_evolve_options(options, ranges)
+    if ranges and sweep:
+        raise UsageError(
+            f"a sweep ({', '.join(sweep)}) and evolve ({', '.join(ranges)}) cannot be combined. "
+            "Remove one of them."
+        )
+    if ranges and num_selected(options.seeds, options.evolve_fraction) < 1:
+        raise UsageError(
+            f"a population of {options.seeds} cannot evolve. Set --seeds to 2 or more, such as 16."
+        )
+
+
+def _updates_per_generation(spec: Spec, per_line: int) -> int:
+    """Return the updates between generations, a multiple of the updates per line, or 0 for none."""
+    frames = spec.options.evolve_every
+    if frames == 0:
+        return 0
+    updates = (
+        spec.total_updates / DEFAULT_NUM_GENERATIONS
+        if frames is None
+        else frames / spec.config.steps_per_update
+    )
+    return max(1, round(updates / per_line)) * per_line
+
+
+def _check_generations(spec: Spec) -> None:
+    """Raise UsageError for an evolving population that would never have a generation."""
+    if not spec.updates_per_generation:
+        return
+    options, steps_per_update = spec.options, spec.config.steps_per_update
+    interval = spec.updates_per_generation * steps_per_update
+    first = max(1, math.ceil(options.evolve_start / interval)) * interval
+    total = spec.total_updates * steps_per_update
+    if first >= total:
+        passed_interval = (
+            "" if options.evolve_every is None else f" and evolve_every {options.evolve_every:,}"
+        )
+        raise UsageError(
+            f"With evolve_start {options.evolve_start:,}{passed_interval}, the first generation would be at "
+            f"step {first:,}, but the run ends at {total:,}. Lower them, raise total_steps, or set "
+            "evolve_every to 0 to disable generations."
+        )

@@ -1,0 +1,53 @@
+"""Type aliases that several packages share.
+
+Most aliases stand for pytrees of arrays whose structure is defined by a user, an environment or a
+network. The others stand for values that do not have a class.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+
+PyTree: TypeAlias = Any
+"""Pytree of arrays of any structure."""
+Leaf: TypeAlias = Any
+"""Leaf of a pytree: an array, its shape and dtype, or a number."""
+State: TypeAlias = Any
+"""State of an algorithm, an archive, an emitter, an optimizer or an environment."""
+Carry: TypeAlias = Any
+"""Memory of a network, or `()` for a network without memory."""
+Observation: TypeAlias = Any
+"""Observation of an environment: an array, or a dictionary of arrays for a `Dict` space."""
+Action: TypeAlias = Any
+"""Action of an environment: an array, or a pytree of arrays."""
+ArchiveState: TypeAlias = Any
+"""State of an archive."""
+Task: TypeAlias = Any
+"""Task of an environment, or `()` if the environment has a single task."""
+Parameters: TypeAlias = Any
+"""Parameters of a network, or a pytree of the same structure, such as a gradient."""
+Solution: TypeAlias = Any
+"""Solution of a quality-diversity algorithm, a pytree of floats."""
+Settings: TypeAlias = Any
+"""Settings of an algorithm or a network, which are an instance of a settings class."""
+Setting: TypeAlias = Any
+"""Value of a setting before its type is checked, such as a value from a file or a user."""
+SettingValues: TypeAlias = Mapping[str, Any]
+"""Values of settings by name before their types are checked."""
+TypeHint: TypeAlias = Any
+"""Type annotation, such as `int | None`."""
+
+Scalar: TypeAlias = jax.Array | float
+"""Number that may be traced, such as a hyperparameter that does not affect array shapes."""
+Flag: TypeAlias = jax.Array | bool
+"""Boolean that may be traced, such as whether actions are greedy."""
+
+NetworkFn: TypeAlias = Callable[[jax.Array], Any]
+"""Function from a random key to a network or, for quality diversity, to a solution."""
+MetricValues: TypeAlias = dict[str, Any]
+"""Values of an evaluation or of a line of metrics by name: numbers, lists of numbers or strings."""
+JsonValue: TypeAlias = str | int | float | None | list[Any] | dict[str, Any]
+"""Value that `json.loads` returns. Elements of lists and dictionaries are such values, too."""
+Record: TypeAlias = dict[str, Any]
+"""JSON object, such as one line of a file of metrics: JSON values by name."""

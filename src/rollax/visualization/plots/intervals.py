@@ -1,0 +1,119 @@
+"""Point estimates and intervals over seeds and episodes."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rollax.training.evaluation.statistics import (
+    bootstrap_interval,
+    bootstrap_intervals,
+    interquartile_mean,
+)
+
+
+class Estimate(NamedTuple):
+    """Point estimate with the ends of its interval."""
+
+    middle: float
+    low: float
+    high: float
+
+
+class EstimatedCurve(NamedTuple):
+    """Point estimates with the ends of their intervals, `[K]` each."""
+
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def estimate_with_interval(values: np.ndarray) -> Estimate:
+    """Estimate the return of one evaluation with a 95 % bootstrap interval.
+
+    Args:
+        values: Returns `[p, N]` of p members.
+
+    Returns:
+        For several members, the interquartile mean over their mean returns. For a single member,
+        the mean over its episodes. Non-finite values are left out. NaN if none remain.
+    """
+    if values.shape[0] > 1:
+        means = values.mean(axis=1)
+        means = means[np.isfinite(means)]
+        if not means.size:
+            return Estimate(math.nan, math.nan, math.nan)
+        low, high = bootstrap_interval(means)
+        return Estimate(float(interquartile_mean(means)), low, high)
+    episodes = values[np.isfinite(values)]
+    if not episodes.size:
+        return Estimate(math.nan, math.nan, math.nan)
+    draws = np.random.default_rng(0).integers(episodes.size, size=(1000, episodes.size))
+    low, high = np.percentile(episodes[draws].mean(axis=1), (2.5, 97.5))
+    return Estimate(float(episodes.mean()), float(low), float(high))
+
+
+def estimate_without_interval(values: np.ndarray) -> Estimate:
+    """Estimate like `estimate_with_interval`, with an interval of zero width."""
+    middle = estimate_with_interval(values).middle
+    return Estimate(middle, middle, middle)
+
+
+def iqm_with_quartiles(values: np.ndarray) -> Estimate:
+    """Return the interquartile mean over members, with the first and third quartile.
+
+    Args:
+        values: Values `[p, 1]` of one metrics line, with at least one finite value.
+    """
+    finite = values[np.isfinite(values)]
+    low, high = np.percentile(finite, (25, 75))
+    return Estimate(float(interquartile_mean(finite)), float(low), float(high))
+
+
+def iqm_over_seeds(values: np.ndarray) -> EstimatedCurve:
+    """Return interquartile means over seeds with 95 % bootstrap intervals.
+
+    Args:
+        values: Values `[K, p]` of p seeds.
+
+    Returns:
+        Mean, lower end and upper end, `[K]` each. All are NaN where a seed has no finite value,
+        because the mean over the other seeds would not be comparable. The ends are also NaN for a
+        single seed.
+    """
+    low, high = np.full((2, len(values)), math.nan)
+    is_complete = np.isfinite(values).all(axis=1)
+    means = interquartile_mean(np.where(np.isfinite(values), values, 0.0), axis=1)
+    if values.shape[1] > 1 and is_complete.any():
+        low[is_complete], high[is_complete] = bootstrap_intervals(values[is_complete])
+    return EstimatedCurve(np.where(is_complete, means, math.nan), low, high)
+
+
+def iqm_over_seeds_without_interval(values: np.ndarray) -> EstimatedCurve:
+    """Estimate like `iqm_over_seeds`, with NaN for both ends of the intervals."""
+    middle = iqm_over_seeds(values).middle
+    return EstimatedCurve(middle, np.full_like(middle, math.nan), np.full_like(middle, math.nan))
+
+
+def moving_average(values: np.ndarray, number: int) -> np.ndarray:
+    """Return a centered moving average that ignores NaN.
+
+    Args:
+        values: Values `[K, ...]`.
+        number: Window length in rows. Windows are shorter near both ends.
+
+    Returns:
+        Averages of the same shape, NaN where `values` is NaN.
+    """
+    if number == 1 or not len(values):
+        return values
+    finite = np.isfinite(values)
+    parts = np.where(finite, values, 0.0), finite.astype(float)
+    sums, counts = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
+    index = np.arange(len(values))
+    first = np.maximum(index - (number - 1) // 2, 0)
+    stop = np.minimum(index + number // 2 + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        return np.where(
+            finite, (sums[stop] - sums[first]) / (counts[stop] - counts[first]), math.nan
+        )

@@ -1,0 +1,168 @@
+"""Merging of runs that differ only in their seeds, at the steps that they have in common."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.training.run_folder.tables import ignore_message
+from rollax.visualization.plots.learning_curves import RunCurves
+
+
+def merge_runs(
+    runs: list[RunCurves], tell: Callable[[str], object] = ignore_message
+) -> list[RunCurves]:
+    """Merge runs that differ only in their seeds into one run with all members.
+
+    Runs with a common seed are not merged, because they usually compare versions of a program.
+    Evolved populations are not merged either, because their members depend on each other.
+
+    Args:
+        runs: Curves of the runs.
+        tell: Function called with a note for each run with steps that other runs lack.
+
+    Returns:
+        The merged runs in the order of their first members.
+    """
+    experiments: dict[str, list[RunCurves]] = {}
+    for index, run in enumerate(runs):
+        key = repr(experiment_settings(run)) if not run.spec.evolve else str(index)
+        experiments.setdefault(key, []).append(run)
+    groups = {id(run): group for group in experiments.values() for run in group}
+    merged: list[RunCurves] = []
+    for run in runs:
+        group = groups[id(run)]
+        if len(group) == 1 or _has_common_seed(group):
+            merged.append(run)
+        elif run is group[0]:
+            merged.append(_merge_group(group, tell))
+    return merged
+
+
+def _has_common_seed(runs: list[RunCurves]) -> bool:
+    seeds = [
+        member["seed"] for run in runs for member in run.spec.members()[: run.spec.options.seeds]
+    ]
+    return len(set(seeds)) < len(seeds)
+
+
+def experiment_settings(run: RunCurves) -> dict[str, Any]:
+    """Return the settings that all runs of one experiment share."""
+    spec = run.spec
+    return {
+        "algorithm": spec.algorithm,
+        "environment": spec.environment,
+        "arguments": spec.arguments,
+        "config": spec.config,
+        "network": spec.network,
+        "sweep": spec.sweep,
+        "eval_arguments": spec.eval_arguments,
+        "opponents": spec.opponents,
+        "total_steps": spec.options.total_steps,
+        "agent_type": run.agent_type,
+    }
+
+
+def _merge_group(group: list[RunCurves], tell: Callable[[str], object]) -> RunCurves:
+    """Merge runs at their common steps. Members are ordered by swept value and then by seed."""
+    evaluations = _find_common_steps([run.eval_step for run in group])
+    lines = _find_common_steps([run.step for run in group])
+    for run in group:
+        _report_omitted_steps(run, "evaluations", run.eval_step, evaluations.steps, tell)
+        _report_omitted_steps(run, "lines of metrics", run.step, lines.steps, tell)
+    keeps_episodes = len({run.returns.shape[2] for run in group}) == 1
+    selected = [
+        select_points(run, evaluation_indices, line_indices, keeps_episodes)
+        for run, evaluation_indices, line_indices in zip(
+            group, evaluations.indices, lines.indices, strict=True
+        )
+    ]
+    order = _order_by_swept_value(group)
+
+    def join_members(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(arrays, axis=1)[:, order]
+
+    def join_metrics(tables: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        names = [name for name in tables[0] if all(name in table for table in tables)]
+        return {name: join_members([table[name] for table in tables]) for name in names}
+
+    return group[0]._replace(
+        eval_step=evaluations.steps,
+        step=lines.steps,
+        returns=join_members([run.returns for run in selected]),
+        trials=join_members([run.trials for run in selected]),
+        metrics=join_metrics([run.metrics for run in selected]),
+        eval_metrics=join_metrics([run.eval_metrics for run in selected]),
+        eval_time=np.mean([run.eval_time for run in selected], axis=0),
+        time=np.mean([run.time for run in selected], axis=0),
+    )
+
+
+def _report_omitted_steps(
+    run: RunCurves,
+    description: str,
+    steps: np.ndarray,
+    common_steps: np.ndarray,
+    tell: Callable[[str], object],
+) -> None:
+    if steps.size > common_steps.size:
+        tell(
+            f"{run.folder}: {common_steps.size} of its {steps.size} {description} are drawn, at "
+            f"the steps that all runs of {run.spec.algorithm} on {run.spec.environment} have in "
+            "common."
+        )
+
+
+def _order_by_swept_value(group: list[RunCurves]) -> list[int]:
+    """Return an order of the joined members that groups members with the same settings."""
+    setting_indices = [
+        index // run.spec.options.seeds for run in group for index in range(run.size)
+    ]
+    return np.argsort(setting_indices, kind="stable").tolist()
+
+
+class CommonSteps(NamedTuple):
+    """Steps that several arrays have in common, and their indices in each array."""
+
+    steps: np.ndarray
+    indices: list[np.ndarray]
+
+
+def _find_common_steps(arrays: list[np.ndarray]) -> CommonSteps:
+    common = arrays[0]
+    for steps in arrays[1:]:
+        common = np.intersect1d(common, steps)
+    return CommonSteps(common, [np.searchsorted(steps, common) for steps in arrays])
+
+
+def select_points(
+    run: RunCurves, evaluations: np.ndarray, lines: np.ndarray, keeps_episodes: bool
+) -> RunCurves:
+    """Select evaluations and metrics lines of a run, and expand all metrics to all members.
+
+    Args:
+        run: Curves of the run.
+        evaluations: Indices of the evaluations.
+        lines: Indices of the metrics lines, `[m]`.
+        keeps_episodes: Whether to keep single episodes. False averages over episodes, so that runs
+            with different numbers of episodes can be merged.
+
+    Returns:
+        Curves at the selected points.
+    """
+
+    def select_episodes(values: np.ndarray) -> np.ndarray:
+        selected = values[evaluations]
+        return selected if keeps_episodes else selected.mean(axis=2, keepdims=True)
+
+    return run._replace(
+        returns=select_episodes(run.returns),
+        trials=select_episodes(run.trials),
+        metrics={
+            name: np.broadcast_to(x[lines], (lines.size, run.size))
+            for name, x in run.metrics.items()
+        },
+        eval_metrics={name: select_episodes(x) for name, x in run.eval_metrics.items()},
+        eval_time=run.eval_time[evaluations],
+        time=run.time[lines],
+    )

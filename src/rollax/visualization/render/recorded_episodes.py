@@ -1,0 +1,220 @@
+"""Recording of episodes for rendering, with every state, action, reward and return."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.acting.evaluation import RunningEpisodes, init_episodes, make_policy
+from rollax.acting.evaluation import step_episodes as play_step
+from rollax.coercion import format_value
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.wrapper import state_to_render
+from rollax.errors import UsageError
+from rollax.policy import Policy
+from rollax.training.compile import keys
+from rollax.training.compile.program import max_eval_steps
+from rollax.types import PyTree, State
+from rollax.visualization.render import host_episodes
+from rollax.visualization.render.frames import Frame, RecordedEpisode, thin_frames
+
+STEPS_PER_CALL = 64  # environment steps per compiled call
+
+
+def episode_keys(seed: int, episodes: int) -> jax.Array:
+    """Return a random key for each episode, distinct from the keys of a run with this seed.
+
+    Args:
+        seed: Seed from 0 to 2^32 - 1.
+        episodes: Number of episodes.
+
+    Raises:
+        UsageError: If the seed is out of range.
+    """
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed must be at least 0 and less than 2^32, got {format_value(seed)}.")
+    return jax.random.split(keys.render_key(jax.random.key(seed)), episodes)
+
+
+def record_episodes(
+    policies: Sequence[Policy], seed: int, episodes: int, greedy: bool, max_frames: int
+) -> list[list[RecordedEpisode]]:
+    """Record several episodes of each policy from the same initial states.
+
+    Args:
+        policies: Policies of one run, which share one compiled program.
+        seed: Seed of the episodes.
+        episodes: Number of episodes per policy.
+        greedy: Whether the policies take their most likely action instead of sampling.
+        max_frames: Maximum number of frames per episode.
+
+    Returns:
+        The episodes of each policy.
+
+    Raises:
+        UsageError: If the seed is out of range or the environment cannot be rendered.
+    """
+    if is_on_host(policies[0].environment):
+        return host_episodes.record_host_episodes(
+            policies, episode_keys(seed, episodes), greedy, max_frames
+        )
+    run, begin = make_episode_runner(policies[0], greedy), make_episode_initializer(policies[0])
+    same = [dataclasses.replace(policies[0], state=policy.state) for policy in policies]
+    return [
+        [
+            record_episode(policy, run, key, max_frames, begin)
+            for key in episode_keys(seed, episodes)
+        ]
+        for policy in same
+    ]
+
+
+def make_episode_runner(
+    policy: Policy, greedy: bool
+) -> Callable[[Any, RunningEpisodes, jax.Array], tuple[RunningEpisodes, Any]]:
+    """Build a compiled function that plays a chunk of n steps.
+
+    Args:
+        policy: Policy that defines the algorithm and the environment.
+        greedy: Whether the policy takes its most likely action instead of sampling.
+
+    Returns:
+        A function `(algorithm state, episodes, keys [n]) -> (episodes, steps [n, ...])`. Each step
+        contains the state to show, the episodes after the step, the action, the reward, and whether
+        the episode was still running before the step.
+    """
+    environment = policy.environment
+
+    def step(state: State, playing: RunningEpisodes, key: jax.Array) -> tuple[RunningEpisodes, Any]:
+        before, keys = playing, key[None]
+        playing, (experience, after) = play_step(
+            environment, make_policy(policy.algorithm, state, greedy), before, keys
+        )
+        env_key = jax.random.split(key)[1]  # the same split as in `step_episodes`
+
+        def first(values):
+            return jax.tree.map(lambda x: x[0], values)
+
+        seen = first((before.actor.env_state, experience.action, after.state))
+        shown = state_to_render(environment, env_key, *seen)
+        return playing, (
+            shown,
+            *first((playing, experience.action, experience.reward, before.alive)),
+        )
+
+    def with_keys(state, playing, keys):
+        return jax.lax.scan(lambda p, key: step(state, p, key), playing, keys)
+
+    return jax.jit(with_keys)
+
+
+def make_episode_initializer(policy: Policy) -> Callable[[jax.Array, Any], RunningEpisodes]:
+    """Build a compiled function `(key, memory) -> episodes` that starts an episode."""
+    return jax.jit(lambda key, memory: init_episodes(policy.environment, key[None], memory))
+
+
+def init_episode(
+    policy: Policy,
+    key: jax.Array,
+    begin: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
+) -> RunningEpisodes:
+    """Return an episode in its initial state.
+
+    Args:
+        policy: Policy that plays the episode.
+        key: Random key of the initial state.
+        begin: Compiled function from `make_episode_initializer`. None builds it.
+    """
+    memory = jax.tree.map(lambda x: jnp.asarray(x)[None], policy.initial_carry())
+    return (begin or make_episode_initializer(policy))(key, memory)
+
+
+def record_episode(
+    policy: Policy,
+    run: Callable[..., PyTree],
+    key: jax.Array,
+    max_frames: int,
+    begin: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
+) -> RecordedEpisode:
+    """Record one episode until it ends or reaches the time limit of evaluations.
+
+    Args:
+        policy: Policy that plays the episode.
+        run: Compiled function from `make_episode_runner`.
+        key: Random key of the episode.
+        max_frames: Maximum number of frames.
+        begin: Compiled function from `make_episode_initializer`. None builds it.
+
+    Returns:
+        Recorded episode, which always contains the last frame.
+    """
+    reset_key, run_key = jax.random.split(key)
+    return record_from_start(
+        policy, run, init_episode(policy, reset_key, begin), run_key, max_frames
+    )
+
+
+def record_from_start(
+    policy: Policy,
+    run: Callable[..., PyTree],
+    playing: RunningEpisodes,
+    run_key: jax.Array,
+    max_frames: int,
+) -> RecordedEpisode:
+    """Record one episode from a given start, like `record_episode`.
+
+    Args:
+        policy: Policy that plays the episode.
+        run: Compiled function from `make_episode_runner`.
+        playing: Episode at its start.
+        run_key: Random key of the steps.
+        max_frames: Maximum number of frames.
+
+    Returns:
+        Recorded episode, which always contains the last frame.
+    """
+    limit = max_eval_steps(policy.environment, policy.spec)
+    zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
+    env_state, obs = jax.tree.map(
+        lambda x: x[0], jax.device_get((playing.actor.env_state, playing.actor.obs))
+    )
+    last = Frame(0, env_state, obs, None, zero, zero, "")
+    frames, stride = [last], 1
+    for first in range(0, limit, STEPS_PER_CALL):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(STEPS_PER_CALL))
+        playing, steps = run(policy.state, playing, keys)
+        new = _chunk_frames(jax.device_get(steps), first, limit, last.total)
+        last = new[-1]
+        frames, stride = thin_frames(frames, new, stride, max_frames)
+        if last.end:
+            break
+    return RecordedEpisode(frames if frames[-1] is last else [*frames, last], stride)
+
+
+def _chunk_frames(steps: PyTree, first: int, limit: int, total: np.ndarray) -> list[Frame]:
+    """Return the frames of one chunk up to the end of the episode.
+
+    `first` is the number of steps before the chunk and `total` the return before it.
+    """
+    shown, playing, action, reward, alive = steps
+    count = min(int(np.sum(alive)), limit - first)
+    totals = total + np.cumsum(reward, axis=0)
+
+    def at(values, i):
+        return jax.tree.map(lambda x: x[i], values)
+
+    return [
+        Frame(
+            first + i + 1,
+            at(shown, i),
+            at(playing.actor.obs, i),
+            np.asarray(action[i]),
+            reward[i],
+            totals[i],
+            "terminated" if playing.terminated[i] else "truncated" if playing.truncated[i] else "",
+        )
+        for i in range(count)
+    ]

@@ -1,0 +1,375 @@
+"""Animations of episodes played by a trained policy."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.canvas.drawing import Drawing
+from rollax.coercion import coerce_arguments, format_value
+from rollax.environments.capabilities import has_closed_form
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.loading import load
+from rollax.policy import Policy
+from rollax.runtime.numerics import standard_numerics
+from rollax.runtime.shell import format_command_line
+from rollax.training.argument_validation import (
+    ELITE_ARGUMENT_TYPES,
+    EPISODE_ARGUMENT_TYPES,
+    POLICY_ARGUMENT_TYPES,
+)
+from rollax.training.checkpoints import index
+from rollax.training.options import check_path
+from rollax.training.run_folder import layout
+from rollax.training.run_folder.files import write_output_file
+from rollax.types import NetworkFn, SettingValues
+from rollax.visualization.archives.archive_figure import ignore_message
+from rollax.visualization.render import animation, bodies_page, captions, drawings
+from rollax.visualization.render.recorded_episodes import RecordedEpisode, record_episodes
+
+ALL_CHECKPOINTS = "all"
+MIN_FRAMES_PER_CHECKPOINT = 12  # with "all". Checkpoints are skipped if there are too many.
+MAX_SILENT_FRAMES = 300  # drawing more frames takes many seconds and is announced
+PAGE_SUFFIX = ".html"
+MAX_COUNT = 10**9
+COUNT_TYPES = {"episodes": int, "max_frames": int, "fps": int | None}
+MAX_GIF_FPS = 1000 // animation.MIN_FRAME_MS
+
+
+@standard_numerics()
+@coerce_arguments(
+    folder=Path,
+    out=Path | None,
+    checkpoint=str | int | None,
+    **EPISODE_ARGUMENT_TYPES,
+    **COUNT_TYPES,
+    **POLICY_ARGUMENT_TYPES,
+    **ELITE_ARGUMENT_TYPES,
+)
+def render(
+    folder: Path | str,
+    out: Path | str | None = None,
+    checkpoint: str | int | None = None,
+    seed: int = 0,
+    episodes: int = 1,
+    greedy: bool = True,
+    max_frames: int = 600,
+    fps: int | None = None,
+    *,
+    member: int | None = None,
+    descriptor: Sequence[float] | None = None,
+    cell: Sequence[int] | None = None,
+    environment: Environment | None = None,
+    network: NetworkFn | None = None,
+    eval_arguments: SettingValues | None = None,
+    tell: Callable[[str], object] = ignore_message,
+    say: Callable[[str], object] = ignore_message,
+) -> Path:
+    """Play episodes with the policy of a run and write an animation of them.
+
+    Args:
+        folder: Run folder.
+        out: Output file ending in .gif, .mp4 (requires the package imageio-ffmpeg) or, for brax and
+            MuJoCo Playground, .html. Defaults to `figures/episode.gif` in the run folder. For an
+            elite, the default name contains its cell or descriptor, as in `episode-cell-3-4.gif`.
+        checkpoint: `"last"`, `"best"`, a step, or `"all"`, which shows every checkpoint in turn
+            from the same initial states (`figures/learning.gif`). Defaults to the best checkpoint,
+            or to the last one if none was evaluated or an elite is selected.
+        seed: Seed of the episodes.
+        episodes: Number of episodes per checkpoint.
+        greedy: Whether the policy takes its most likely action instead of sampling.
+        max_frames: Maximum number of frames of the animation. An episode of more than
+            `max_frames / episodes` steps shows every second step, every fourth step, and so on, and
+            the picture states this.
+        fps: Frames per second. Defaults to the rate of the environment's drawing.
+        member: Member of a population, as in `load`.
+        descriptor: Descriptor that selects an elite, as in `Policy.elite`.
+        cell: Cell that selects an elite, as in `Policy.elite`.
+        environment: Environment to play in, as in `load`.
+        network: Network constructor, as in `load`.
+        eval_arguments: Arguments of the evaluation environment, as in `load`.
+        tell: Function called with each warning.
+        say: Function called with progress messages.
+
+    Returns:
+        Path of the animation.
+
+    Raises:
+        UsageError: If the run or the checkpoint does not exist, if the environment has no episodes,
+            or if `out` has another suffix, was not written by this function, or cannot be written.
+    """
+    folder, is_elite = Path(folder), descriptor is not None or cell is not None
+    target = (
+        folder / "figures" / f"{animation_name(descriptor, cell, checkpoint, member)}.gif"
+        if out is None
+        else Path(out)
+    )
+    check_output_path(target, out is not None)
+    check_count("episodes", episodes, 1)
+    check_count("max_frames", max_frames, 2 * episodes)
+    check_count("fps", fps or 1, 1)
+    opened = functools.partial(
+        load, folder, environment=environment, network=network, eval_arguments=eval_arguments
+    )
+    if checkpoint == ALL_CHECKPOINTS:
+        require_no_elite(is_elite)
+        most = max_frames // (episodes * MIN_FRAMES_PER_CHECKPOINT)
+        policies = load_all_checkpoints(folder, opened, member, most, say)
+    else:
+        checkpoint = checkpoint or default_checkpoint(folder, is_elite)
+        policies = [opened(checkpoint=checkpoint, member=member)]
+        checkpoints = index.read_checkpoint_index(folder)
+        say(f"Using the checkpoint of {checkpoints.words(policies[0].step)}.")
+    for warning in policies[-1].warnings:
+        tell(warning)
+    require_episodes(policies[-1], folder)
+    drawing = drawings.find_drawing(policies[-1].environment)
+    check_page_support(target.suffix.lower(), policies, drawing)
+    if is_elite:
+        policies = [policies[0].elite(descriptor, cell)]
+        drawing = add_note(drawing, policies[0].warnings[-1])  # identifies the elite
+    if layout.is_folder_locked(folder):
+        say("The run is still being written. Later checkpoints may be better.")
+    plays = record_episodes(
+        policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies)))
+    )
+    number = sum(len(play.frames) for of_policy in plays for play in of_policy)
+    if number > MAX_SILENT_FRAMES:
+        say(f"Drawing {number:,} frames.")
+    animated = AnimationContent(policies, plays, checkpoint_titles(folder, policies))
+    content = encode_content(target.suffix.lower(), animated, drawing, fps, tell)
+    return write_output_file(target, content, ". Choose another --out.")
+
+
+class AnimationContent(NamedTuple):
+    """Policies, recorded episodes and titles of an animation.
+
+    Attributes:
+        policies: One policy per checkpoint.
+        episodes: Recorded episodes of each policy.
+        titles: Title of each policy, or an empty string.
+    """
+
+    policies: list[Policy]
+    episodes: list[list[RecordedEpisode]]
+    titles: list[str]
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Raise UsageError if a count is below `least` or too large."""
+    if not least <= value <= MAX_COUNT:
+        raise UsageError(
+            f"{name} must be between {least} and {MAX_COUNT}, got {format_value(value)}."
+        )
+
+
+def animation_name(
+    descriptor: Any, cell: Any, checkpoint: str | int | None, member: int | None
+) -> str:
+    """Return the default file name without suffix, which is distinct for each selected elite."""
+    if checkpoint == ALL_CHECKPOINTS:
+        return "learning"
+    which = {"cell": cell, "descriptor": descriptor}
+    asked = [
+        name + "".join(f"-{x}".removesuffix(".0") for x in value)
+        for name, value in which.items()
+        if value is not None
+    ]
+    others = {"checkpoint": None if checkpoint == "last" else checkpoint, "member": member}
+    asked += [f"{name}-{value}" for name, value in others.items() if asked and value is not None]
+    return "-".join(["episode", *asked])
+
+
+def check_output_path(target: Path, is_given: bool) -> None:
+    """Check that the output file can be written and does not replace a file of the user.
+
+    The check runs before any episode is played. Default output files are replaced without a check.
+
+    Args:
+        target: Output file.
+        is_given: Whether the user chose the file.
+
+    Raises:
+        UsageError: If the suffix is unknown, ffmpeg is missing, the file cannot be written, or a
+            given file exists that `render` did not write.
+    """
+    suffix = target.suffix.lower()
+    if suffix not in (*animation.SUFFIXES, PAGE_SUFFIX):
+        raise UsageError(
+            f"--out must end in .gif or .mp4, or for brax and Playground in .html, got {target}."
+        )
+    check_path("--out", target)
+    if suffix == ".mp4":
+        animation.find_ffmpeg()
+    if target.is_dir():
+        raise UsageError(f"--out must be a file, but {target} is a folder. Choose another --out.")
+    if is_given and target.exists() and not is_render_output(target):
+        raise UsageError(
+            f"--out ({target}) already exists and was not written by rollax render. "
+            "Choose another --out."
+        )
+    there = next(path for path in target.absolute().parents if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(
+            f"{target} cannot be written, because {there} is not a writable folder. "
+            "Choose another --out."
+        )
+
+
+def is_render_output(path: Path) -> bool:
+    """Return whether a file is readable and was written by `render`."""
+    try:
+        return animation.FILE_MARKER in path.read_bytes()
+    except OSError:
+        return False
+
+
+def check_page_support(suffix: str, policies: list[Policy], drawing: Drawing) -> None:
+    """Raise UsageError if an HTML page is requested for several checkpoints or without support."""
+    if suffix != PAGE_SUFFIX:
+        return
+    name = policies[0].environment.name
+    if drawing.page_data_fn is None:
+        text = " Use --text to show it in the terminal." if drawing.text else ""
+        raise UsageError(
+            f"{name} has no HTML page; only brax and Playground have one. "
+            f"Choose an --out that ends in .gif or .mp4.{text}"
+        )
+    if len(policies) > 1:
+        raise UsageError(
+            "--checkpoint all cannot be shown in an HTML page. "
+            "Choose an --out that ends in .gif or .mp4."
+        )
+
+
+def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
+    """Return "best" if a checkpoint was evaluated, and "last" otherwise or for an elite.
+
+    Elites come from the last checkpoint, because plots show its archive.
+    """
+    return "last" if is_elite or index.read_checkpoint_index(folder).best is None else "best"
+
+
+def require_no_elite(is_elite: bool) -> None:
+    """Raise UsageError if an elite is selected, because not every checkpoint contains it."""
+    if is_elite:
+        raise UsageError(
+            "--checkpoint all cannot be combined with an elite. Leave --cell and --descriptor out."
+        )
+
+
+def load_all_checkpoints(
+    folder: Path,
+    opened: Callable[..., Policy],
+    member: int | None,
+    most: int,
+    say: Callable[[str], object],
+) -> list[Policy]:
+    """Load the policies of all checkpoints in the order of their steps.
+
+    Args:
+        folder: Run folder.
+        opened: Function that loads the policy of a checkpoint and a member.
+        member: Member of a population. Defaults to the member of the last checkpoint.
+        most: Maximum number of policies. Evenly spaced checkpoints are loaded if there are more.
+        say: Function called with a summary of the loaded checkpoints.
+
+    Returns:
+        At least two policies.
+
+    Raises:
+        UsageError: If the run has fewer than two readable checkpoints.
+    """
+    checkpoints = index.read_checkpoint_index(folder).all
+    hint = "Train with --keep-last 20 to keep the newest 20 checkpoints."
+    if len(checkpoints) < 2:
+        there = f"only the checkpoint of step {checkpoints[0].step:,}" if checkpoints else "none"
+        raise UsageError(
+            f"--checkpoint all requires at least two checkpoints, but {folder} has {there}. "
+            f"Leave --checkpoint out. {hint}"
+        )
+    places = np.unique(
+        np.linspace(0, len(checkpoints) - 1, max(2, min(len(checkpoints), most)))
+        .round()
+        .astype(int)
+    )
+    if member is None and layout.read_spec(folder).num_members > 1:
+        member = opened(checkpoint="last").member
+    policies, errors = [], []
+    for step in (checkpoints[place].step for place in places):
+        try:
+            policies.append(opened(checkpoint=step, member=member))
+        except UsageError as error:  # a running training deletes old checkpoints
+            errors.append(error)
+    if len(policies) < 2:
+        raise errors[0]
+    gone = f" Skipped {len(errors)} that cannot be read, for example: {errors[0]}" if errors else ""
+    spread = "" if len(places) == len(checkpoints) else f" (evenly spaced, of {len(checkpoints)})"
+    steps = f"from step {policies[0].step:,} to step {policies[-1].step:,}"
+    say(f"Showing {len(policies)} checkpoints{spread} {steps}. {hint}{gone}")
+    return policies
+
+
+def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
+    """Return the title above the episodes of each checkpoint, empty for a single checkpoint."""
+    if len(policies) == 1:
+        return [""]
+    checkpoints = index.read_checkpoint_index(folder)
+    return [f"checkpoint of {checkpoints.words(policy.step)}" for policy in policies]
+
+
+def require_episodes(policy: Policy, folder: Path | str) -> None:
+    """Raise UsageError if the environment scores solutions in closed form, without episodes."""
+    if has_closed_form(policy.environment):
+        raise UsageError(
+            f"{policy.environment.name} cannot be drawn, because it scores solutions in closed form"
+            " without episodes. "
+            f"Plot the archive with: {format_command_line('rollax', 'plot', folder)}"
+        )
+
+
+def add_note(drawing: Drawing, note: str) -> Drawing:
+    """Return the drawing with one more note below the picture."""
+    others = drawing.notes or (lambda *seen: [])
+    return drawing._replace(notes=lambda *seen: [*others(*seen), note])
+
+
+def encode_content(
+    suffix: str,
+    shown: AnimationContent,
+    drawing: Drawing,
+    fps: int | None,
+    tell: Callable[[str], object],
+) -> bytes:
+    """Draw the episodes and return the content of the output file, which `suffix` determines."""
+    environment = shown.policies[0].environment
+    plays = [play for each in shown.episodes for play in each]
+    if suffix == PAGE_SUFFIX:
+        assert drawing.page_data_fn is not None
+        states = [frame.state for play in plays for frame in play.frames]
+        data = drawing.page_data_fn(environment, states, fps, plays[0].stride)
+        page = bodies_page.build_bodies_page(environment.name, data)
+        return f"{page}\n<!-- {animation.FILE_MARKER.decode()} -->\n".encode()
+    if suffix == ".gif" and (fps or 0) > MAX_GIF_FPS:
+        tell(
+            f"A GIF shows at most {MAX_GIF_FPS} frames per second, so --fps {fps} is reduced to "
+            f"{MAX_GIF_FPS}. Choose an --out that ends in .mp4 for a higher rate."
+        )
+    pictures = [
+        picture
+        for each, title in zip(shown.episodes, shown.titles, strict=True)
+        for play in each
+        for picture in captions.compose_frames(environment, drawing, play, title)
+    ]
+    rate = fps or drawing.fps
+    return animation.encode_animation(
+        suffix,
+        pictures,
+        animation.frame_durations(environment, plays, rate),
+        rate,
+        drawing.palette(),
+    )

@@ -1,0 +1,266 @@
+"""Self-contained HTML reports about one or more runs."""
+
+import base64
+import datetime
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rollax.coercion import coerce_arguments
+from rollax.errors import UsageError
+from rollax.policy import Policy
+from rollax.runtime.numerics import standard_numerics
+from rollax.training.console.progress import format_bytes
+from rollax.training.run_folder.files import read_regular_file, write_output_file
+from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
+from rollax.training.spec import CUSTOM
+from rollax.visualization.plots.figure import read_runs, unused_path
+from rollax.visualization.plots.learning_curves import Curve, RunCurves, make_curves
+from rollax.visualization.plots.lineage_chart import CHART_DESCRIPTION
+from rollax.visualization.plots.resampling import thin_run
+from rollax.visualization.plots.run_merging import merge_runs
+from rollax.visualization.render import animation
+from rollax.visualization.report import (
+    archive_charts,
+    curve_charts,
+    distribution_charts,
+    html_page,
+    run_facts,
+    run_sections,
+)
+from rollax.visualization.report.html_page import (
+    Section,
+    SectionPart,
+    heading_html,
+    media_html,
+    paragraph_html,
+)
+from rollax.visualization.report.run_facts import RunFacts
+
+DEFAULT_FILE_NAME = "report.html"
+EPISODE_FILE_PATTERN = re.compile(r"episode-checkpoint-(\d+)\.gif")  # rendered for a report
+MEDIA_TYPES = {
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+}
+MAX_MEDIA_BYTES = 25_000_000  # for all animations of a page together
+
+
+@standard_numerics()
+@coerce_arguments(out=Path | None, render=bool, label=tuple[str, ...])
+def report(
+    runs: Iterable[Path | str],
+    out: Path | str | None = None,
+    *,
+    render: bool = False,
+    label: tuple[str, ...] = (),
+    tell: Callable[[str], object] = ignore_message,
+) -> Path:
+    """Write an HTML report of runs with curves, evaluations, episodes, archives and settings.
+
+    Args:
+        runs: Run folders, folders that contain runs, or glob patterns.
+        out: Output file ending in .html. Defaults to `figures/report.html` of a single run, or to a
+            new file in the current folder.
+        render: Whether to render an episode with the best checkpoint of each run first, as
+            `figures/episode-checkpoint-STEP.gif`.
+        label: Labels of the lines in the order of the legend.
+        tell: Function called with notes, which the page also contains.
+
+    Returns:
+        Path of the report.
+
+    Raises:
+        UsageError: If a folder is not a run, no run has recorded data, `out` cannot be written, or
+            plotly is not installed.
+    """
+    html_page.load_plotly_script()  # fails early if plotly is not installed
+    paths, notes = to_folder_list(runs), list[str]()
+    if not paths:
+        raise UsageError("There is nothing to report on. Name at least one run.")
+
+    def note(text: str) -> None:
+        notes.append(text)
+        tell(text)
+
+    folders = find_runs(paths, note)
+    target = _resolve_output_path(folders, out)
+    run_curves = read_runs(folders, note)
+    facts = _read_facts(run_curves)
+    if render:
+        for run in facts:
+            _render_episode(run, note)
+    merged_runs = merge_runs(run_curves, note)
+    longest = max(run.step.size for run in merged_runs)
+    if longest > curve_charts.MAX_POINTS:
+        note(
+            f"lines of charts show {curve_charts.MAX_POINTS:,} evenly spaced points of "
+            f"{longest:,} metrics lines"
+        )
+    curves = make_curves([thin_run(run, curve_charts.MAX_POINTS) for run in merged_runs], label)
+    labels = {run.folder: curve_charts.format_line_labels(run, curves) for run in run_curves}
+    sections = [
+        run_facts.runs_section(facts, labels),
+        *_make_sections(facts, curves, merged_runs, note),
+    ]
+    title = (
+        f"{_join_distinct(run.spec.algorithm for run in facts)} on "
+        f"{_join_distinct(run.spec.environment for run in facts)}"
+    )
+    now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    subject = facts[0].name if len(facts) == 1 else f"{len(facts)} runs"
+    content = html_page.build_page(title, f"{subject}, as of {now}", sections, notes)
+    return write_output_file(target, content.encode(), ". Choose another --out.")
+
+
+def _read_facts(run_curves: list[RunCurves]) -> list[RunFacts]:
+    """Return the facts about the runs of the curves, with distinct names."""
+    folders = list(dict.fromkeys(run.folder for run in run_curves))
+    closed_form = {run.folder for run in run_curves if run.is_closed_form}
+    return [
+        run_facts.read_run_facts(folder, name, folder in closed_form)
+        for folder, name in zip(folders, run_facts.unique_names(folders), strict=True)
+    ]
+
+
+def _resolve_output_path(runs: list[Path], out: Path | str | None) -> Path:
+    """Return the chosen output path, the default path in a single run, or an unused path."""
+    if out is None:
+        return (
+            runs[0] / "figures" / DEFAULT_FILE_NAME
+            if len(runs) == 1
+            else unused_path(Path(DEFAULT_FILE_NAME), (".html",))
+        )
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out must end in .html, got {out}.")
+    return Path(out)
+
+
+def _join_distinct(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _make_sections(
+    facts: list[RunFacts],
+    curves: list[Curve],
+    runs: list[RunCurves],
+    note: Callable[[str], object],
+) -> list[Section]:
+    """Return the sections after the first one, without empty sections."""
+    curves_section = curve_charts.curves_section(curves)
+    for text in curves_section.notes:
+        note(text)
+    best_steps = {run.folder: run.row["best_step"] for run in facts}
+    evaluations: list[SectionPart] = []
+    if len(facts) == 1 and (table := run_facts.evaluation_table(facts[0])):
+        evaluations.append(table)
+    evaluations += distribution_charts.evaluation_charts(curves, best_steps)
+    optional = [
+        Section("Evaluations", evaluations),
+        Section("Episodes", _episode_parts(facts, note)),
+        Section("Evolution", _evolution_parts(runs)),
+        Section("Archive" if len(facts) == 1 else "Archives", _archive_parts(facts, note)),
+    ]
+    return [
+        curves_section.section,
+        *(section for section in optional if section.parts),
+        run_sections.settings_section(facts),
+        run_sections.machines_section(facts),
+        run_sections.reproduction_section(facts),
+    ]
+
+
+def _evolution_parts(runs: list[RunCurves]) -> list[SectionPart]:
+    """Return the charts of each run that evolves."""
+    evolving = [(run, charts) for run in runs if (charts := archive_charts.evolution_charts(run))]
+    if not evolving:
+        return []
+    description = f"{CHART_DESCRIPTION[0].upper()}{CHART_DESCRIPTION[1:]}."
+    parts: list[SectionPart] = [paragraph_html(description)]
+    for run, charts in evolving:
+        parts += [heading_html(run.folder.resolve().name)] if len(evolving) > 1 else []
+        parts.append(charts)
+    return parts
+
+
+def _archive_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
+    """Return the charts of each archive, and a comparison if there are exactly two runs."""
+    parts, policies = list[SectionPart](), list[tuple[str, Policy]]()
+    for run in facts:
+        archive = archive_charts.make_archive_charts(run.folder, note)
+        if archive.policy is None:
+            continue
+        policies.append((run.name, archive.policy))
+        parts += [heading_html(run.name)] if len(facts) > 1 else []
+        parts.append(archive.charts)
+    if len(policies) == len(facts) == 2:
+        (name_a, policy_a), (name_b, policy_b) = policies
+        charts = archive_charts.comparison_charts(policy_a, policy_b, (name_a, name_b), note)
+        parts += [heading_html("Comparison"), charts] if charts else []
+    return parts
+
+
+def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
+    """Render an episode with the best checkpoint, or with the last if none was evaluated."""
+    from rollax.visualization.render.render import render
+
+    if run.spec.own_environment or run.spec.network == CUSTOM:
+        note(
+            f"{run.name}: no episode was rendered, because the run needs the objects that were "
+            "passed in Python. Call rollax.visualization.render.render.render with them."
+        )
+        return
+    step = run.newest if run.best is None else run.best[0]
+    try:
+        if step is None:
+            raise UsageError("The run has no readable checkpoint.")
+        render(
+            run.folder,
+            run.folder / "figures" / f"episode-checkpoint-{step}.gif",
+            checkpoint=step,
+            tell=note,
+        )
+    except UsageError as error:
+        note(f"{run.name}: no episode was rendered: {error}")
+
+
+def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
+    """Return the animations in `figures/` of the runs, up to `MAX_MEDIA_BYTES` in total."""
+    figures, remaining_bytes = list[str](), MAX_MEDIA_BYTES
+    for run in facts:
+        for path in sorted((run.folder / "figures").glob("*")):
+            media_type = MEDIA_TYPES.get(path.suffix.lower())
+            if media_type is None or path.is_dir():
+                continue
+            try:
+                size = path.lstat().st_size
+                content = read_regular_file(path) if size <= remaining_bytes else b""
+            except (OSError, UsageError) as error:
+                note(f"{path} is left out of the page: {error}")
+                continue
+            if path.parent.is_symlink() and animation.FILE_MARKER not in content:
+                # The page may be shared, so linked folders only contribute files made by rollax.
+                continue
+            if size > remaining_bytes:
+                note(f"{path} is left out of the page because of its size ({format_bytes(size)})")
+                continue
+            remaining_bytes -= size
+            title = f"{run.name}: {path.name}" if len(facts) > 1 else path.name
+            encoded = base64.b64encode(content).decode()
+            figures.append(media_html(encoded, media_type, title, _media_note(run, path)))
+    return [f'<div class="media">{"".join(figures)}</div>'] if figures else []
+
+
+def _media_note(run: RunFacts, path: Path) -> str:
+    """Return a note with the date of an animation, and its checkpoint if the name contains it."""
+    modified = datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
+    date = modified.strftime("%Y-%m-%d %H:%M")
+    match = EPISODE_FILE_PATTERN.fullmatch(path.name)
+    if match is None:
+        return f"made {date}"
+    step = int(match[1])
+    is_best = run.best is not None and run.best[0] == step
+    checkpoint = "the best checkpoint, of step" if is_best else "the checkpoint of step"
+    return f"{checkpoint} {step:,}, made {date}"

@@ -1,0 +1,441 @@
+"""The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xminigrid
+from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+from xminigrid.rendering.rgb_render import render_tile
+from xminigrid.types import StepType, TimeStep
+
+from rollax.acting.streams import init_actor
+from rollax.environments import default_arguments, make
+from rollax.environments.suites.xminigrid import ruleset_files, rulesets
+from rollax.environments.suites.xminigrid.adapter import XMiniGrid, render_view
+from rollax.environments.suites.xminigrid.rulesets import FLOOR, Rulesets
+from rollax.errors import UsageError
+from streaming import advance
+
+pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
+EMPTY, MEMORY, XLAND = "MiniGrid-Empty-5x5", "MiniGrid-MemoryS8", "XLand-MiniGrid-R1-9x9"
+FULL = {"rulesets": "high", "recipe": "distractor_objects=12"}
+NUM_ENVS, STEPS, LIMIT, TILE = 64, 70, 12, 4
+
+
+@cache
+def played(name: str) -> dict[str, Any]:
+    """Random play in streams, `[T, E]`: what the adapter says of each step, and what the suite itself says of the same one."""
+    symbols, image = (
+        make(f"xminigrid/{name}", max_steps=LIMIT, previous=False, observation=kind, tile_size=TILE)
+        for kind in ("symbols", "image")
+    )
+    dynamics, params = xminigrid.make(name)
+    params = params.replace(max_steps=LIMIT)
+
+    def by_the_suite(state: Any, action: jax.Array) -> Any:
+        before = TimeStep(state, StepType.MID, jnp.zeros(()), jnp.ones(()), jnp.zeros(()))
+        return dynamics.step(params, before, action)
+
+    def act(actor: Any, key: jax.Array) -> tuple[Any, Any]:
+        action = jax.random.randint(key, (NUM_ENVS,), 0, symbols.action_space.n)
+        keys = jax.vmap(jax.random.key)(jnp.zeros(NUM_ENVS, jnp.uint32))  # steps draw nothing
+        pictures = (
+            jax.vmap(image.step)(keys, actor.env_state, action).obs["view"]
+            if name == MEMORY
+            else None
+        )
+        own = jax.vmap(by_the_suite)(actor.env_state, action)
+        actor, step, _ = advance(symbols, actor, action, keys)
+        rows = {
+            **step._asdict(),
+            "obs": actor.obs,
+            "next_time": actor.env_state.step_num,
+            "pictures": pictures,
+            "suite": own,
+        }
+        return actor, rows
+
+    with jax.debug_key_reuse(False):
+        run = jax.jit(
+            lambda key, keys: jax.lax.scan(act, init_actor(symbols, key, NUM_ENVS, ()), keys)[1]
+        )
+        record = run(jax.random.key(0), jax.random.split(jax.random.key(1), STEPS))
+    record["suite"] = record["suite"].replace(state=record["suite"].state.replace(key=()))
+    return jax.tree.map(np.asarray, record)
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_ends_are_told_apart_by_the_discount(name: str) -> None:
+    """A last step with discount 0 terminates, one with discount 1 is cut off by time, and there is no other end."""
+    record = played(name)
+    suite = record["suite"]
+    last = suite.step_type == StepType.LAST
+    np.testing.assert_array_equal(record["terminated"], last & (suite.discount == 0))
+    np.testing.assert_array_equal(record["truncated"], last & (suite.discount == 1))
+    assert record["terminated"].any() and record["truncated"].any()
+    assert (suite.state.step_num[record["truncated"]] == LIMIT).all()
+    assert (suite.state.step_num[record["terminated"]] < LIMIT).any()
+    np.testing.assert_array_equal(record["next_time"], np.where(last, 0, suite.state.step_num))
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_rewards_are_those_of_the_suite(name: str) -> None:
+    """Only terminations are rewarded, and where there is a wrong goal, not all of them."""
+    record = played(name)
+    np.testing.assert_allclose(
+        record["reward"], record["suite"].reward, rtol=1e-6
+    )  # of some processors the last bit differs
+    won = record["reward"] > 0
+    assert won.any() and not won[~record["terminated"]].any()
+    assert (record["terminated"] & ~won).any() == (name == MEMORY)
+
+
+@pytest.mark.parametrize("name", [EMPTY, MEMORY])
+def test_the_last_observation_is_the_true_one(name: str) -> None:
+    """After every step, the last ones included, it is what the suite shows of the state then, not of the next episode."""
+    record = played(name)
+    final, suite = record["next_obs"], record["suite"]
+    np.testing.assert_array_equal(final["view"], suite.observation)
+    np.testing.assert_array_equal(final["direction"], suite.state.agent.direction)
+    ended = record["terminated"] | record["truncated"]
+    assert np.any(record["obs"]["view"][ended] != final["view"][ended])
+    for part in ("view", "direction"):
+        np.testing.assert_array_equal(record["obs"][part][~ended], final[part][~ended])
+
+
+def drawn(view: np.ndarray) -> np.ndarray:
+    """The suite's pictures of the tiles of a view, with the agent, who looks up, in the middle of the lowest row."""
+    size, rows = len(view), []
+    for y, x in np.ndindex(size, size):
+        direction = 0 if (y, x) == (size - 1, size // 2) else None
+        tile = tuple(int(n) for n in view[y, x])
+        rows.append(
+            render_tile(tile=tile, agent_direction=direction, highlight=False, tile_size=TILE)
+        )
+    tiles = (
+        np.stack(rows).astype(np.uint8).reshape(size, size, TILE, TILE, 3)
+    )  # as the suite stores them
+    return tiles.transpose(0, 2, 1, 3, 4).reshape(size * TILE, size * TILE, 3)
+
+
+def test_pictures_are_those_of_the_suite() -> None:
+    """Of every tile in every color."""
+    tiles = np.stack(
+        np.unravel_index(np.arange(13 * 13) % (NUM_TILES * NUM_COLORS), (NUM_TILES, NUM_COLORS)),
+        axis=-1,
+    )
+    view = tiles.reshape(13, 13, 2).astype(np.uint8)
+    shown = jax.jit(lambda view: render_view(view, TILE))(view)
+    assert shown.dtype == jnp.uint8
+    np.testing.assert_array_equal(shown, drawn(view))
+
+
+def test_an_image_is_the_picture_of_the_symbols() -> None:
+    """Along the same steps."""
+    record = played(MEMORY)
+    views, places = np.unique(
+        record["next_obs"]["view"].reshape(STEPS * NUM_ENVS, -1), axis=0, return_index=True
+    )
+    pictures = record["pictures"].reshape(STEPS * NUM_ENVS, *record["pictures"].shape[2:])
+    assert len(views) > 10
+    for view, place in zip(views.reshape(-1, 3, 3, 2), places, strict=True):
+        np.testing.assert_array_equal(pictures[place], drawn(view))
+
+
+def test_arguments_have_their_effect() -> None:
+    """Sizes and parts of what is seen, and the limit; 0 leaves the suite's own."""
+    plain = make(f"xminigrid/{EMPTY}", previous=False)
+    assert isinstance(plain, XMiniGrid)
+    assert set(plain.observation_space.spaces) == {"view", "direction"}
+    own = xminigrid.make(EMPTY)[1]
+    assert (plain.time_limit, plain.observation_space.spaces["view"].cells) == (
+        own.max_steps,
+        (own.view_size,) * 2,
+    )
+    other = make(
+        f"xminigrid/{EMPTY}",
+        direction=False,
+        view_size=5,
+        max_steps=7,
+        observation="image",
+        tile_size=6,
+    )
+    assert other.time_limit == 7
+    assert other.observation_space.spaces["view"].shape == (30, 30, 3)
+    assert set(other.observation_space.spaces) == {"view", "previous_action", "previous_reward"}
+    assert set(default_arguments(f"rl2/{XLAND}")) == set(
+        default_arguments(f"xminigrid/{XLAND}")
+    ) | {"episodes"}
+    assert set(default_arguments(f"xminigrid/{XLAND}")) > set(
+        default_arguments(f"xminigrid/{EMPTY}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("id", "given", "message"),
+    [
+        (EMPTY, {"view_size": 4}, r"xminigrid/MiniGrid-Empty-5x5: view_size \(4\) must be odd"),
+        (EMPTY, {"view_size": -1}, r"view_size \(-1\) must be at least 0"),
+        (EMPTY, {"max_steps": -5}, r"max_steps \(-5\) must be at least 0"),
+        (EMPTY, {"tile_size": 2}, r"tile_size \(2\) must be at least 3"),
+        (EMPTY, {"tile_size": "big"}, "tile_size must be an integer, got 'big'"),
+        (
+            EMPTY,
+            {"observation": "pixels"},
+            r"observation \('pixels'\) must be one of symbols, image",
+        ),
+        (
+            EMPTY,
+            {"view_sise": 5},
+            "unknown argument of xminigrid/MiniGrid-Empty-5x5 'view_sise': did you mean view_size",
+        ),
+        (
+            EMPTY,
+            {"num_rulesets": 5},
+            "unknown argument of xminigrid/MiniGrid-Empty-5x5 'num_rulesets'",
+        ),
+        (XLAND, {"episodes": 3}, "unknown argument of xminigrid/XLand-MiniGrid-R1-9x9 'episodes'"),
+        (
+            XLAND,
+            {"num_rulesets": 9, "ruleset": 9},
+            r"ruleset \(9\) must be between 0 and 8, or -1 to sample from all of them",
+        ),
+        (XLAND, {"num_rulesets": 9, "ruleset": -2}, r"ruleset \(-2\) must be between 0 and 8"),
+        (
+            XLAND,
+            {"num_rulesets": 10, "split": "held-out", "ruleset": 10},
+            r"ruleset \(10\) must be between 0 and 9",
+        ),
+        (
+            XLAND,
+            {"split": "test"},
+            r"split \('test'\) must be one of all, train, validation, held-out",
+        ),
+        (
+            XLAND,
+            {"num_rulesets": 10, "split": "train", "held_out": 1.0},
+            r"held_out \(1.0\) must be shares",
+        ),
+        (XLAND, {"num_rulesets": 0}, r"number of rulesets \(0\) must be at least 1"),
+        (XLAND, {"ruleset_seed": -1}, r"seed \(-1\) at least 0"),
+        (XLAND, {"rulesets": "trivail"}, "must be a recipe .*trivial.* or an existing file"),
+        (f"rl2/{XLAND}", {"episodes": 0}, r"episodes \(0\) must be an integer of at least 1"),
+    ],
+)
+def test_wrong_arguments(id: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(id if "/" in id else f"xminigrid/{id}", **given)
+
+
+def rows(env: Any) -> list[bytes]:
+    """The tasks of an environment, each as what it is made of."""
+    tasks = env.tasks
+    assert isinstance(env, XMiniGrid)
+    assert {len(part) for part in jax.tree.leaves(tasks)} == {len(tasks.goal)}
+    return [
+        b"".join(
+            np.asarray(part[i]).tobytes() for part in (tasks.goal, tasks.rules, tasks.init_tiles)
+        )
+        for i in range(len(tasks.goal))
+    ]
+
+
+def xland(**given: Any) -> Any:
+    """Of few tasks with rules."""
+    return make(
+        f"xminigrid/{XLAND}",
+        **{"num_rulesets": 20, "rulesets": "small", "previous": False, **given},
+    )
+
+
+def test_tasks_are_split() -> None:
+    """No part has a task of another, all together are all tasks, the split is always the same, and trials train."""
+    every, train, validation, held_out = (
+        rows(xland(split=split)) for split in ("all", "train", "validation", "held-out")
+    )
+    assert (len(train), len(validation), len(held_out)) == (16, 2, 2)
+    assert sorted(train + validation + held_out) == sorted(every) and len(set(every)) == 20
+    assert held_out == rows(xland(split="held-out"))
+    assert rows(xland(split="held-out", ruleset_seed=1)) != held_out
+    assert len(rows(xland(split="held-out", held_out=0.5))) == 10
+    trials = make(f"rl2/{XLAND}", num_rulesets=20, rulesets="small")
+    assert rows(trials.env.env) == train
+    assert trials.env.episodes == default_arguments(f"rl2/{XLAND}")["episodes"]
+
+
+def test_one_task_can_be_chosen() -> None:
+    """By its number among all, whatever the split: what is trained is what evaluations of trials show, too."""
+    every = rows(xland())
+    for index in (0, 7, 19):
+        assert rows(xland(ruleset=index)) == [every[index]]
+        for split in ("train", "validation", "held-out"):
+            assert rows(xland(ruleset=str(index), split=split)) == [every[index]]
+
+
+def test_tasks_in_words() -> None:
+    """By the numbers that choose them, of any split, and also where the environment is wrapped."""
+    drawn = rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 0)
+    words = [
+        f"ruleset {number}\n{rulesets.describe_ruleset(drawn, number)}" for number in range(20)
+    ]
+    assert xland().describe() == "\n\n".join(words)
+    assert make(f"rl2/{XLAND}", num_rulesets=20, rulesets="small", ruleset=7).describe() == words[7]
+    sides = [
+        xland(split=split).describe().split("\n\n") for split in ("train", "validation", "held-out")
+    ]
+    assert set().union(*sides) == set(words) and len(sides[2]) == 2
+    assert xland(split="held-out").describe(int(sides[2][1].split()[1])) == sides[2][1]
+    with pytest.raises(UsageError, match=r"ruleset \(3\) is not among the 1 that"):
+        xland(ruleset=7).describe(3)
+    with pytest.raises(UsageError, match="built-in task"):
+        make(f"xminigrid/{EMPTY}").describe()
+
+
+def test_a_file_of_tasks(tmp_path: Path) -> None:
+    """All of its rulesets, or as many as asked for; it is read once while it stays what it is; nothing changes its recipe."""
+    path = tmp_path / "tasks.npz"
+    drawn = rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 3)
+    ruleset_files.save_rulesets(drawn, path)
+    every = rows(xland(rulesets=str(path), num_rulesets=20))
+    unnumbered = make(f"xminigrid/{XLAND}", rulesets=str(path), previous=False)
+    assert rows(unnumbered) == every and len(set(every)) == 20
+    few = xland(rulesets=str(path), num_rulesets="5").tasks
+    np.testing.assert_array_equal(few.goal, drawn.goals[:5])
+    for number in (0, 21):
+        with pytest.raises(
+            UsageError, match=rf"num_rulesets \({number}\) must be between 1 and 20"
+        ):
+            xland(rulesets=str(path), num_rulesets=number)
+    with pytest.raises(
+        UsageError,
+        match=r"recipe \('chain_depth=1'\) changes the generator of rulesets, .* Remove it",
+    ):
+        xland(rulesets=str(path), recipe="chain_depth=1")
+    ruleset_files.save_rulesets(rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 4), path)
+    os.utime(path, ns=(0, 0))
+    assert not set(rows(xland(rulesets=str(path), num_rulesets=20))) & set(every)
+
+
+def test_tasks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often an environment of them is, for training as for evaluations."""
+    path = tmp_path / "tasks.npz"
+    ruleset_files.save_rulesets(rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 3), path)
+    calls = []
+    for module, name in (
+        (rulesets, "generate_rulesets"),
+        (rulesets, "split_indices"),
+        (ruleset_files, "load_rulesets"),
+    ):
+        original = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *given, f=original, name=name: (calls.append(name), f(*given))[1]
+        )
+    for source in ({"ruleset_seed": 17}, {"rulesets": str(path)}):
+        for split in ("train", "validation", "held-out", "train"):
+            xland(split=split, **source)
+    assert calls == ["generate_rulesets", "split_indices", "load_rulesets", "split_indices"]
+
+
+def test_the_agent_stands_on_the_floor() -> None:
+    """Also where the recipe's most objects would fill the grid, as long as none of the rulesets has so many."""
+    env = make("xminigrid/XLand-MiniGrid-R4-9x9", num_rulesets=20, previous=False, **FULL)
+    with jax.debug_key_reuse(False):
+        state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 64))
+    row, column = np.asarray(state.agent.position).T
+    assert (np.asarray(state.grid)[np.arange(64), row, column] == FLOOR).all()
+    with (
+        jax.debug_key_reuse(False),
+        pytest.raises(UsageError, match="the agent need 43 cells, but the grid has 36 free"),
+    ):
+        make(
+            "xminigrid/XLand-MiniGrid-R4-9x9",
+            num_rulesets=50,
+            rulesets="high",
+            recipe="distractor_objects=30",
+        )
+
+
+def test_places_that_no_ruleset_uses_are_left_out(tmp_path: Path) -> None:
+    """And all objects stay, wherever the places are that are empty."""
+    tiles = np.asarray(
+        [[[0, 0], [3, 1], [0, 0], [0, 0]], [[4, 2], [0, 0], [0, 0], [3, 5]]], np.uint8
+    )
+    drawn = Rulesets(np.ones((2, 5), np.uint8), np.zeros((2, 3, 7), np.uint8), tiles)
+    ruleset_files.save_rulesets(drawn, tmp_path / "tasks.npz")
+    tasks = make(f"xminigrid/{XLAND}", rulesets=str(tmp_path / "tasks.npz"), previous=False).tasks
+    np.testing.assert_array_equal(tasks.init_tiles, [[[3, 1], [0, 0]], [[4, 2], [3, 5]]])
+    assert tasks.rules.shape == (2, 0, 7)
+
+
+@pytest.mark.parametrize("id", ["xminigrid", "rl2"])
+@pytest.mark.parametrize("each", ["episode", "environment"])
+def test_a_task_for_every_episode_or_environment(id: str, each: str) -> None:
+    """Of 12 environments, four episodes (or trials) long: who keeps a task has other starts, and others have other tasks."""
+    env = make(f"{id}/{XLAND}", num_rulesets=50, ruleset_each=each, max_steps=2, show_task=True)
+    still = jnp.zeros(12, jnp.int32)
+
+    def step(actor: Any, time: jax.Array) -> tuple[Any, Any]:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(1), time), 12)
+        actor, _, _ = advance(env, actor, still, keys)
+        return actor, (actor.obs["goal"], actor.obs["view"], actor.reset)
+
+    with jax.debug_key_reuse(False):
+        start = jax.jit(lambda key: init_actor(env, key, 12, ()))(jax.random.key(0))
+        _, (goals, views, resets) = jax.lax.scan(step, start, jnp.arange(24 if id == "rl2" else 8))
+    assert int(resets.sum()) == 4 * 12
+    kept = jnp.all(goals == start.obs["goal"][None], axis=(0, 2, 3, 4))
+    assert bool(jnp.all(kept)) if each == "environment" else not bool(jnp.any(kept))
+    assert len({goal.tobytes() for goal in np.asarray(start.obs["goal"])}) > 6
+    assert bool(jnp.all(jnp.any(views[1:] != views[:1], axis=(0, 2, 3, 4))))
+
+
+def test_tasks_are_shown_and_differ_between_trials() -> None:
+    """Of 24 trials: the goal and rules that are shown are those of one task; its objects lie there, in every episode anew."""
+    env = make(f"rl2/{XLAND}", num_rulesets=10, rulesets="small", show_task=True, episodes=2)
+    inner = env.env.env
+    with jax.debug_key_reuse(False):
+        state, obs = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 24))
+    _, (starts, shown), _ = state
+    goals, rules, tiles = (
+        np.asarray(getattr(inner.tasks, part)) for part in ("goal", "rules", "init_tiles")
+    )
+    found = set()
+    for trial in range(24):
+        (index,) = np.flatnonzero(
+            (goals == obs["goal"][trial, 0, 0]).all(1)
+            & (rules == obs["rules"][trial, :, 0]).all((1, 2))
+        )
+        found.add(int(index))
+        for episode in range(2):
+            np.testing.assert_array_equal(shown["goal"][trial, episode], obs["goal"][trial])
+            np.testing.assert_array_equal(starts.goal_encoding[trial, episode], goals[index])
+            np.testing.assert_array_equal(starts.rule_encoding[trial, episode], rules[index])
+            grid = {
+                tuple(cell)
+                for cell in np.asarray(starts.grid[trial, episode]).reshape(-1, 2).tolist()
+            }
+            assert grid >= {tuple(tile) for tile in tiles[index].tolist() if tile[0]}
+    assert len(found) > 4, "trials have different tasks"
+    assert np.any(starts.grid[:, 0] != starts.grid[:, 1]), "episodes begin elsewhere"
+    assert bool(jnp.all(jax.vmap(env.observation_space.contains)(obs)))
+    assert not {"goal", "rules"} & set(
+        make(f"rl2/{XLAND}", num_rulesets=10).observation_space.spaces
+    )
+
+
+def test_every_ruleset_is_drawn() -> None:
+    """The first and the last one included."""
+    environment = make(
+        "xminigrid/XLand-MiniGrid-R1-9x9", num_rulesets=3, rulesets="trivial", previous=False
+    )
+    tasks = jax.jit(jax.vmap(environment.sample_task))(jax.random.split(jax.random.key(0), 64))
+    drawn = {tuple(np.asarray(goal).reshape(-1).tolist()) for goal in tasks.goal}
+    assert drawn == {
+        tuple(goal.reshape(-1).tolist()) for goal in np.asarray(environment.tasks.goal)
+    }

@@ -1,0 +1,306 @@
+"""Runs from somebody else: no command runs their code, touches what is outside, hangs, or prints escape sequences."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollax
+import rollax.training.run_folder.layout
+from fuzz import hostile
+from fuzz.hostile import (
+    ATTACKS,
+    ESCAPE,
+    FORBIDDEN,
+    HTML,
+    MARKUP,
+    change_settings,
+    contents,
+    in_time,
+)
+from rollax.cli.main import main
+from rollax.visualization.render import animation
+from rollax.visualization.render.render import render
+from support.fixtures import compile_once
+from support.runs import FRAMES, NETWORK, SMALL, Script, options
+
+__all__ = ["compile_once"]
+EVIL = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
+NAMES = "gymnasium/evil_module:Name-v0"
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with a module that leaves a file when it is imported."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "evil_module.py").write_text(EVIL)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    monkeypatch.setenv("COLUMNS", "200")
+    yield tmp_path
+    sys.modules.pop("evil_module", None)
+
+
+@pytest.fixture(scope="module")
+def stopped(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four updates that was stopped after two."""
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    rollax.train(
+        *("ppo", "probe/memory"),
+        config=SMALL,
+        network=NETWORK,
+        options=options(folder, 4, eval_count=2),
+        stop_when=lambda evaluated: evaluated.step >= 2 * FRAMES,
+        show=Script(),
+    )
+    return folder
+
+
+@pytest.fixture
+def run(stopped: Path, nowhere: Path) -> Path:
+    shutil.copytree(stopped, nowhere / "received" / "run")
+    return nowhere / "received" / "run"
+
+
+@pytest.fixture
+def outside(nowhere: Path) -> Path:
+    (nowhere / "outside").mkdir()
+    (nowhere / "outside" / "precious").write_text("precious")
+    return nowhere / "outside"
+
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture, nowhere: Path) -> Command:
+    """`command("ls", run)`: the exit code and all that was printed. Fails for what no command may do."""
+
+    def run(*words: Any) -> tuple[int, str]:
+        capsys.readouterr()
+        with in_time():
+            try:
+                code = main([str(word) for word in words])
+            except SystemExit as end:
+                code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        assert code in (0, 1, 2) and "Traceback" not in err, (words, code, err)
+        assert not [letter for letter in FORBIDDEN if letter in out + err], (words, out + err)
+        assert not (nowhere / "here" / "ran").exists(), f"{words} ran code"
+        return code, out + err
+
+    return run
+
+
+def quietly(function: Callable[[], Any]) -> None:
+    """Call a function in time, which may raise nothing but UsageError."""
+    with in_time():
+        try:
+            function()
+        except rollax.UsageError as error:
+            assert len(str(error)) > 25
+
+
+@pytest.mark.parametrize("name", ATTACKS, ids=lambda name: name.replace(" ", "-"))
+def test_attack(name: str, run: Path, outside: Path, command: Command) -> None:
+    """Nothing outside changes, and each command answers; a good run beside it is listed all the same."""
+    good = shutil.copytree(run, run.with_name("good"))
+    ATTACKS[name](run, outside)
+    before = contents(outside)
+    code, told = command("ls", run.parent)
+    assert code == 0 and "good" in told, told
+    assert [row["status"] for row in json.loads(command("ls", "--json", good)[1])] == ["stopped"]
+    command("report", run)
+    quietly(lambda: rollax.load(run))
+    quietly(lambda: rollax.read(run))
+    quietly(lambda: rollax.resume(run, show=Script()))
+    assert contents(outside) == before
+
+
+LINKED = (
+    "link metrics.jsonl",
+    "pipe metrics.jsonl",
+    "odd lines",
+    "link checkpoint",
+    "escape in the environment",
+    "laughs",
+)
+
+
+@pytest.mark.parametrize("name", LINKED, ids=lambda name: name.replace(" ", "-"))
+def test_further_commands(name: str, run: Path, outside: Path, command: Command) -> None:
+    ATTACKS[name](run, outside)
+    before = contents(outside)
+    command("plot", run)
+    command("eval", run, "--episodes", "2", "--json")
+    command("render", run)
+    command("export", run, "--to", "numpy")
+    command("resume", run)
+    quietly(lambda: rollax.merge_archives([run]))
+    assert contents(outside) == before
+
+
+COMMANDS = (
+    "ls",
+    "report",
+    "plot",
+    "eval",
+    "render",
+    "export --to numpy",
+    "resume",
+    "resume --distributed --help",
+)
+
+
+def test_no_module_is_imported(run: Path, command: Command) -> None:
+    """Because a folder names it, as its environment or among its imports."""
+    change_settings(
+        run, lambda document: document.update(environment=NAMES, imports=["evil_module"])
+    )
+    for words in COMMANDS:
+        name, *others = words.split()
+        command(name, run, *others)
+    code, told = command("eval", run)
+    assert code == 2 and "--import evil_module" in told
+    for function in (rollax.load, rollax.resume, rollax.merge_archives, rollax.read, render):
+        quietly(
+            lambda function=function: function([run] if function is rollax.merge_archives else run)
+        )
+    quietly(lambda: rollax.export(run, "numpy"))
+    quietly(
+        lambda: rollax.train(
+            "ppo", "hunting/2-players", opponents={"predator": str(run)}, show=Script()
+        )
+    )
+    assert "evil_module" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "words", [("--import", "evil_module"), ("--trust",)], ids=["import", "trust"]
+)
+def test_modules_that_the_user_names(run: Path, nowhere: Path, words: tuple[str, ...]) -> None:
+    """Or a folder that the user trusts: its modules are imported."""
+    change_settings(
+        run, lambda document: document.update(environment=NAMES, imports=["evil_module"])
+    )
+    assert main(["eval", str(run), *words]) == 2  # the module registers nothing
+    assert (nowhere / "here" / "ran").exists()
+
+
+def test_trust_in_python(run: Path, nowhere: Path) -> None:
+    change_settings(
+        run, lambda document: document.update(environment=NAMES, imports=["evil_module"])
+    )
+    quietly(lambda: rollax.load(run, trust=True))
+    assert (nowhere / "here" / "ran").exists()
+
+
+def test_a_module_in_an_id_that_the_user_writes(nowhere: Path, command: Command) -> None:
+    """It is imported, and kept with the modules of the run."""
+    (nowhere / "here" / "own_module.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Own-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
+    )
+    try:
+        rollax.train(
+            *("ppo", "gymnasium/own_module:Own-v0"),
+            config=SMALL,
+            network=NETWORK,
+            options=options(Path("run"), 1, eval_count=0),
+            show=Script(),
+        )
+        assert rollax.training.run_folder.layout.read_spec(Path("run")).imports == ("own_module",)
+        assert command("eval", "run", "--episodes", "2", "--import", "own_module")[0] == 0
+        del sys.modules["own_module"]
+        code, told = command("eval", "run", "--episodes", "2")
+        assert code == 2 and "--import own_module" in told
+    finally:
+        sys.modules.pop("own_module", None)
+
+
+def test_names_are_printed_as_they_are(run: Path, command: Command) -> None:
+    """No markup and no escape sequence of a folder's name is understood, by a terminal, a figure or a page."""
+    odd = shutil.copytree(run, run.parent / f"{MARKUP}{ESCAPE}{HTML}$\\frac$\nbreak")
+    code, told = command("ls", os.path.relpath(run.parent))
+    assert code == 0 and MARKUP in told and "\\u001b" in told
+    assert command("report", odd, run, "--out", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert HTML not in page and not set(FORBIDDEN) & set(page)
+    assert command("plot", odd, run)[0] == 0
+    assert command("resume", odd, "--total-steps", "1")[0] == 2
+
+
+def test_animations_of_a_report(run: Path, outside: Path, command: Command) -> None:
+    """Those of the run's own folder come into the page; none that a link leads to."""
+    (outside / "private.gif").write_bytes(b"GIF89a private")
+    figures = run / "figures"
+    figures.mkdir()
+    (figures / "own.gif").write_bytes(b"GIF89a own")
+    (figures / "linked.gif").symlink_to(outside / "private.gif")
+    os.mkfifo(figures / "pipe.gif")
+    command("report", run, "--out", "page.html")
+    page = Path("page.html").read_text()
+    assert ">own.gif<" in page and ">linked.gif<" not in page and ">pipe.gif<" not in page
+    shutil.rmtree(figures)
+    figures.symlink_to(outside)
+    (outside / "drawn.gif").write_bytes(b"GIF89a " + animation.FILE_MARKER)
+    command("report", run, "--out", "page.html")
+    page = Path("page.html").read_text()
+    assert ">drawn.gif<" in page and ">private.gif<" not in page
+
+
+@pytest.mark.parametrize("name", ["exports", "opponents/predator"])
+def test_folders_that_are_links(name: str, run: Path, outside: Path, command: Command) -> None:
+    """What rollax writes by itself is not written elsewhere, nor is a policy read there."""
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(outside)
+    change_settings(
+        run, lambda document: document.update(opponents={"predator": "opponents/predator"})
+    )
+    before = contents(outside)
+    command("export", run, "--to", "numpy")
+    quietly(lambda: rollax.load(run))
+    assert contents(outside) == before
+
+
+def test_checkpoints_on_another_disk(run: Path, outside: Path) -> None:
+    """The folder of checkpoints may be a link: the run goes on, and what is not its own there is kept."""
+    other = shutil.copytree(
+        max((run / "checkpoints").glob("step_*")), outside / "step_000000000001"
+    )
+    summary = hostile.read_summary(other)
+    hostile.write_summary(
+        other, summary._replace(step=1, settings={**summary.settings, "environment": "probe/other"})
+    )
+    for step in (run / "checkpoints").iterdir():
+        step.rename(outside / step.name)
+    (run / "checkpoints").rmdir()
+    (run / "checkpoints").symlink_to(outside)
+    with in_time():
+        result = rollax.resume(run, show=Script(), keep_last=1, keep_best=0)
+    assert (result.status, result.steps) == ("done", 4 * FRAMES)
+    assert sorted(path.name for path in outside.glob("step_*")) == [
+        "step_000000000001",
+        f"step_{4 * FRAMES:012d}",
+    ]
+    assert (outside / "precious").read_text() == "precious"
+
+
+def test_git_in_a_received_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that a repository in a run names are not run for the commit of another."""
+    (run / ".git").mkdir()
+    for name in ("objects", "refs"):
+        (run / ".git" / name).mkdir()
+    (run / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (run / ".git" / "config").write_text(
+        f"[core]\n\tfsmonitor = touch {run / 'ran'}; true\n[alias]\n\tdescribe = !touch ran\n"
+    )
+    monkeypatch.chdir(run)
+    assert rollax.training.run_folder.layout.describe_machine()["commit"] is None
+    assert not (run / "ran").exists()

@@ -1,0 +1,241 @@
+"""Every public function with arguments that it cannot have: one line that names the argument, and nothing written."""
+
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rollax
+from fuzz.conftest import Accepted, Answer
+from rollax import UsageError
+from rollax.visualization.archives.contact_sheet import write_contact_sheet
+from rollax.visualization.plots.figure import plot
+from rollax.visualization.render.recorded_episodes import episode_keys
+from rollax.visualization.render.render import render
+from rollax.visualization.render.text_frames import print_episodes
+from rollax.visualization.report.report import report
+
+VIEWS = {
+    "plot": plot,
+    "render": render,
+    "report": report,
+    "sheet": write_contact_sheet,
+    "show": print_episodes,
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = VIEWS | {
+    name: value
+    for name in rollax.__all__
+    if inspect.isroutine(value := getattr(rollax, name)) or inspect.isclass(value)
+}
+# Classes that nobody calls with keywords, and functions that pass further keywords on: to an environment, or to the options.
+OTHERS = ("Environment", "UsageError", "make", "resume")
+METHODS = ("evaluate", "elite", "correct_archive", "evaluate_tasks")
+# Values that no argument of these functions can have, and some that only a few can.
+ODD: list[Any] = [
+    True,
+    -1,
+    2.5,
+    1e30,
+    10**400,
+    float("nan"),
+    "no",
+    [],
+    {},
+    object(),
+    b"8",
+    {1, 2},
+    1j,
+]
+ODD += [np.zeros(2), jnp.ones(3)]
+KEY = jax.random.key(0)
+RUN: tuple[Any, ...] = ("there-is-no-run",)
+# What is passed besides the odd value, for functions that read a run, which is not there, or make something small.
+CALLS: dict[str, tuple[Any, ...]] = {
+    "train": ("ppo", "probe/memory"),
+    "resume": RUN,
+    "load": RUN,
+    "sweep": ("ppo", "probe/memory"),
+    "export": (*RUN, "numpy"),
+    "render": RUN,
+    "show": RUN,
+    "sheet": (*RUN, 4),
+    "plot": ([*RUN],),
+    "report": ([*RUN],),
+    "read": RUN,
+    "merge_archives": ([*RUN],),
+    "compare_archives": (*RUN, *RUN),
+    "make": ("probe/memory",),
+    "list_environments": (),
+}
+
+
+def required(function: Callable[..., Any]) -> dict[str, Any]:
+    """Something for every argument without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {one.name: None for one in parameters if one.default is one.empty and one.kind in kinds}
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in OTHERS])
+def test_a_misspelt_keyword(name: str, nowhere: Path) -> None:
+    if (
+        inspect.isclass(FUNCTIONS[name])
+        and FUNCTIONS[name].__init__ is object.__init__
+        and "__new__" not in vars(FUNCTIONS[name])
+    ):
+        pytest.skip("it takes no arguments")
+    with pytest.raises((TypeError, UsageError), match="sede") as error:
+        FUNCTIONS[name](**required(FUNCTIONS[name]), sede=1)
+    assert "\n" not in str(error.value)
+    assert list(nowhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_misspelt_keyword_of_a_policy(name: str) -> None:
+    """It is refused before the policy is looked at."""
+    method = getattr(rollax.Policy, name)
+    with pytest.raises(UsageError, match="unknown keyword 'sede'"):
+        method(None, **{key: None for key in required(method) if key != "self"}, sede=1)
+
+
+def given(name: str) -> list[tuple[str, Any]]:
+    """Calls of a function, of which each has one argument that is odd."""
+    return [
+        (argument, value)
+        for argument in inspect.signature(FUNCTIONS[name]).parameters
+        for value in ODD
+    ]
+
+
+def accepted(*_: Any, **__: Any) -> Any:
+    raise Accepted
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_odd_values(
+    name: str, nowhere: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A UsageError, or nothing: a run is not begun, and none is there to be read."""
+    monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", accepted)
+    function = FUNCTIONS[name]
+    places = [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.kind != one.KEYWORD_ONLY
+    ]
+    for argument, value in given(name):
+        values = dict(zip(places, CALLS[name], strict=False))
+        if argument in ("tell", "say", "show", "arguments") or (
+            argument == "network" and callable(value)
+        ):
+            continue
+        positional = list(values.values())
+        if argument in values:
+            positional[list(values).index(argument)] = value
+        keywords = {} if argument in values else {argument: value}
+        asked = f"{name}({argument}={type(value).__name__})"
+        try:
+            answer(
+                lambda positional=positional, keywords=keywords: function(*positional, **keywords)
+            )
+        except (Accepted, UsageError):
+            pass
+        except Exception as error:
+            raise AssertionError(f"{asked} raises {type(error).__name__}: {error}") from error
+        for left in nowhere.iterdir():  # of what was accepted
+            shutil.rmtree(left)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (
+            lambda: rollax.load("run", environment="gymnax/CartPole-v1"),
+            "Pass rollax.make('gymnax/CartPole-v1')",
+        ),
+        (
+            lambda: rollax.load("run", network={"hidden": 8}),
+            "network must be a function from a key to a network or None, got {'hidden': 8}",
+        ),
+        (
+            lambda: rollax.load("run", checkpoint=True),
+            "checkpoint (True) must be a string or an integer",
+        ),
+        (lambda: rollax.load("run", member=1.5), "member (1.5) must be an integer or None"),
+        (
+            lambda: rollax.resume("run", total_steps="8"),
+            "total_steps ('8') must be an integer or None, not a string",
+        ),
+        (
+            lambda: rollax.resume("run", total_steps=True),
+            "total_steps (True) must be an integer",
+        ),
+        (lambda: rollax.resume("run", metrics=5), "metrics must be a function or None, got 5"),
+        (
+            lambda: rollax.train("ppo", "probe/memory", quiet="no"),
+            "quiet ('no') must be True or False",
+        ),
+        (
+            lambda: rollax.sweep("ppo", "probe/memory", workers="2"),
+            "workers ('2') must be an integer",
+        ),
+        (
+            lambda: rollax.sweep("ppo", "probe/memory", hours=[1]),
+            "hours ([1]) must be a number or None",
+        ),
+        (lambda: rollax.make(5), "id (5) must be a string"),
+        (
+            lambda: plot(5),
+            "runs (5) must be a sequence in which every item is the path of a folder",
+        ),
+        (lambda: plot("run"), "run is not a run"),
+        (lambda: report("run", label="a"), "label ('a') must be a sequence"),
+        (lambda: render("run", seed="1"), "seed ('1') must be an integer"),
+        (
+            lambda: render("run", fps=10**400),
+            "fps must be between 1 and 1000000000, got a number of about 400 digits",
+        ),
+        (lambda: rollax.make("probe/memory", sede=1), "unknown argument of probe/memory 'sede'"),
+        (lambda: rollax.read([]), "must name at least one run folder"),
+        (lambda: rollax.export("run", [1]), "to ([1]) must be a string"),
+        (lambda: rollax.register("mine/Name", 5), "factory (5) must be a function"),
+        (lambda: rollax.register_algorithm("mine", 5), "entry must be an AlgorithmEntry, got 5"),
+        (
+            lambda: rollax.check_algorithm(5),
+            "algorithm must be the name of an algorithm or an AlgorithmEntry, got 5",
+        ),
+        (
+            lambda: rollax.train("ppo", "probe/memory", show=5),
+            "show must be a display or None, got 5",
+        ),
+        (lambda: rollax.population(5), "algorithm (5) must be an Algorithm"),
+        (lambda: rollax.segment(5, 2), "algorithm (5) must be an Algorithm"),
+        (lambda: rollax.evolving(5, {}), "algorithm (5) must be an Algorithm"),
+        (
+            lambda: rollax.actor_critic(rollax.make("probe/memory"), 5, KEY),
+            "config must be a NetworkConfig, got 5",
+        ),
+        (
+            lambda: rollax.AskTell("map_elites", 2, [0], [1], seed=10**400),
+            "seed must be in [0, 2^32), got a number of about 400 digits",
+        ),
+        (
+            lambda: rollax.AskTell("map_elites", 10**400, [0], [1]),
+            "dimensions must be between 1 and 2147483647, got a number of about 400 digits",
+        ),
+        (
+            lambda: episode_keys(10**400, 1),
+            "seed must be at least 0 and less than 2^32, got a number of about 400 digits",
+        ),
+    ],
+)
+def test_the_argument_is_named(call: Callable[[], Any], part: str, answer: Answer) -> None:
+    message = answer(call)
+    assert message is not None and part in message, message

@@ -1,0 +1,138 @@
+"""Numbers that are not finite: what went bad is named, the last good state stays, and training goes on where it can."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rollax
+from rollax.training.checkpoints.store import Checkpoints
+from support.runs import FRAMES, Bad, Script, evaluations, metrics, newest, whole_state
+
+
+def all_finite(state: Any) -> bool:
+    leaves = jax.tree.leaves((state.train, state.actor.obs))
+    return all(bool(np.isfinite(leaf).all()) for leaf in leaves)
+
+
+def test_a_reward_that_is_not_finite_stops_the_run(train: Callable) -> None:
+    """The message names the reward and the step; the last checkpoint is finite, and resuming says the same again."""
+    show, bad = Script(), Bad(good=40)  # whose 41st step is in the sixth update
+    result = train(environment=bad, eval_max_steps=20, show=show)
+    assert (result.status, result.exit_code) == ("nonfinite", 3)
+    assert (
+        f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} (update 6)"
+        in show.text
+    )
+    assert f"The last good state is the checkpoint of step {4 * FRAMES:,}" in show.text
+    assert (
+        f"rollax.resume('{result.folder}', environment=environment, on_nonfinite=\"rollback\")"
+        in show.text
+    )
+    assert result.steps == newest(result.folder) == 4 * FRAMES
+    policy = rollax.load(result.folder, environment=bad)
+    assert policy.step == 4 * FRAMES and policy.warnings == []
+    assert all_finite(whole_state(result.folder, bad))
+    again = rollax.resume(result.folder, environment=bad, show=Script())
+    assert (again.status, again.steps) == ("nonfinite", 4 * FRAMES)
+
+
+@pytest.mark.quick
+def test_bad_from_the_first_step(
+    train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a checkpoint from before training to go back to, also when the run was killed before that was saved."""
+
+    def die(*_: Any) -> None:
+        raise SystemExit("as if killed")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Checkpoints, "save", die)
+        train(environment=Bad(good=0))
+    assert evaluations(tmp_path / "run")["step"].tolist() == [0] and newest(tmp_path / "run") == -1
+    result = rollax.resume(tmp_path / "run", environment=Bad(good=0), show=Script())
+    assert (result.status, result.exit_code, result.steps) == ("nonfinite", 3, 0)
+    assert result.summary()["any_nan"] is True
+    assert np.isnan(evaluations(result.folder)["returns"]).all()
+
+
+def test_what_went_bad_is_named(train: Callable) -> None:
+    """A learning rate that is far too large is no fault of the environment."""
+    show = Script()
+    result = train(
+        environment="probe/action-reward",
+        config={"learning_rate": 1e30, "num_envs": 4, "num_steps": 8},
+        show=show,
+    )
+    assert result.exit_code == 3
+    assert "try a smaller learning rate" in show.text
+    assert all_finite(whole_state(result.folder))
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("observation", 1e25), ("observation", np.inf), ("reward", 1e30)]
+)
+def test_what_is_too_large_is_named(train: Callable, what: str, value: float) -> None:
+    """A network's output of 1e25 has no finite square, and a reward of 1e30 no finite error; both are finite themselves."""
+
+    class Large(Bad):
+        def step(self, key: jax.Array, state: Any, action: Any) -> rollax.Transition:
+            after = super().step(key, state, action)
+            return after._replace(obs=jnp.where(state >= self.good, value, after.obs))
+
+    show = Script()
+    bad = Large(good=40) if what == "observation" else Bad(good=40, value=value)
+    assert train(environment=bad, eval_max_steps=20, show=show).exit_code == 3
+    assert f"{what} of the environment became NaN, infinite or too large" in show.text
+
+
+def test_rollback_goes_on_when_the_cause_is_chance(train: Callable) -> None:
+    """Back to the last checkpoint, on with other random numbers, to the end; the record has no trace of the bad branch."""
+    show, bad = Script(), Bad(good=1_000_000, chance=0.003)
+    result = train(environment=bad, eval_max_steps=3, on_nonfinite="rollback", show=show)
+    assert "Continuing from there with other random keys (rollback 1)" in show.text
+    assert (result.status, result.exit_code, result.steps) == ("done", 0, 12 * FRAMES)
+    lines = [line for line in metrics(result.folder) if "event" not in line]
+    assert [line["step"] for line in lines] == [n * FRAMES for n in range(1, 13)]
+    assert all(line["reward"] == 1.0 and line["loss"] is not None for line in lines)
+    assert evaluations(result.folder)["step"].tolist() == [n * FRAMES for n in (0, 3, 6, 9, 12)]
+    assert all_finite(whole_state(result.folder, bad))
+
+
+def test_rollback_gives_up_when_it_cannot_help(train: Callable) -> None:
+    show = Script()
+    result = train(environment=Bad(good=40), eval_max_steps=3, on_nonfinite="rollback", show=show)
+    assert result.exit_code == 3
+    assert "became nonfinite again after 10 rollbacks" in show.text
+    assert "(rollback 10)" in show.text and "(rollback 11)" not in show.text
+
+
+def test_a_stopped_run_goes_on_with_rollback(train: Callable) -> None:
+    """As the message of the stopped run proposes."""
+    bad = Bad(good=1_000_000, chance=0.003)
+    result = train(environment=bad, eval_max_steps=3)
+    assert result.exit_code == 3
+    resumed = rollax.resume(result.folder, environment=bad, on_nonfinite="rollback", show=Script())
+    assert (resumed.exit_code, resumed.steps) == (0, 12 * FRAMES)
+
+
+def test_one_bad_member_does_not_stop_the_others(train: Callable) -> None:
+    """A warning names it once; the others are as without it."""
+    show = Script()
+    sweep = {"learning_rate": [1e-3, 1e30]}
+    result = train(environment="probe/action-reward", sweep=sweep, show=show)
+    assert (result.status, result.exit_code) == ("done", 0)
+    warnings = [line for line in show.lines if line.startswith("warning: ")]
+    assert warnings == [
+        "warning: member 1 (learning_rate 1e+30, seed 0) is no longer finite. The other members continue."
+    ]
+    alone = train("alone", environment="probe/action-reward", sweep={"learning_rate": [1e-3]})
+    both, one = metrics(result.folder), metrics(alone.folder)
+    for name in ("loss", "entropy", "grad_norm"):
+        mine = [line[name][0] for line in both if name in line]
+        np.testing.assert_allclose(mine, [line[name] for line in one if name in line], rtol=1e-4)
+    assert all_finite(jax.tree.map(lambda x: x[0], whole_state(result.folder)))

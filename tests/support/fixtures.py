@@ -1,0 +1,75 @@
+"""Fixtures of tests that train, which compile each program once per process."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+import rollax
+from rollax.training.compile import program as programs
+from rollax.training.spec import Spec
+from support.runs import NETWORK, SMALL, Script, options
+
+_compiled: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def programs_compiled_once() -> Iterator[None]:
+    """Share compiled programs among runs of the same specification, and allow keys to be used twice.
+
+    What is saved and loaded is used twice, so the check against reuse of keys must be off.
+    """
+    compile_program = programs.compile_program
+
+    def compiled(
+        spec: Spec, environment: Any = None, network: Any = None, **_: Any
+    ) -> programs.Program:
+        host = {
+            "run_dir": None,
+            "checkpoint_steps": 0,
+            "checkpoint_minutes": 0.0,
+            "on_nonfinite": "stop",
+        }
+        which = dataclasses.replace(spec, options=dataclasses.replace(spec.options, **host))
+        parts = (
+            None if environment is None else (jax.tree.structure(environment), type(environment))
+        )
+        name = repr((which, parts, None if network is None else id(network)))
+        if name not in _compiled:
+            # The network is kept, so that no other object gets its id.
+            _compiled[name] = (compile_program(spec, environment, network), network)
+        return _compiled[name][0]
+
+    with pytest.MonkeyPatch.context() as patch, jax.debug_key_reuse(False):
+        patch.setattr(programs, "compile_program", compiled)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compile_once() -> Iterator[None]:
+    """Compile each program once. Processes that tests start share nothing."""
+    with programs_compiled_once():
+        yield
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Any]:
+    """`train(name, environment, ...)`: a tiny run in a folder of that name."""
+
+    def run(
+        name: str = "run", environment: Any = "probe/memory", show: Any = None, **arguments: Any
+    ) -> rollax.Result:
+        own = {field.name for field in dataclasses.fields(rollax.RunOptions)} | {"updates"}
+        host = {key: arguments.pop(key) for key in list(arguments) if key in own and key != "seed"}
+        defaults: dict[str, Any] = {
+            "config": SMALL,
+            "network": NETWORK,
+            "options": options(tmp_path / name, **host),
+        }
+        return rollax.train("ppo", environment, show=show or Script(), **(defaults | arguments))
+
+    return run

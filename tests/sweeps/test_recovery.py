@@ -1,0 +1,178 @@
+"""Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
+
+import errno
+import fcntl
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import rollax
+from rollax.cli.main import main
+from rollax.errors import UsageError
+from rollax.sweeps import optuna_study as drawing
+from rollax.sweeps import results
+from rollax.sweeps.study import Study, create_study
+from rollax.sweeps.sweep_spec import StudySpec
+from rollax.training.checkpoints.store import Checkpoints, CheckpointSaveError
+from rollax.training.run_folder import layout
+from rollax.training.run_folder.layout import CONFIG_FILE
+from rollax.training.run_folder.metric_sinks import read_metrics
+
+CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+OPTIONS = {"total_steps": 256, "eval_episodes": 8, "eval_count": 4, "tensorboard": False}
+MEMORY, CONTINUOUS = ("ppo", "probe/memory"), ("ppo", "probe/continuous")
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a study of two values of gamma, which train in one program."""
+
+    def made(task: tuple[str, str] = MEMORY, **changed: Any) -> Path:
+        given = {
+            "sweep": {"gamma": (0.9, 0.99)},
+            "config": CONFIG,
+            "network": {"hidden": (8,)},
+            "options": OPTIONS,
+        }
+        return create_study(StudySpec(*task, **given | changed), tmp_path / "study")
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "batch", [{"gamma": (0.9, 0.99)}, {"num_epochs": (1,)}], ids=["population", "single"]
+)
+def test_a_last_checkpoint_that_was_not_written(
+    study: Any, monkeypatch: pytest.MonkeyPatch, batch: dict[str, Any]
+) -> None:
+    """The last evaluation is told before: a setting has its score, not that of an older checkpoint."""
+    config = {name: value for name, value in CONFIG.items() if name not in batch} | {
+        "learning_rate": 0.003
+    }
+    folder = study(
+        CONTINUOUS, sweep=batch, config=config, options=OPTIONS | {"checkpoint_steps": 224}
+    )
+    write = Checkpoints._write_files
+
+    def ends(self: Checkpoints, summary: Any, arrays: Any) -> None:
+        if summary.step == 256:
+            raise OSError("the process ends here")
+        write(self, summary, arrays)
+
+    with monkeypatch.context() as patched, pytest.raises(CheckpointSaveError):
+        patched.setattr(Checkpoints, "_write_files", ends)
+        rollax.sweep(folder, quiet=True)
+    found = rollax.sweep(folder, quiet=True)
+    (run,) = {row.run for row in found.rows}
+    told = [
+        line
+        for line in read_metrics(folder / str(run) / "metrics.jsonl")
+        if line.get("event") == "evaluation"
+    ]
+    assert [line["step"] for line in told] == [0, 64, 128, 192, 256]
+    last = told[-1].get("return_members", [told[-1]["return_mean"]])
+    assert {
+        row.number: row.value for row in results.list_trial_results(Study(folder))
+    } == pytest.approx(dict(enumerate(last)))
+
+
+def test_a_disk_that_is_full_when_a_run_begins(
+    study: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """That is no fault of its settings: with room again they are trained."""
+    folder = study()
+
+    def full(run: Path, spec: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(run / CONFIG_FILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(layout, "write_spec", full)
+        assert main(["sweep", str(folder), "--no-picture"]) == 1
+    assert f"free some space, then continue with: rollax sweep {folder}" in capsys.readouterr().err
+    assert [row.state for row in results.list_trial_results(Study(folder))] == ["RUNNING"] * 2
+    assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
+
+
+def test_a_folder_of_a_run_that_was_not_begun(study: Any) -> None:
+    """Its process ended between the lock and config.yaml: what is there is set aside."""
+    folder = study()
+    (batch,) = Study(folder).draw()
+    (batch.folder / "run").mkdir()
+    (batch.folder / "run" / ".lock").touch()
+    assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
+    assert (batch.folder / "unfinished_run" / ".lock").is_file() and (
+        batch.folder / "run" / CONFIG_FILE
+    ).is_file()
+
+
+@pytest.mark.parametrize(
+    "moment", ["between two suggestions", "between the new trial and the end of the old one"]
+)
+def test_a_combination_of_a_grid_is_not_lost(
+    study: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Where a process ends while it draws, or while it draws again what another has lost."""
+    values = {"gamma": (0.1, 0.5, 0.9), "gae_lambda": (0.91, 0.95)}
+    folder = study(sweep=values)
+    one = Study(folder)
+    trial, (first, *_) = one.drawn.ask(), one.space
+    trial.suggest_categorical(first.name, list(first.labels))
+    if moment != "between two suggestions":
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(optuna.Study, "tell", interrupted)
+            one.draw()
+    while Study(folder).draw():
+        pass
+    drawn = [trial.settings for batch in Study(folder).list_batches() for trial in batch.trials]
+    combinations = itertools.product(*values.values())
+    assert sorted((each["config.gamma"], each["config.gae_lambda"]) for each in drawn) == sorted(
+        combinations
+    )
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
+    """It had drawn them, but their batch was not written."""
+    spec = StudySpec(*MEMORY, sweep={"gamma": (0.1, 0.5, 0.9)}, config=CONFIG, options=OPTIONS)
+    folder = create_study(spec, tmp_path / "study")
+    study = Study(folder)
+    drawing.ask_trials(study.drawn, study.space, 2, "grid", 0)
+    (batch,) = Study(folder).draw()
+    assert sorted(trial.settings["config.gamma"] for trial in batch.trials) == [0.1, 0.5, 0.9]
+    assert [trial.state.name for trial in Study(folder).drawn.get_trials(deepcopy=False)].count(
+        "FAIL"
+    ) == 2
+
+
+def test_a_worker_that_lacks_a_package_draws_nothing(
+    study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trials would fail, which others can train."""
+    monkeypatch.setattr("rollax.training.loop.installed_version", lambda package: "1.0")
+    folder = study(options=OPTIONS | {"wandb": "project"})
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(UsageError, match="wandb is not installed"),
+    ):
+        patched.setattr("rollax.training.loop.installed_version", lambda package: None)
+        rollax.sweep(folder, quiet=True)
+    assert results.list_trial_results(Study(folder)) == []
+
+
+def test_a_file_system_without_locks(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said at once: to wait for a lock there is to wait for ever."""
+    folder = study()
+
+    def refuses(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(UsageError, match=r"cannot be locked .* No locks available"):
+        rollax.sweep(folder, quiet=True)

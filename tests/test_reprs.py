@@ -1,0 +1,101 @@
+"""What objects say of themselves in an interpreter: a line or a few, however large they are."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollax
+from rollax import RunOptions
+from rollax.sweeps.results import TrialResult
+from rollax.training.elites import selection
+from rollax.training.result import Evaluated
+from rollax.training.run_folder.tables import Tables
+
+LONGEST = 500  # characters
+OPTIONS: dict[str, Any] = {"eval_episodes": 8, "eval_count": 1, "tensorboard": False}
+
+
+def check(value: Any, *parts: str) -> None:
+    """The text is short, also in a list, and has these parts."""
+    assert len(repr(value)) < LONGEST and len(repr([value])) < LONGEST, repr(value)
+    assert [part for part in parts if part not in repr(value)] == [], repr(value)
+    assert "0x" not in repr(value)
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> rollax.Result:
+    sizes = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+    options = OPTIONS | {
+        "run_dir": tmp_path_factory.mktemp("reprs") / "run",
+        "seeds": 8,
+        "total_steps": 32,
+    }
+    return rollax.train(
+        "ppo", "probe/memory", config=sizes, network={"hidden": (8,)}, options=options, quiet=True
+    )
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> rollax.Policy:
+    options = RunOptions(
+        **OPTIONS, run_dir=tmp_path_factory.mktemp("reprs") / "run", total_steps=64
+    )
+    sizes = {"batch_size": 16}
+    run = rollax.train("map_elites", "task/arm", config=sizes, options=options, quiet=True)
+    return rollax.load(run.folder)
+
+
+def test_a_run(population: rollax.Result) -> None:
+    check(population, "Result(", "status='done'", "steps=32", "run", "return_mean=", "members=8")
+    check(
+        rollax.load(population.folder, member=2),
+        "Policy(",
+        "'ppo'",
+        "'probe/memory'",
+        "step=32",
+        "member='2 of 8'",
+        "run",
+    )
+    check(Evaluated(32, dict.fromkeys(map(str, range(500)), 1.0), None), "step=32")
+    check(rollax.read(population.folder), "settings: 8 rows")
+
+
+def test_an_archive(archive: rollax.Policy) -> None:
+    check(archive, "Policy(", "'map_elites'", "'task/arm'")
+    found = selection.get_elites(archive)
+    check(found, "Elites(", "places")
+    check(found.solutions, "Scored(fitness")
+    check(rollax.compare_archives(archive, archive), "Comparison(cells=")
+
+
+def test_a_search() -> None:
+    search = rollax.AskTell("map_elites", 300, [0, 0], [1, 1])
+    check(search, "AskTell(", "'map_elites'", "dimensions=300", "iterations=0")
+
+
+def test_a_study(tmp_path: Path) -> None:
+    row = TrialResult(
+        0, "COMPLETE", {"config.gamma": 0.9}, 1.5, [1.5], 64, "batches/0000/run", 0, None
+    )
+    check(rollax.Swept(tmp_path / "study", [row] * 300, {}), "Swept(", "trials=300", "best=1.5")
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "gymnax/CartPole-v1",
+        "jumanji/Snake-v1",
+        "memory/CartPole-v1",
+        "gymnasium/CartPole-v1",
+        "hunting/2-players",
+    ],
+)
+def test_an_environment(id: str) -> None:
+    check(rollax.make(id))
+
+
+def test_tables_are_counted() -> None:
+    tables = Tables(*(np.zeros((3, 2)),) * 3)
+    check(tables, "settings: 3 rows", "evaluations: 3 rows")

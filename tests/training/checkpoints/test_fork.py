@@ -1,0 +1,85 @@
+"""Settings of a sweep that go on by themselves."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import rollax
+from rollax.errors import UsageError
+from rollax.training.checkpoints.fork import fork_run
+
+CONFIG = {"num_envs": 4, "num_steps": 16, "num_minibatches": 4, "learning_rate_final_fraction": 0.0}
+STEPS = 64 * 4  # few, because one action that other rounding flips changes all that follows
+
+
+def train(folder: Path, **more: object) -> rollax.Result:
+    options = {"run_dir": folder, "eval_episodes": 8, "eval_count": 2, "tensorboard": False} | dict(
+        more.pop("options", {})
+    )
+    return rollax.train(
+        "ppo",
+        "gymnax/CartPole-v1",
+        config=CONFIG,
+        options=options,
+        total_steps=STEPS,
+        quiet=True,
+        **more,
+    )
+
+
+SWEEP = {"learning_rate": (1e-3, 1e-2, 3e-3), "gamma": (0.9, 0.99, 0.95)}
+
+
+def parameters(run: Path, member: int | None = None) -> list[np.ndarray]:
+    return jax.tree.leaves(jax.device_get(rollax.load(run, member=member).state.train.network))
+
+
+@pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_they_learn_as_if_the_others_had_gone_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: int
+) -> None:
+    given = {"sweep": SWEEP, "seeds": seeds, "options": {"sweep_paired": True}}
+    whole = train(tmp_path / "whole", **given)
+    assert [member["gamma"] for member in rollax.load(whole.folder).spec.members()] == list(
+        np.repeat(SWEEP["gamma"], seeds)
+    )
+    half = train(tmp_path / "half", stop_when=lambda evaluated: evaluated.step > 0, **given)
+    assert (half.status, half.exit_code, half.steps) == ("stopped", 0, STEPS // 2)
+    spec = fork_run(half.folder, [1], tmp_path / "kept")
+    assert spec.members() == [
+        {"learning_rate": 1e-2, "gamma": 0.99, "seed": seed} for seed in range(seeds)
+    ]
+    done = rollax.resume(tmp_path / "kept")
+    assert "warning" not in capsys.readouterr().out, "nothing of it is lost"
+    assert (done.status, done.steps) == ("done", STEPS)
+    for seed in range(seeds):
+        kept = parameters(done.folder, seed if seeds > 1 else None)
+        for a, b in zip(kept, parameters(whole.folder, seeds + seed), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-4)  # other sizes of batches round otherwise
+    assert rollax.resume(half.folder, quiet=True).steps == STEPS, (
+        "the run that was forked goes on as well"
+    )
+
+
+def test_values_that_are_paired_are_as_many(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="2 of learning_rate, 3 of gamma"):
+        train(
+            tmp_path / "run",
+            sweep=SWEEP | {"learning_rate": (1e-3, 1e-2)},
+            options={"sweep_paired": True},
+        )
+    with pytest.raises(UsageError, match="must have the same number of values .*, got none"):
+        train(tmp_path / "run", options={"sweep_paired": True})
+
+
+def test_what_cannot_be_forked(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", sweep={"gamma": (0.9, 0.99)}).folder
+    for kept in ([], [2], [-1]):
+        with pytest.raises(UsageError, match="must be from 0 to 1"):
+            fork_run(run, kept, tmp_path / "kept")
+    with pytest.raises(UsageError, match="must be a sweep without evolution or custom objects"):
+        fork_run(train(tmp_path / "single").folder, [0], tmp_path / "kept")
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        fork_run(run, [0], run)

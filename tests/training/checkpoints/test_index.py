@@ -1,0 +1,80 @@
+"""Checkpoints that somebody moved, copied or deletes: links are never followed to delete, and loading takes what is there."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollax
+from rollax.training.checkpoints import store
+from support.runs import FRAMES, Script, newest
+
+
+def step_folder(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:012d}"
+
+
+def test_a_checkpoint_on_another_disk_is_unlinked(train: Callable, tmp_path: Path) -> None:
+    """Deleting it when it is old deletes the link, and neither ends the run nor touches what it leads to."""
+    run = train("run", updates=2, keep_last=1, keep_best=0).folder
+    moved = tmp_path / "elsewhere"
+    step_folder(run, 2 * FRAMES).rename(moved)
+    step_folder(run, 2 * FRAMES).symlink_to(moved)
+    assert rollax.load(run, checkpoint=2 * FRAMES).step == 2 * FRAMES
+    assert rollax.resume(run, total_steps=4 * FRAMES, show=Script()).status == "done"
+    assert newest(run) == 4 * FRAMES
+    assert not step_folder(run, 2 * FRAMES).is_symlink()
+    assert (moved / "summary.json").is_file()
+
+
+def test_what_a_killed_save_left_may_be_a_link(train: Callable, tmp_path: Path) -> None:
+    run = train("run", updates=2).folder
+    (tmp_path / "precious").mkdir()
+    (run / "checkpoints" / f"step_{7:012d}.writing").symlink_to(tmp_path / "precious")
+    assert rollax.resume(run, total_steps=4 * FRAMES, show=Script()).status == "done"
+    assert (tmp_path / "precious").is_dir()
+
+
+def test_a_copy_under_another_step_is_refused_by_name(train: Callable) -> None:
+    run = train("run", updates=2).folder
+    shutil.copytree(step_folder(run, 2 * FRAMES), step_folder(run, 999))
+    with pytest.raises(
+        rollax.UsageError,
+        match=f"step_{999:012d} must contain the checkpoint of step 999, got that of step 64. Rename it",
+    ):
+        rollax.load(run, checkpoint=999)
+    policy = rollax.load(run)
+    assert policy.step == 2 * FRAMES
+    assert len(policy.warnings) == 1 and "got that of step 64" in policy.warnings[0]
+    assert rollax.resume(run, total_steps=4 * FRAMES, show=Script()).status == "done"
+
+
+@pytest.mark.parametrize("name", ["read_summary", "check_file_checksums"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read(
+    train: Callable, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As by the run itself, which has written a newer one by then: that is loaded, and a warning says so."""
+    run = train("run", updates=4, keep_last=9).folder
+    read, newer = step_folder(run, 3 * FRAMES), run / "not_there_yet"
+    step_folder(run, 4 * FRAMES).rename(newer)
+    function, restore = getattr(store, name), store.Checkpoints.restore
+
+    def delete_then_read(path: Path, *arguments: Any) -> Any:
+        if path == read and read.exists():
+            newer.rename(step_folder(run, 4 * FRAMES))
+            shutil.rmtree(read)
+        return function(path, *arguments)
+
+    def restore_meanwhile(self: Any, *arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, name, delete_then_read)
+            return restore(self, *arguments)
+
+    monkeypatch.setattr(store.Checkpoints, "restore", restore_meanwhile)
+    policy = rollax.load(run)
+    assert policy.step == 4 * FRAMES
+    assert policy.warnings == [
+        "The run deleted the checkpoint of step 96 while it was read. Step 128 was loaded"
+    ]

@@ -1,0 +1,501 @@
+"""Evaluations: what the environment tells is added up over an episode and no further, and they may be held elsewhere."""
+
+import dataclasses
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+import rollax
+from configuration import configured
+from rollax.acting.evaluation import Episodes, make_evaluator
+from rollax.environments.suites.table import SUITES
+from rollax.environments.suites.xminigrid import ruleset_files, rulesets
+from rollax.environments.wrappers import Trials
+from rollax.networks import NetworkConfig
+from rollax.training import loop
+from rollax.training.evaluation.metrics import (
+    default_metrics,
+    format_metrics,
+    format_number,
+    format_return,
+)
+from rollax.training.spec import RunOptions, make_spec, with_eval_arguments
+from support.counting_environment import EPISODES, LONGEST, Counting, constant, evaluated
+from support.runs import FRAMES, NETWORK, SMALL, Script, check_same, evaluations, metrics, options
+
+
+def interrupted(kind: str, text: str) -> None:
+    """Stops a run after its fourth update."""
+    if kind == "progress" and int(text) == 4 * FRAMES:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_is_told_is_added_up_until_the_end() -> None:
+    """A number told as 1 a step is the length exactly, a truth is how often it held, a curve has its steps."""
+    played = evaluated(Counting())
+    assert set(played.length) == set(range(1, LONGEST + 1))
+    assert (played.terminated ^ played.truncated).all()
+    np.testing.assert_array_equal(played.returns, 2 * played.length)
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    np.testing.assert_array_equal(played.info["right"], played.length)
+    np.testing.assert_array_equal(played.info["place"], np.arange(8) < played.length[:, None])
+    assert not evaluated(Counting(), action=0).info["right"].any()
+
+
+def test_it_is_added_up_until_the_last_agent_ends() -> None:
+    """Once for the environment, not once for each agent."""
+    played = evaluated(Counting(agents=3))
+    assert played.returns.shape == (EPISODES, 3)
+    assert set(played.length) == set(range(3, LONGEST + 3))
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    np.testing.assert_array_equal(played.info["place"], np.arange(8) < played.length[:, None])
+
+
+class TimedOut(Counting):
+    """Episodes of three steps that are all truncated, of a single task."""
+
+    time_limit = 3
+
+    def sample_task(self, key: jax.Array) -> Any:
+        return jnp.zeros(())
+
+    def reset_task(self, key: jax.Array, task: Any) -> tuple[Any, Any]:
+        return self.reset(key)
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Any:
+        after = super().step(key, (state[0] + LONGEST, state[1]), action)
+        return after._replace(terminated=jnp.zeros((), bool), truncated=after.state[1] >= 3)
+
+
+def test_ends_of_a_trial_are_those_of_its_episodes() -> None:
+    """A trial terminates with its last episode, also if all of its episodes were truncated."""
+    played = evaluated(Trials(TimedOut(), 4))
+    assert played.length.tolist() == [12] * EPISODES and played.terminated.all()
+    values = default_metrics(played)
+    assert (values["terminated"], values["truncated"]) == (pytest.approx(0), pytest.approx(1))
+
+
+def test_rewards_of_an_agent_count_until_its_own_end() -> None:
+    """Though it is paid on until the others have ended, as it is not in training."""
+    played = evaluated(Counting(agents=3))
+    np.testing.assert_array_equal(
+        played.returns, 2 * (played.length[:, None] - np.asarray([2, 1, 0]))
+    )
+
+
+def test_agents_without_kinds_are_trained(train: Callable) -> None:
+    result = train(
+        environment=Counting(agents=2), config=dataclasses.replace(SMALL, sharing="none")
+    )
+    assert np.shape(result.evaluation["return_agents"]) == (2,)
+
+
+def test_it_is_added_up_until_an_episode_is_given_up() -> None:
+    played = evaluated(Counting(), max_steps=3)
+    given_up = ~(played.terminated | played.truncated)
+    assert given_up.any() and not given_up.all()
+    assert (played.length[given_up] == 3).all()
+    np.testing.assert_array_equal(played.info["steps"], played.length)
+    assert default_metrics(played)["unfinished"] == pytest.approx(given_up.mean())
+
+
+@pytest.mark.quick
+def test_numbers_of_an_evaluation_are_means() -> None:
+    """Over episodes, and of a population over those of all members; a curve stays a curve."""
+    run = jax.jit(jax.vmap(make_evaluator(Counting(), constant(Counting()), EPISODES, 20, True)))
+    many = jax.tree.map(
+        np.asarray, run(jnp.asarray([0, 1]), jax.random.split(jax.random.key(0), 2))
+    )
+    for played in (evaluated(Counting()), many):
+        numbers = default_metrics(played)
+        assert numbers["steps"] == pytest.approx(numbers["length_mean"])
+        length = played.length.reshape(-1, 1)
+        np.testing.assert_allclose(
+            numbers["place"], (np.arange(8) < length).mean(axis=0), rtol=1e-6
+        )
+        assert isinstance(numbers["steps"], float) and isinstance(numbers["place"], list)
+    assert default_metrics(many)["right"] == pytest.approx(many.length[1].sum() / many.length.size)
+
+
+def test_what_is_told_is_kept_with_a_run(train: Callable, tmp_path: Path) -> None:
+    """Of every episode in evaluations.npz, its means in metrics and on the screen; it may rate checkpoints; also resumed."""
+    environment, show = Counting(), Script()
+
+    def longest(played: Episodes) -> dict[str, Any]:
+        return {"longest": np.max(played.info["steps"])}
+
+    given = {
+        "environment": environment,
+        "metrics": longest,
+        "best_metric": "steps",
+        "eval_fresh": True,
+    }
+    result = train(**given, show=show)
+    kept = evaluations(result.folder)
+    assert {name for name in kept if name.startswith("info/")} == {
+        "info/steps",
+        "info/right",
+        "info/place",
+    }
+    np.testing.assert_array_equal(kept["info/steps"], kept["length"])
+    assert kept["info/place"].shape == (5, 8, 8)
+    lines = [line for line in metrics(result.folder) if line.get("event") == "evaluation"]
+    assert [line["steps"] for line in lines] == kept["length"].mean(axis=1).tolist()
+    assert [line["longest"] for line in lines] == kept["length"].max(axis=1).tolist()
+    assert np.shape([line["place"] for line in lines]) == (5, 8)
+    assert f"  steps {lines[-1]['steps']:.2f}" in show.text
+    best = rollax.load(result.folder, checkpoint="best", environment=environment)
+    assert (
+        kept["length"].mean(axis=1)[kept["step"] == best.step] == kept["length"].mean(axis=1).max()
+    )
+    stopped = train("stopped", **given, show=Script(interrupted))
+    assert stopped.exit_code == 143
+    rollax.resume(stopped.folder, environment=environment, metrics=longest, show=Script())
+    check_same(stopped.folder, result.folder, environment=environment)
+
+
+def test_an_environment_may_call_it_anything(train: Callable) -> None:
+    """Names that the run itself uses are not taken away from it."""
+    result = train(environment=Counting(names=("step", "return_mean", "event")))
+    kept = evaluations(result.folder)
+    lines = [line for line in metrics(result.folder) if line.get("event") == "evaluation"]
+    assert (
+        kept["step"].tolist()
+        == [line["step"] for line in lines]
+        == [n * 3 * FRAMES for n in range(5)]
+    )
+    assert [line["return_mean"] for line in lines] == kept["returns"].mean(axis=1).tolist()
+    np.testing.assert_array_equal(kept["info/step"], kept["length"])
+
+
+ELSEWHERE = {
+    "environment": "probe/memory",
+    "arguments": {"delay": 1},
+    "eval_arguments": {"delay": 4},
+}
+
+
+def test_evaluations_are_held_elsewhere(train: Callable, tmp_path: Path) -> None:
+    """With arguments of their own, which nothing else of a run sees, and which it keeps when it goes on."""
+    result = train(**ELSEWHERE)
+    assert (evaluations(result.folder)["length"] == 5).all()
+    lines = [line for line in metrics(result.folder) if "event" not in line]
+    assert {line["episode_length"] for line in lines if line["episodes"]} == {2.0}
+    document = yaml.safe_load((result.folder / "config.yaml").read_text())
+    assert (document["arguments"], document["eval_arguments"]) == ({"delay": 1}, {"delay": 4})
+    policy = rollax.load(result.folder)
+    assert policy.environment.delay == 4
+    assert (policy.evaluate(3, jax.random.key(0))[1].length == 5).all()
+    stopped = train("stopped", **ELSEWHERE, show=Script(interrupted))
+    assert stopped.exit_code == 143
+    rollax.resume(stopped.folder, show=Script())
+    check_same(stopped.folder, result.folder)
+
+
+def test_training_does_not_depend_on_where_evaluations_are_held(train: Callable) -> None:
+    """Elsewhere or not, the state at the end is the same to the bit; and so are the evaluations when nothing differs."""
+    runs = [
+        train(name, **{**ELSEWHERE, "eval_arguments": given})
+        for name, given in (("a", {"delay": 4}), ("b", None))
+    ]
+    runs.append(train("c", **{**ELSEWHERE, "eval_arguments": {"delay": "1"}}))
+    networks = [jax.tree.leaves(rollax.load(run.folder).state.train.network) for run in runs]
+    for other in networks[1:]:
+        jax.tree.map(np.testing.assert_array_equal, networks[0], other)
+    here, same = (evaluations(run.folder) for run in runs[1:])
+    jax.tree.map(np.testing.assert_array_equal, here, same)
+    assert (here["length"] == 2).all()
+
+
+def test_what_cannot_differ_is_refused(train: Callable, tmp_path: Path) -> None:
+    """Other observations, an unknown argument, a wrong value, an environment of one's own: before anything is written."""
+    truncation = {"environment": "probe/truncation", "arguments": {"terminate": True}}
+    masked = {"environment": "memory/repeat-previous", "arguments": {"symbols": 3}}
+    wrong = [
+        (
+            {**truncation, "eval_arguments": {"time_limit": 9}},
+            r"eval_arguments must not change the observation_space, got \{'time_limit': 9\}",
+        ),
+        (
+            {**masked, "eval_arguments": {"symbols": 5}},
+            "must not change the observation_space, got .* Remove those",
+        ),
+        (
+            {**ELSEWHERE, "eval_arguments": {"dely": 2}},
+            "unknown argument of probe/memory 'dely': did you mean delay",
+        ),
+        ({**ELSEWHERE, "eval_arguments": {"delay": -1}}, r"delay \(-1\) must be at least 0"),
+        (
+            {"environment": Counting(), "eval_arguments": {"delay": 1}},
+            "eval_arguments are for environments made from their id",
+        ),
+    ]
+    for number, (given, message) in enumerate(wrong):
+        with pytest.raises(rollax.UsageError, match=message):
+            train(f"refused{number}", **given)
+        assert not (tmp_path / f"refused{number}").exists()
+
+
+def test_the_command_line_takes_arguments_of_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--eval-env.NAME beside --env.NAME, as `train` takes them; several values are a list."""
+    from rollax import api
+    from rollax.cli.main import main
+
+    class Taken(Exception):
+        pass
+
+    def take(*positional: Any, **given: Any) -> Any:
+        raise Taken(given["arguments"], given["eval_arguments"])
+
+    monkeypatch.setattr(api, "train", take)
+    words = [
+        "--env.delay",
+        "1",
+        "--eval-env.delay=4",
+        "--eval-env.other",
+        "1",
+        "2",
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    with pytest.raises(Taken) as taken:
+        main(["train", "ppo", "probe/memory", *words])
+    assert taken.value.args == ({"delay": "1"}, {"delay": "4", "other": ["1", "2"]})
+
+
+TRIALS, GRID = "rl2/XLand-MiniGrid-R1-9x9", "xminigrid/XLand-MiniGrid-R1-9x9"
+
+
+def held_elsewhere(
+    environment: str,
+    arguments: dict[str, Any],
+    eval_arguments: dict[str, Any],
+    algorithm: str = "ppo",
+) -> dict[str, Any]:
+    spec = make_spec(
+        algorithm, environment, arguments, None, None, RunOptions(), {}, eval_arguments
+    )
+    return spec.eval_arguments
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala", "pqn"])
+def test_trials_are_evaluated_on_tasks_for_validation(algorithm: str) -> None:
+    """Whatever the algorithm, unless one says otherwise; so tasks are left to report on that chose no checkpoint."""
+    assert held_elsewhere(TRIALS, {}, {}, algorithm) == {"split": "validation"}
+    assert held_elsewhere(TRIALS, {}, {"episodes": 9}, algorithm) == {
+        "split": "validation",
+        "episodes": 9,
+    }
+    assert held_elsewhere(TRIALS, {}, {"split": "train"}, algorithm) == {"split": "train"}
+    assert held_elsewhere(GRID, {}, {}, algorithm) == {}
+    assert held_elsewhere("probe/memory", {}, {}, algorithm) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "eval_arguments"),
+    [
+        (TRIALS, {"split": "all"}, {}),
+        (TRIALS, {"split": "validation"}, {"episodes": 2}),
+        (GRID, {}, {"split": "held-out"}),
+        # Other rulesets that are of the same tasks in part.
+        (TRIALS, {}, {"ruleset_seed": 1}),
+        (GRID, {"split": "train"}, {"split": "held-out", "num_rulesets": 2000}),
+        (GRID, {"split": "train"}, {"split": "held-out", "held_out": 0.3}),
+        (GRID, {}, {"ruleset_seed": "1"}),
+    ],
+)
+def test_tasks_of_training_are_not_called_others(
+    environment: str, arguments: dict[str, Any], eval_arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        rollax.UsageError,
+        match="claim tasks that training does not sample, but .*--eval-env.split all",
+    ):
+        held_elsewhere(environment, arguments, eval_arguments)
+    allowed = {**eval_arguments, "split": "all"}
+    assert held_elsewhere(environment, arguments, allowed) == allowed
+
+
+def test_tasks_that_training_does_not_draw() -> None:
+    """Other parts of one split, other rulesets that share none, and one ruleset by its number, which claims nothing."""
+    for training in ("train", "validation"):
+        assert held_elsewhere(TRIALS, {"split": training}, {"split": "held-out"}) == {
+            "split": "held-out"
+        }
+    deeper = {"recipe": ("chain_depth=1",)}
+    assert held_elsewhere(GRID, {}, deeper) == deeper
+    assert held_elsewhere(TRIALS, {}, {"ruleset": 3}) == {"split": "validation", "ruleset": 3}
+    assert held_elsewhere(GRID, {}, {"num_rulesets": 10}) == {"num_rulesets": 10}
+    train, _, held_out = rulesets.split_indices(
+        rulesets.generate_rulesets(rulesets.RECIPES["trivial"], 1000, 0), 0.1, 0.1, 0
+    )
+    every = {"split": "held-out", "ruleset": -1}
+    assert held_elsewhere(GRID, {"ruleset": int(train[0])}, every) == every
+    with pytest.raises(rollax.UsageError, match="but 1 of the "):
+        held_elsewhere(GRID, {"ruleset": int(held_out[0])}, every)
+
+
+def test_an_environment_that_was_passed_is_that_of_evaluations(
+    train: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a warning says where its suite would have held them elsewhere, as it does by the id."""
+    monkeypatch.setitem(SUITES, "probe", SUITES["probe"]._replace(evaluation={"*": {"delay": 4}}))
+    named, passed = Script(), Script()
+    result = train("named", arguments={"delay": 1}, updates=1, show=named)
+    assert set(evaluations(result.folder)["length"].ravel()) == {5} and "warning" not in named.text
+    result = train(
+        "passed", environment=rollax.make("probe/memory", delay=1), updates=1, show=passed
+    )
+    assert set(evaluations(result.folder)["length"].ravel()) == {2}
+    assert (
+        "warning: Evaluations use the environment that was passed, without delay 4. To use these arguments, pass its id"
+        in passed.text
+    )
+
+
+def test_files_of_rulesets_are_found_from_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run keeps the absolute path; the name of a recipe is no file, whatever lies in the folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tasks.npz", "small"):
+        ruleset_files.save_rulesets(
+            rulesets.generate_rulesets(rulesets.RECIPES["trivial"], 4, 0), name
+        )
+    kept = {"rulesets": str(tmp_path / "tasks.npz")}
+    for suite, given, wanted in (
+        ("rl2", "tasks.npz", kept),
+        ("xminigrid", "small", {"rulesets": "small"}),
+    ):
+        arguments = {"rulesets": given}
+        more = {**arguments, "split": "all"}
+        spec = make_spec(
+            "ppo",
+            f"{suite}/XLand-MiniGrid-R1-9x9",
+            arguments,
+            SMALL,
+            NETWORK,
+            RunOptions(),
+            {},
+            more,
+        )
+        assert spec.arguments == wanted and spec.eval_arguments == {**wanted, "split": "all"}
+        assert arguments == {"rulesets": given}
+
+
+def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
+    """With arguments over those of the run, whose environment they leave alone; none where it cannot be made from an id."""
+    run = train(updates=1, **ELSEWHERE).folder
+    policy = rollax.load(run, eval_arguments={"delay": 6})
+    assert (policy.evaluate(3, jax.random.key(0))[1].length == 7).all()
+    assert rollax.load(run).environment.delay == 4
+    own = train("own", environment=Counting(), updates=1).folder
+    for folder, objects in (
+        (own, {}),
+        (own, {"environment": Counting()}),
+        (run, {"environment": Counting()}),
+    ):
+        with pytest.raises(
+            rollax.UsageError, match="eval_arguments are for environments made from their id"
+        ):
+            rollax.load(folder, eval_arguments={"delay": 6}, **objects)
+
+
+def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
+    """Of a finished run, on the tasks that it is to be reported on; training on all tasks leaves none."""
+    small = {"num_rulesets": 20, "max_steps": 4, "episodes": 2}
+    network = NetworkConfig(hidden=(8,), filters=())
+    with configured(
+        jax_numpy_rank_promotion="allow", jax_debug_key_reuse=False
+    ):  # the suite is less strict than we are
+        folder = train(
+            environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network
+        ).folder
+        policy = rollax.load(folder, eval_arguments={"episodes": "5", "split": "held-out"})
+        numbers, played = policy.evaluate(3, jax.random.key(0))
+    assert policy.spec.eval_arguments == {"split": "held-out", "episodes": "5"}
+    assert (played.length <= 5 * 4).all() and played.info["episode_returns"].shape == (3, 5)
+    (words,) = format_metrics(played.info, numbers)
+    assert words == "episode_returns " + " ".join(map(format_number, numbers["episode_returns"]))
+    every = make_spec(
+        "ppo", TRIALS, {"split": "all"}, None, None, RunOptions(), {}, {"split": "all"}
+    )
+    with pytest.raises(rollax.UsageError, match="claim tasks that training does not sample"):
+        with_eval_arguments(every, {"split": "held-out"})
+
+
+def test_words_of_what_is_told() -> None:
+    """One number each, or a curve, of which no more is shown than asked for, and that there is more."""
+    played = evaluated(Counting())._replace(info={"steps": np.ones(3), "place": np.ones((3, 12))})
+    numbers = {"steps": 3.0, "place": list(range(12))}
+    assert format_metrics(played.info, numbers, 3) == ["steps 3", "place 0 1 2 ..."]
+    assert format_metrics(played.info, numbers, 12)[1].endswith("10 11")
+
+
+def test_figures_of_any_size() -> None:
+    """Four digits that count, no power of ten where a person can read the number without one, and what is not there."""
+    numbers = (
+        -0.000123456,
+        0.97266,
+        -9.2441,
+        999.97,
+        60786.17,
+        -753842.4,
+        -0.0,
+        2e20,
+        float("inf"),
+        float("nan"),
+    )
+    words = [
+        "-0.0001235",
+        "0.9727",
+        "-9.244",
+        "1,000",
+        "60,786",
+        "-753,842",
+        "0",
+        "2e+20",
+        "inf",
+        "-",
+    ]
+    assert list(map(format_number, numbers)) == words
+
+
+def test_a_closed_form_has_no_episodes() -> None:
+    """Of one run its return alone; of members the spread over them."""
+    values = dict.fromkeys(("return_std", "return_iqm", "return_iqm_low", "return_iqm_high"), 0.5)
+    values |= {"return_mean": -0.0001, "episodes": 128, "length_mean": 1.0}
+    assert format_return(values, 0, True) == "return -0.0001 (a closed form)"
+    assert (
+        format_return(values, 3, True)
+        == "return -0.0001 (std 0.5, iqm 0.5 [0.5, 0.5], over 3 members)"
+    )
+    assert (
+        format_return(values, 0, False)
+        == "return -0.0001 (std 0.5, iqm 0.5 [0.5, 0.5], over 128 episodes)  length 1"
+    )
+
+
+def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:
+    """What the environment tells is known before anything runs, also where evaluations are held elsewhere."""
+    spec = make_spec(
+        "ppo",
+        "probe/memory",
+        {},
+        SMALL,
+        NETWORK,
+        options(tmp_path / "run", best_metric="steps"),
+        {},
+    )
+    with pytest.raises(rollax.UsageError, match="unknown best_metric 'steps'"):
+        loop.check_metrics_and_loggers(spec, None)
+    loop.check_metrics_and_loggers(spec, None, Counting())

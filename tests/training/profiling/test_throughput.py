@@ -1,0 +1,162 @@
+"""What the time of an update goes into."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rollax.cli.bench_command import _format_rates
+from rollax.scopes import UPDATE_PARTS, classify_operation, profile_scope
+from rollax.training.profiling import throughput as benching
+from rollax.training.profiling.operations import PartCost, parse_operations, profile_parts
+from rollax.training.profiling.throughput import scale_costs
+
+SMALL = [
+    "--num-envs",
+    "4",
+    "--num-steps",
+    "8",
+    "--num-minibatches",
+    "2",
+    "--hidden",
+    "8",
+    "--rounds",
+    "1",
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("jit(run)/while/body/rollax.environment/jit(step)/add", "environment"),
+        ("jit(run)/rollax.environment/rollax.bookkeeping/add", "bookkeeping"),
+        ("jit(run)/rollax.credit/jvp()/dot_general", "forward"),
+        ("jit(run)/jvp(jit(loss))/rollax.credit/mul", "credit"),
+        ("jit(run)/rollax.credit/transpose(jvp(jit(loss)))/dot_general", "backward"),
+        ("jit(run)/rollax.policy/jit(_uniform)/threefry2x32", "random numbers"),
+        ("jit(run)/while/body/add", None),
+        ("", None),
+    ],
+)
+def test_part_of_an_operation(path: str, part: str | None) -> None:
+    assert classify_operation(path) == part
+    assert part is None or part in UPDATE_PARTS
+
+
+def test_products_and_bytes_are_counted_as_often_as_they_run() -> None:
+    """Ten products of [64, 32] by [32, 32] in a loop, and one row of a large buffer that is replaced in place."""
+
+    @profile_scope("policy")
+    def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ weight)
+
+    def function(x: jax.Array, weight: jax.Array, buffer: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.lax.fori_loop(0, 10, lambda _, x: layer(x, weight), x)
+        with profile_scope("replay"):
+            return x, buffer.at[3].set(x[0])
+
+    buffer = jnp.zeros((100_000, 32))
+    compiled = (
+        jax.jit(function, donate_argnums=2)
+        .lower(jnp.ones((64, 32)), jnp.ones((32, 32)), buffer)
+        .compile()
+    )
+    shares = profile_parts(
+        lambda: compiled(jnp.ones((64, 32)), jnp.ones((32, 32)), buffer),
+        parse_operations(compiled.as_text()),
+    )
+    assert shares["policy"].flops == 10 * 2 * 64 * 32 * 32
+    assert (
+        10 * 4 * (64 * 32 * 2 + 32 * 32)
+        <= shares["policy"].bytes
+        <= 10 * 4 * (64 * 32 * 4 + 32 * 32)
+    )
+    assert 2 * 32 * 4 <= shares["replay"].bytes <= 10 * 32 * 4
+    assert list(shares) == [name for name in UPDATE_PARTS if name in shares]
+
+
+@pytest.mark.quick
+def test_shares_add_up_to_what_was_measured() -> None:
+    shares = scale_costs(
+        {"policy": PartCost(3.0, 1.0, 2.0, 4), "credit": PartCost(1.0, 0.0, 2.0, 5)}, 2.0
+    )
+    assert [share.seconds for share in shares.values()] == [1.5, 0.5]
+    assert shares["policy"][1:] == (1.0, 2.0, 4)
+
+
+def bench(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "rollax", "bench", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("more", [pytest.param([], marks=pytest.mark.slow), ["--seeds", "2"]])
+def test_bench_of_ppo(more: list[str]) -> None:
+    done = bench("ppo", "gymnax/CartPole-v1", *SMALL, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["steps_per_second"]) == 1 and found["steps_per_second"][0] > 0
+    assert (
+        set(found["compile_seconds"]) == {"tracing", "lowering", "xla"}
+        and min(found["compile_seconds"].values()) > 0
+    )
+    assert {
+        "environment",
+        "policy",
+        "random numbers",
+        "credit",
+        "forward",
+        "backward",
+        "optimizer",
+    } <= set(found["shares"])
+    steps = 4 * 8 * (2 if more else 1)
+    total = sum(share["seconds"] for share in found["shares"].values())
+    assert total == pytest.approx(found["processor_seconds"] * steps / 1e6)
+    assert "steps of the environments" in done.stderr and "| forward" in done.stderr
+
+
+def test_bench_waits_until_a_replay_is_learnt_from() -> None:
+    done = bench("dqn", "gymnax/CartPole-v1", "--warmup", "300", "--hidden", "8", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    shares = json.loads(done.stdout.splitlines()[-1])["shares"]
+    assert {"replay", "backward", "credit"} <= set(shares) and shares["backward"]["flops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "usage: rollax bench"),
+        (("ppo",), "needs an algorithm and an environment"),
+        (("ppo", "gymnax/CartPole-v1", "--rounds", "0"), "from 1 to 1000, got '0'"),
+        (("ppo", "gymnax/CartPole-v1", "--opponents.agent", "x"), "does not support --opponents"),
+        (("ppo", "gymnasium/CartPole-v1"), "simulator on the host"),
+        (("ppo", "gymnax/CartPole-v1", "--num-evns", "4"), "num-envs"),
+    ],
+)
+def test_what_bench_refuses(words: tuple[str, ...], told: str) -> None:
+    done = bench(*words)
+    assert done.returncode == (2 if words else 0)
+    assert told in done.stdout + done.stderr
+
+
+def test_shares_of_limits_are_of_what_one_processor_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the seconds of parts are those of all threads, whether limits were reached on two processors or on half of one."""
+    limits = benching.MachineLimits(
+        product_flops=100e9, copy_bytes=10e9, product_processors=2.0, copy_processors=0.5
+    )
+    assert _format_rates(PartCost(1.0, 50e9, 10e9, 3), 2.0, limits) == (
+        "1000.000",
+        "50.0%",
+        "50.0",
+        "100%",
+        "10.0",
+        "50%",
+        "3",
+    )
+    monkeypatch.setattr(benching, "MATRIX_SIZE", 64)
+    monkeypatch.setattr(benching, "COPY_SIZE", 1 << 12)
+    times = iter([(9.0, 9.0), (2.0, 4.0), (3.0, 3.0), (8.0, 2.0), (4.0, 2.0), (9.0, 1.0)])
+    monkeypatch.setattr(benching, "_time_updates", lambda *_: next(times))
+    assert benching._measure_limits() == (2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)

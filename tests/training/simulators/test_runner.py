@@ -1,0 +1,184 @@
+"""Laws of environments on the host: what is learnt in simulators is what is learnt in the same environment in JAX."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rollax
+from rollax import api
+from rollax.acting.streams import find_actor, unroll
+from rollax.environments import register
+from rollax.environments.host_environment import HostedEnvironment
+from rollax.errors import UsageError
+from rollax.spaces import Box, Discrete
+from rollax.training.compile import program as programs
+from rollax.training.compile import run_check
+from rollax.training.options import RunOptions
+from rollax.training.run_folder.layout import read_spec, write_spec
+from rollax.training.simulators import runner
+from rollax.training.simulators.runner import SimulatorRunner
+from rollax.training.spec import Spec, adapt_to_host, make_spec
+from support.counter_simulator import Counter, on_host
+
+CONTINUOUS = Box(-1.0, 1.0, (1,))
+SIZES = {"num_envs": 3, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
+REPLAY = {"num_envs": 2, "num_steps": 1, "capacity": 64, "batch_size": 4, "warmup": 6}
+SMALL = {"hidden": (8,)}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
+    "ppo": (
+        "ppo",
+        SIZES | {"normalize_rewards": True, "normalize_observations": True},
+        SMALL,
+        False,
+    ),
+    "ppo-continuous": ("ppo", SIZES, SMALL, True),
+    "ppo-gru": (
+        "ppo",
+        SIZES | {"sequence_length": 4},
+        SMALL | {"core": "gru", "core_size": 4},
+        False,
+    ),
+    "impala": ("impala", SIZES | {"sequence_length": 4}, SMALL, False),
+    "pqn": ("pqn", SIZES, SMALL, False),
+    "dqn": ("dqn", REPLAY | {"replay_ratio": 0.5}, SMALL, False),
+    "sac": ("sac", REPLAY | {"replay_ratio": 1}, SMALL, True),
+    "td3": ("td3", REPLAY | {"replay_ratio": 1}, SMALL, True),
+}
+UPDATES = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    register("test/counter", Counter)
+
+
+def made(name: str) -> tuple[Spec, Any, Any, Any]:
+    """The specification of a case, the algorithm in JAX and the one on the host, and that environment."""
+    algorithm, config, network, continuous = CASES[name]
+    options = RunOptions(total_steps=10_000, eval_episodes=5)
+    spec = make_spec(algorithm, "test/counter", {}, config, network, options, None)
+    compiled, _ = programs.build_algorithm_and_environment(
+        spec, Counter(CONTINUOUS) if continuous else Counter()
+    )
+    environment = on_host(continuous)
+    return (
+        spec,
+        compiled,
+        programs.build_algorithm_and_environment(spec, environment)[0],
+        environment,
+    )
+
+
+FAST = ("ppo-gru", "sac")
+
+
+MARKS = {name: pytest.mark.slow for name in CASES if name not in FAST} | {
+    "ppo-gru": pytest.mark.quick
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
+def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
+    """Observations, actions, rewards, ends, carries and what the policy gave; then parameters, metrics and all else."""
+    spec, compiled, algorithm, environment = made(name)
+    key = jax.random.key(3)
+    state, on_host_state = compiled.init(key, spec.config), algorithm.init(key, spec.config)
+    acts = SimulatorRunner(spec, algorithm, algorithm, (environment, environment), on_host_state)
+    acts.compile(UPDATES)
+    world: Any = Counter(CONTINUOUS) if CASES[name][3] else Counter()
+
+    policy, actor, act_key, num_steps = compiled.rollouts(state)
+    _, experience, _ = jax.jit(lambda: unroll(world, policy, actor, act_key, num_steps))()
+    acts.begin(on_host_state)
+    recording = acts.played(jax.tree.leaves(on_host_state))
+    for field in recording.steps._fields:
+        same(getattr(recording.steps, field), getattr(experience, field), field)
+
+    acts.restart_episodes(0)
+    step, ended = jax.jit(compiled.step), 0.0
+    on_host_state, rows = acts.advance(on_host_state, UPDATES)
+    for update in range(UPDATES):
+        state, metrics = step(state)
+        same(
+            jax.tree.map(lambda row, i=update: row[i], rows), metrics, f"metrics of update {update}"
+        )
+        ended += float(metrics.episodes.number)
+    assert ended > 3, "episodes end in these updates"
+    # All that is not the environments' own.
+    same(strip(on_host_state), strip(state), "state")
+    acts.close()
+
+
+def strip(state: Any) -> Any:
+    actor = find_actor(state)
+    books = actor._replace(env_state=None, reset_pool=None)
+    return state._replace(actor=books)
+
+
+def same(ours: Any, theirs: Any, what: str) -> None:
+    ours, theirs = jax.tree.leaves(ours), jax.tree.leaves(theirs)
+    assert len(ours) == len(theirs), what
+    for a, b in zip(ours, theirs, strict=True):
+        if jnp.issubdtype(jnp.asarray(b).dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5, err_msg=what)
+
+
+def test_the_settings_of_a_long_run_are_read_again(tmp_path: Path) -> None:
+    """Whose updates are as short as they can be, and whose lines of metrics lie many of them apart."""
+    config = {"num_envs": 1, "capacity": 1000, "replay_ratio": 1.0}
+    spec = adapt_to_host(
+        make_spec("dqn", "test/counter", {}, config, None, RunOptions(total_steps=1_000_000), None)
+    )
+    assert spec.updates_per_line == 250
+    write_spec(tmp_path, spec)
+    assert read_spec(tmp_path) == spec
+
+
+def test_what_only_compiled_environments_can() -> None:
+    environment = on_host()
+    with pytest.raises(UsageError, match="runs on the host, which map_elites does not support"):
+        api.train("map_elites", environment, total_steps=64, quiet=True)
+    spec = make_spec("ppo", "test/counter", {}, SIZES, None, RunOptions(devices=2), None)
+    with pytest.raises(
+        UsageError, match=r"devices must be 1 for test/counter, which runs on the host, got 2"
+    ):
+        runner.check_rollouts(
+            "ppo",
+            programs.build_algorithm_and_environment(spec, environment)[0],
+            environment,
+            spec.options.devices,
+        )
+    with pytest.raises(UsageError, match="runs on the host"):
+        environment.reset(jax.random.key(0))
+    assert rollax.check_environment(environment, steps=30).episodes >= 5
+
+
+def test_worker_processes_that_would_have_nothing_to_do() -> None:
+    """Workers are refused for compiled environments and for EnvPool, which has its own threads."""
+    pool = HostedEnvironment(
+        "test/pool",
+        Discrete(2),
+        Discrete(2),
+        9,
+        (),
+        on_host().make_simulator,
+        lambda number, seed: None,
+    )
+    with pytest.raises(
+        UsageError,
+        match=r"env_workers \(2\) requires a host simulator, but probe/memory is compiled",
+    ):
+        run_check.check_run(
+            make_spec("ppo", "probe/memory", {}, SIZES, None, RunOptions(env_workers=2), None)
+        )
+    with pytest.raises(
+        UsageError, match=r"test/pool, whose simulators use the threads .* --env.num-threads 2"
+    ):
+        runner.check_workers(pool, 2)
+    runner.check_workers(on_host(), 2)
+    runner.check_workers(pool, 0)

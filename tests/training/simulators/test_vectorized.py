@@ -1,0 +1,471 @@
+"""Simulators side by side, in this process and in others; and what a run does with those that fail."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+import rollax
+from rollax import api
+from rollax.errors import UsageError
+from rollax.spaces import Discrete
+from rollax.training.run_folder.metric_sinks import read_metrics
+from rollax.training.simulators import runner
+from rollax.training.simulators.pools import PooledSimulators
+from rollax.training.simulators.vectorized import (
+    InProcessSimulators,
+    SimulatorError,
+    SimulatorSpec,
+    SimulatorStep,
+)
+from rollax.training.simulators.workers import MultiprocessSimulators
+from rollax.visualization.render.render import render
+from support.counter_simulator import FULL, LIMIT, GymnasiumCounter, on_host
+
+CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+
+
+OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
+
+
+@pytest.fixture(scope="module")
+def _in_workers() -> Iterator[Any]:
+    """Five simulators in two processes, which take seconds to start."""
+    simulators = runner.make_simulators(on_host(), 5, 2, 60.0, ("sum",))
+    yield simulators
+    simulators.close()
+
+
+def rollout(simulators: Any, steps: int) -> list[Any]:
+    actions = np.random.default_rng(1).integers(0, 2, (steps, 5)).astype(np.int32)
+    return [simulators.reset([1, 2, 3, 4, 5]), *(simulators.step(action) for action in actions)]
+
+
+@pytest.mark.quick
+def test_workers_give_what_this_process_gives(_in_workers: Any) -> None:
+    here = runner.make_simulators(on_host(), 5, 0, 60.0, ("sum",))
+    ours, theirs = rollout(here, 12), rollout(_in_workers, 12)
+    assert sum(int(x.terminated.sum() + x.truncated.sum()) for x in ours[1:]) > 5
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_last_observation_is_the_true_one_and_the_next_begins_an_episode() -> None:
+    """Also where time is up; a step that does both terminates."""
+    simulators = runner.make_simulators(on_host(), 1, 0, 60.0, ("sum",))
+    simulators.reset([0])
+    steps: list[SimulatorStep] = [
+        simulators.step(np.array([action])) for action in [0] * LIMIT + [1] * 3 + [0, 0, 1, 1, 1]
+    ]
+    cut, done, both = steps[LIMIT - 1], steps[LIMIT + 2], steps[-1]
+    np.testing.assert_array_equal(cut.next_obs[0], [LIMIT, 0])
+    np.testing.assert_array_equal(done.next_obs[0], [3, 3])
+    for step, terminated in ((cut, False), (done, True), (both, True)):
+        assert (bool(step.terminated[0]), bool(step.truncated[0])) == (terminated, not terminated)
+        np.testing.assert_array_equal(step.obs[0], [0, 0])
+    assert both.next_obs[0, 0] == LIMIT
+    assert [step.info[0, 0] for step in steps[LIMIT : LIMIT + 3]] == [1, 2, 3]
+
+
+class CountingPool:
+    """As the pools of EnvPool are: numbers of those that move come back in any order, and an end needs a reset."""
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.state, self.seed, self.begun, self.closed = np.zeros((number, 2)), seed, 0, False
+
+    def reset(self, ids: np.ndarray) -> Any:
+        self.state[ids] = 0
+        return self.state[ids[::-1]].astype(np.float32), ids[::-1]
+
+    def begin_next(self, ids: np.ndarray) -> Any:
+        self.begun += len(ids)
+        return self.reset(ids)
+
+    def step(self, action: np.ndarray, ids: np.ndarray) -> Any:
+        assert not np.any(self.state[ids, 0] >= LIMIT), "it was begun anew after the end"
+        self.state[ids] += np.stack([np.ones(len(ids)), action], axis=-1)
+        moved = self.state[ids[::-1]].astype(np.float32)
+        info = {"sum": moved[:, 1], "env_id": ids[::-1]}
+        return (
+            moved,
+            action[::-1].astype(float),
+            moved[:, 1] >= FULL,
+            moved[:, 0] >= LIMIT,
+            info,
+            ids[::-1],
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_pools_give_what_simulators_give() -> None:
+    here = runner.make_simulators(on_host(), 5, 0, 60.0, ("sum",))
+    pool = PooledSimulators(CountingPool, 5, SimulatorSpec(np.zeros(2, np.float32), ("sum",)))
+    for a, b in zip(
+        jax.tree.leaves(rollout(here, 12)), jax.tree.leaves(rollout(pool, 12)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert pool._pool.begun > 0, (
+        "EnvPool's own restart goes on with a game, which a reset would begin anew"
+    )
+    where = np.array([True, False, True, False, False])
+    after = pool.step(np.ones(5, np.int32), None, where)
+    np.testing.assert_array_equal(np.isfinite(after.info[:, 0]), where)
+    pool.close()
+
+
+def test_only_those_asked_for_move(_in_workers: Any) -> None:
+    _in_workers.reset([None] * 5)
+    where = np.array([True, False, False, False, True])
+    after = _in_workers.step(np.ones(5, np.int32), None, where)
+    np.testing.assert_array_equal(after.reward, where.astype(np.float32))
+
+
+FAULTS = {
+    "raise": "the counter is broken",
+    "shape": "must have the shape",
+    "spaces": "Spaces must not change",
+    "nan": "returned an observation that is not finite",
+    "inf": "returned a reward that is not finite",
+}
+HANGS = pytest.param(
+    "hang",
+    "did not respond within 2 s",
+    marks=pytest.mark.skipif(sys.platform == "win32", reason="a timer"),
+)
+
+
+@pytest.mark.parametrize(("fault", "message"), [*FAULTS.items(), HANGS])
+def test_a_simulator_that_fails_costs_the_update_under_way(
+    fault: str, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    """Exit code 4; the state of the last update is saved, and a resumed run goes on from it."""
+    run = tmp_path / "run"
+    options = OPTIONS | {"run_dir": run, "env_timeout": 2.0}
+    result = api.train(
+        "ppo", on_host(fault=fault, at=20), total_steps=96, config=CONFIG, options=options
+    )
+    told = capsys.readouterr()
+    assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)
+    assert re.search(rf"simulator [01] .*{message}|simulator [01] {message}", told.out + told.err)
+    again = api.resume(run, environment=on_host())
+    told = capsys.readouterr()
+    assert (again.status, again.steps) == ("done", 96)
+    assert (
+        "Continuing from step 32" in told.out + told.err
+        and "episodes restart" in told.out + told.err
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [*list(FAULTS.items())[:2], ("nan", FAULTS["nan"]), HANGS]
+)
+def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, drawn: Path) -> None:
+    """In the words and with the exit code of a run, which the command line prints: it may raise whatever it likes."""
+    with pytest.raises(SimulatorError, match=f"the simulator of test/counter .*{message}"):
+        render(drawn, drawn / "episode.gif", environment=on_host(fault=fault, at=2, limit=None))
+    assert not (drawn / "episode.gif").exists()
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the counter."""
+    options = OPTIONS | {
+        "run_dir": tmp_path_factory.mktemp("drawn") / "run",
+        "eval_count": 0,
+        "env_timeout": 2.0,
+    }
+    return api.train(
+        "ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True
+    ).folder
+
+
+def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    simulators = runner.make_simulators(on_host(fault="text", at=2), 1, 0, 60.0, ("sum",))
+    simulators.reset([0])
+    assert [float(simulators.step(np.array([1])).info[0, 0]) for _ in range(2)] == pytest.approx(
+        [1, np.nan], nan_ok=True
+    )
+    nothing = runner.make_simulators(on_host(fault="nothing", at=2), 1, 0, 60.0, ("sum",))
+    nothing.reset([0])
+    nothing.step(np.array([1]))
+    with pytest.raises(SimulatorError, match="raised AttributeError in step"):
+        nothing.step(np.array([1]))
+    options = OPTIONS | {"run_dir": tmp_path / "run"}
+    with pytest.warns(
+        RuntimeWarning, match=r"simulator \d raised RuntimeError when it was closed: already closed"
+    ):
+        result = api.train(
+            "ppo",
+            on_host(fault="close", at=8),
+            total_steps=32,
+            config=CONFIG,
+            options=options,
+            quiet=True,
+        )
+    assert (result.status, result.steps) == ("done", 32)
+
+
+class Slow:
+    """A simulator that takes its time to begin an episode."""
+
+    def reset(self, seed: int | None) -> Any:
+        time.sleep(0.3)
+        return np.zeros(2, np.float32)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer")
+def test_each_simulator_has_the_time_that_is_given() -> None:
+    layout = SimulatorSpec(np.zeros(2, np.float32), ())
+    assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
+    with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
+        InProcessSimulators(Slow, 2, layout, timeout=0.1).reset([None] * 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_workers_outlive_what_asks_the_run_to_stop(_in_workers: Any) -> None:
+    """Terminals and schedulers signal whole groups of processes; only the run answers, by saving and closing its workers."""
+    _in_workers.reset([None] * 5)
+    for worker in _in_workers._workers:
+        os.kill(worker.process.pid, signal.SIGTERM)
+    time.sleep(0.2)
+    assert _in_workers.step(np.ones(5, np.int32)).reward.tolist() == [1.0] * 5
+
+
+def test_no_worker_is_left_where_one_fails_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, timeout: float) -> None:
+        raise SimulatorError("the worker process of simulators 0 did not respond")
+
+    before = multiprocessing.active_children()
+    monkeypatch.setattr(MultiprocessSimulators, "_receive_answers", fail)
+    with pytest.raises(SimulatorError):
+        runner.make_simulators(on_host(), 2, 2, 60.0)
+    assert multiprocessing.active_children() == before
+
+
+LEFT = """
+from support.counter_simulator import on_host
+from rollax.training.simulators import runner
+
+if __name__ == "__main__":
+    left = runner.make_simulators(on_host(), 2, 1, 60.0)
+    print("left", flush=True)
+"""
+
+
+def test_each_simulator_of_a_worker_has_its_time() -> None:
+    """Four answer after 1.2 s with a limit of 1 s for each; .2 s are too short for one."""
+    layout = SimulatorSpec(np.zeros(2, np.float32), ())
+    simulators = MultiprocessSimulators(Slow, 4, layout, 1, 1.0)
+    assert simulators.reset([None] * 4).shape == (4, 2)
+    simulators.close()
+    simulators = MultiprocessSimulators(Slow, 1, layout, 1, 0.2)
+    with pytest.raises(SimulatorError, match=r"did not respond within 0.2 s"):
+        simulators.reset([None])
+    simulators.close()
+
+
+def test_workers_that_nobody_closes_do_not_hold_the_process(tmp_path: Path) -> None:
+    script = tmp_path / "left.py"
+    script.write_text(LEFT)
+    path = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+
+
+def test_an_id_that_no_other_process_knows_can_be_sent_to_workers() -> None:
+    gymnasium.register("Unknown-v0", entry_point=GymnasiumCounter)
+    environment = rollax.from_gymnasium("Unknown-v0")
+    gymnasium.registry.pop("Unknown-v0")
+    simulators = runner.make_simulators(environment, 1, 1, 60.0)
+    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).shape == (1, 2)
+    simulators.close()
+
+
+def test_what_pickle_refuses_cannot_be_sent_to_workers() -> None:
+    with pytest.raises(UsageError, match="cannot be sent to worker processes"):
+        environment = rollax.from_gymnasium(lambda: GymnasiumCounter(), name="mine/unnamed")
+        runner.make_simulators(environment, 1, 1, 60.0)
+
+
+def test_a_script_without_a_guard_does_not_train_in_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(UsageError, match="__main__"):
+        api.train("ppo", on_host(), total_steps=32)
+
+
+def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:
+    """Episodes begin anew, but networks and the optimizer's moments and count go on."""
+    run = tmp_path / "run"
+    options = OPTIONS | {"run_dir": run}
+    api.train(
+        "ppo",
+        on_host(fault="raise", at=20),
+        total_steps=96,
+        config=CONFIG,
+        options=options,
+        quiet=True,
+    )
+    saved = rollax.load(run, environment=on_host()).state.train
+    api.resume(run, environment=on_host(), learning_rate=1e-30, quiet=True)
+    after = rollax.load(run, environment=on_host()).state.train
+    for a, b in zip(jax.tree.leaves(saved.network), jax.tree.leaves(after.network), strict=True):
+        np.testing.assert_array_equal(a, b)
+    counts = [
+        {int(x) for x in jax.tree.leaves(t.optimizer) if x.dtype == np.int32 and x.ndim == 0}
+        for t in (saved, after)
+    ]
+    assert counts == [{2}, {6}]  # one gradient step an update of 16 steps
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer in another process")
+@pytest.mark.parametrize(
+    ("fault", "message"), [("die", "died with exit code 9"), ("hang", "did not respond within 2 s")]
+)
+def test_a_run_outlives_its_worker_processes(
+    fault: str, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    run = tmp_path / "run"
+    options = OPTIONS | {"run_dir": run, "env_timeout": 2.0, "env_workers": 1}
+    result = api.train(
+        "ppo", on_host(fault=fault, at=20), total_steps=48, config=CONFIG, options=options
+    )
+    told = capsys.readouterr()
+    assert (result.status, result.exit_code, result.steps) == ("failed", 4, 32)
+    assert message in told.out + told.err
+    again = api.resume(run, environment=on_host(), quiet=True)
+    assert (again.status, again.steps) == ("done", 48)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
+def test_processes_that_die_or_hang_are_named() -> None:
+    dies = runner.make_simulators(on_host(fault="die", at=2), 2, 1, 60.0)
+    hangs = runner.make_simulators(on_host(fault="hang", at=2), 2, 1, 1.0)
+    for simulators, message in ((dies, "died with exit code 9"), (hangs, "not respond within 1 s")):
+        simulators.reset([0, 1])
+        simulators.step(np.zeros(2, np.int32))
+        with pytest.raises(SimulatorError, match=message):
+            simulators.step(np.zeros(2, np.int32))
+        simulators.close()
+
+
+def test_evaluations_are_of_every_episode_and_the_same_each_time(tmp_path: Path) -> None:
+    """As many as asked for, whatever the number of simulators; the policy's own evaluation too."""
+    options = OPTIONS | {"run_dir": tmp_path / "run", "eval_episodes": 40, "eval_count": 2}
+    environment = on_host()
+    result = api.train(
+        "ppo",
+        environment,
+        total_steps=32,
+        config=CONFIG | {"learning_rate": 0.0},
+        options=options,
+        quiet=True,
+    )
+    with np.load(tmp_path / "run" / "evaluations.npz") as file:
+        returns, length = file["returns"], file["length"]
+    assert returns.shape == (3, 40) and np.all(length > 0)
+    np.testing.assert_array_equal(returns[0], returns[-1])
+    policy = rollax.load(result.folder, environment=environment)
+    numbers, episodes = policy.evaluate(50, jax.random.key(0), greedy=False)
+    assert episodes.length.shape == (50,) and set(np.unique(episodes.length)) <= set(
+        range(1, LIMIT + 1)
+    )
+    assert abs(numbers["sum"] - float(np.mean(episodes.info["sum"]))) < 1e-6
+    with pytest.raises(UsageError, match="has no descriptor"):
+        policy.evaluate(2, jax.random.key(0), descriptor="final")
+
+
+def test_a_population_learns_side_by_side(tmp_path: Path) -> None:
+    """Member k is the run that its seed gives alone."""
+    options = OPTIONS | {"run_dir": tmp_path / "run"}
+    both = api.train(
+        "ppo", on_host(), total_steps=48, seeds=2, config=CONFIG, options=options, quiet=True
+    )
+    alone = api.train(
+        "ppo",
+        on_host(),
+        total_steps=48,
+        seed=1,
+        config=CONFIG,
+        options=OPTIONS | {"run_dir": tmp_path / "one"},
+        quiet=True,
+    )
+    assert both.status == alone.status == "done"
+    states = [
+        rollax.load(run, environment=on_host(), member=m).state
+        for run, m in ((both.folder, 1), (alone.folder, None))
+    ]
+    for a, b in zip(
+        jax.tree.leaves(states[0].train.network),
+        jax.tree.leaves(states[1].train.network),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_episodes_outlast_generations(tmp_path: Path) -> None:
+    """Of members that stay: where one was longer than a generation no fitness was ever known."""
+    config = CONFIG | {"num_steps": 2}
+    options = OPTIONS | {"run_dir": tmp_path / "run", "evolve_every": 4}
+    evolve = {"learning_rate": (1e-4, 1e-2)}
+    api.train(
+        "ppo",
+        on_host(),
+        total_steps=48,
+        seeds=4,
+        evolve=evolve,
+        config=config,
+        options=options,
+        quiet=True,
+    )
+    generations = read_metrics(tmp_path / "run" / "lineage.jsonl")
+    fitness = np.asarray(
+        [[np.nan if x is None else x for x in line["fitness"]] for line in generations[1:]], float
+    )
+    assert np.isnan(fitness[0]).all(), "no episode ends in two steps"
+    assert np.isfinite(fitness[-1]).sum() >= 2
+    parents = [line["parent"] for line in generations[1:]]
+    assert any(parent != [0, 1, 2, 3] for parent in parents)
+
+
+def test_a_number_that_no_info_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown number in the info of .* 'lives'"):
+        options = OPTIONS | {"run_dir": tmp_path / "run", "eval_info": ("lives=sum",)}
+        api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_of_gymnasium_as_an_object() -> None:
+    environment = rollax.from_gymnasium(GymnasiumCounter, max_episode_steps=9)
+    assert (environment.name, environment.action_space, environment.time_limit) == (
+        "own/GymnasiumCounter",
+        Discrete(2),
+        9,
+    )
+    assert environment.info_names == ("sum",) and environment.fps == 7
+    with pytest.raises(UsageError, match="from_gymnasium"):
+        api.train("ppo", GymnasiumCounter(), total_steps=64, quiet=True)
+    with pytest.raises(UsageError, match="GymnasiumCounter cannot be copied"):
+        rollax.from_gymnasium(GymnasiumCounter())
+    with pytest.raises(UsageError, match="got an object of int"):
+        rollax.from_gymnasium(3)
+    with pytest.raises(UsageError, match="must make a gymnasium.Env"):
+        rollax.from_gymnasium(lambda: 3)

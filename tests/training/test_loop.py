@@ -1,0 +1,31 @@
+"""The loop on the host: what it records of the segments that it runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax.algorithm import EpisodeSums, Metrics
+from rollax.training import loop
+from rollax.training.session import Session
+
+pytestmark = pytest.mark.quick
+
+
+def test_every_line_has_its_own_updates() -> None:
+    """A segment that begins within a line of two updates. Each update reports its number."""
+    lines: list[tuple[int, Any, Any]] = []
+
+    def write(step: int, values: dict[str, Any]) -> None:
+        lines.append((step, values["updates"], values["number"]))
+
+    spec = SimpleNamespace(updates_per_line=2, config=SimpleNamespace(steps_per_update=10))
+    recorder = SimpleNamespace(metrics=write)
+    session: Any = object.__new__(Session)
+    session.spec, session.updates, session.start_time = spec, 3, 0.0
+    session.recorder = recorder
+    rows = Metrics({"number": np.arange(3.0, 8.0)}, EpisodeSums(*np.ones((3, 5))))
+    last = loop._record_segment(session, rows, number=5, speed=1.0)
+    assert lines == [(40, 4, 3.0), (60, 6, 4.5), (80, 8, 6.5)]
+    assert last["number"] == 6.5

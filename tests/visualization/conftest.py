@@ -1,0 +1,58 @@
+"""Tiny runs of several kinds, which the tests of pictures share."""
+
+import pytest
+
+import rollax
+from configuration import configured
+
+SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _keys_used_again():
+    """Turn off the check against reuse of keys. Tests of training make it."""
+    with configured(jax_debug_key_reuse=False):
+        yield
+
+
+def train(folder, environment="gymnax/CartPole-v1", seeds=1, config=None, network=None, **more):
+    options = rollax.RunOptions(
+        total_steps=512,
+        seeds=seeds,
+        run_dir=folder,
+        eval_episodes=4,
+        eval_count=2,
+        log_lines=8,
+        tensorboard=False,
+    )
+    own = {
+        "config": SMALL | (config or {}),
+        "network": {"hidden": (8,)} | (network or {}),
+        "options": options,
+    }
+    with configured(jax_debug_key_reuse=False):
+        return rollax.train("ppo", environment, quiet=True, **own, **more).folder
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """A single run on CartPole."""
+    return train(tmp_path_factory.mktemp("runs") / "single")
+
+
+@pytest.fixture(scope="session")
+def sweep(tmp_path_factory):
+    """Two learning rates with two seeds each."""
+    return train(
+        tmp_path_factory.mktemp("runs") / "sweep", seeds=2, sweep={"learning_rate": [1e-4, 1e-3]}
+    )
+
+
+@pytest.fixture(scope="session")
+def trials(tmp_path_factory):
+    """Trials of three short episodes in a grid."""
+    folder = tmp_path_factory.mktemp("runs") / "trials"
+    arguments = {"max_steps": 8, "episodes": 3, "num_rulesets": 20}
+    own = {"config": {"sequence_length": 1}, "network": {"core": "none", "filters": None}}
+    with configured(jax_numpy_rank_promotion="allow"):  # the suite is less strict than we are
+        return train(folder, "rl2/XLand-MiniGrid-R1-9x9", arguments=arguments, **own)
