@@ -280,9 +280,12 @@ class Algorithm(NamedTuple):
         state_metrics: Function from a state to scalars by name, such as the coverage of an archive.
             Every evaluation reports them in addition to the metrics of its episodes.
         archived: Functions of the archive, or None for algorithms without an archive.
-        rollouts: Function from a state, or its `acting_state`, to the arguments
-            `(policy, actor, key, num_steps)` of `rollax.acting.streams.unroll` in the next update.
-            Learning from simulators on the host requires it.
+        rollouts: Function from a state, or its `acting_state`, to the
+            `rollax.acting.streams.RolloutArguments` of the next update. Learning from simulators on
+            the host requires it.
+        learn: Function `(state, rollout)` that performs one update from a
+            `rollax.acting.streams.Rollout` and returns the new state and its metrics. Learning from
+            simulators on the host requires it.
         placement: Function from a state to a pytree of bools. It marks the leaves that a single run
             splits over devices along their first axis, such as environments, replay streams or
             archive cells. All other leaves, and leaves whose first axis does not divide evenly, are
@@ -299,7 +302,8 @@ class Algorithm(NamedTuple):
     with_config: Callable[[State, Any], State] = lambda state, config: state._replace(config=config)
     state_metrics: Callable[[State], dict[str, jax.Array]] = lambda state: {}
     archived: ArchiveFunctions | None = None
-    rollouts: Callable[[State], tuple[Any, Any, jax.Array, int]] | None = None
+    rollouts: Callable[[State], Any] | None = None
+    learn: Callable[[State, Any], tuple[State, Metrics]] | None = None
     placement: Callable[[State], Any] = lambda state: uniform_placement(state, False)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rollax import tree
 from rollax.coercion import format_value
 from rollax.environments.capabilities import capabilities
-from rollax.environments.host_environment import SpaceConversion
+from rollax.environments.environment import SpaceConversion
 from rollax.environments.wrappers import AgentId, add_agent_id
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Dict, Discrete, Grid, Space, make_zeros

@@ -1,12 +1,11 @@
 """Named scopes that assign the operations of a compiled program to parts of an update.
 
-Profiles report the time of each part. Use `with profile_scope("environment"):`, or decorate a
-function with `@profile_scope("credit")`. If scopes are nested, the innermost scope applies.
-Differentiated operations and random numbers are recognized by names that JAX assigns, and do not
-require a scope.
+Profiles report the time of each part (`rollax.training.profiling`). Use `with
+profile_scope("environment"):`, or decorate a function with `@profile_scope("credit")`. If scopes
+are nested, the innermost scope applies. Differentiated operations and random numbers are recognized
+by names that JAX assigns, and do not require a scope.
 """
 
-import re
 from typing import Any, Literal
 
 import jax
@@ -23,30 +22,7 @@ Scope = Literal[
     "emitter",
     "bookkeeping",
 ]
-_SCOPE_PREFIX = "rollax."
-_INNERMOST_SCOPE = re.compile(rf".*\b{re.escape(_SCOPE_PREFIX)}(\w+)")
-_RANDOM_OPERATION = re.compile(
-    r"threefry|random_(bits|split|fold_in|seed)|_rbg|philox"
-    r"|jit\(_(uniform|normal|gumbel|randint|bernoulli)\)"
-)
-
-# Description of each part, in the order of an update.
-UPDATE_PARTS = {
-    "environment": "steps of the environments",
-    "restarts": "starts of new episodes",
-    "policy": "networks and distributions of the acting policy",
-    "random numbers": "random keys and bits of all parts",
-    "replay": "insertion into and sampling from the replay buffer",
-    "credit": "values of final observations, advantages, targets",
-    "shuffling": "order and gathering of minibatches",
-    "forward": "losses",
-    "backward": "gradients of the losses",
-    "optimizer": "gradient norms, Adam, new parameters",
-    "emitter": "generation of solutions",
-    "archive": "insertion of solutions",
-    "bookkeeping": "sums over episodes, metrics, checks for NaN and infinity",
-    "other": "loops, copies, and operations of no other part",
-}
+SCOPE_PREFIX = "rollax."
 
 
 def profile_scope(name: Scope) -> Any:
@@ -54,24 +30,4 @@ def profile_scope(name: Scope) -> Any:
 
     It does not change the results of the program.
     """
-    return jax.named_scope(_SCOPE_PREFIX + name)
-
-
-def classify_operation(path: str) -> str | None:
-    """Return the part of an update that contains an operation, or None if it is unknown.
-
-    A scope within a differentiated function takes precedence in the forward pass. For example,
-    operations of the scope "credit" in a loss belong to "credit".
-
-    Args:
-        path: Names of the operation, such as "jit(run)/while/body/rollax.credit/mul".
-    """
-    if _RANDOM_OPERATION.search(path):
-        return "random numbers"
-    found = _INNERMOST_SCOPE.match(path)
-    place = found.start(1) if found else 0
-    if "transpose(" in path:
-        return "backward"
-    if "jvp(" in path[place:]:
-        return "forward"
-    return found[1] if found else None
+    return jax.named_scope(SCOPE_PREFIX + name)

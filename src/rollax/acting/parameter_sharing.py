@@ -1,8 +1,9 @@
 """Parameter sharing among agents.
 
 If all agents share their parameters, as in single-agent environments, functions act on the
-parameters of one network. Otherwise they act on parameters by group
-(`rollax.acting.parameter_groups`).
+parameters of one network. Otherwise pytrees of parameters, optimizer states and statistics are
+dictionaries by the name of an agent group. If the agents of a group have separate parameters,
+leaves have a leading axis `[agents of the group]`.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rollax.acting import parameter_groups
-from rollax.acting.parameter_groups import ParameterGroup
 from rollax.acting.streams import PolicyFn
 from rollax.algorithm import FiniteChecks
 from rollax.environments.capabilities import capabilities
@@ -21,6 +21,20 @@ from rollax.scopes import profile_scope
 from rollax.types import Action, Carry, Observation, Parameters, PyTree
 
 Sharing = Literal["all", "type", "none"]
+
+
+class ParameterGroup(NamedTuple):
+    """Agents of one type.
+
+    Attributes:
+        name: Name of the type.
+        agents: Indices of the agents.
+        has_separate_parameters: Whether each agent has its own parameters instead of a shared set.
+    """
+
+    name: str
+    agents: tuple[int, ...]
+    has_separate_parameters: bool
 
 
 class AgentGroups(NamedTuple):
@@ -57,14 +71,11 @@ def make_agent_groups(environment: Environment, sharing: Sharing) -> AgentGroups
     if sharing == "all" or len(agents) == 1:
         return AgentGroups(len(agents), has_axis, (ParameterGroup("", agents, False),))
     types = capabilities(environment).agent_types
-    members = {name: tuple(i for i in agents if types[i] == name) for name in dict.fromkeys(types)}
-    return AgentGroups(
-        len(agents),
-        has_axis,
-        tuple(
-            ParameterGroup(name, indices, sharing == "none") for name, indices in members.items()
-        ),
+    groups = tuple(
+        ParameterGroup(name, tuple(i for i in agents if types[i] == name), sharing == "none")
+        for name in dict.fromkeys(types)
     )
+    return AgentGroups(len(agents), has_axis, groups)
 
 
 def make_policy(
@@ -123,17 +134,14 @@ def initial_carry(
     if not team.has_agent_axis:
         return first(parameters)
 
-    def of_group(values: PyTree, places: jax.Array) -> tuple[Any]:
+    def broadcast_first(values: PyTree, agents: jax.Array) -> tuple[Any]:
         return (
-            jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (*places.shape, *jnp.shape(x))), first(values)
-            ),
+            jax.tree.map(lambda x: jnp.broadcast_to(x, agents.shape + jnp.shape(x)), first(values)),
         )
 
-    return join_groups(
-        team,
-        map_groups(team, of_group, parameters, split_groups(team, jnp.zeros(team.num_agents)))[0],
-    )
+    agents = split_groups(team, jnp.zeros(team.num_agents))
+    (carry,) = map_groups(team, broadcast_first, parameters, agents)
+    return join_groups(team, carry)
 
 
 def num_group_streams(team: AgentGroups, num_envs: int) -> list[int]:
@@ -175,12 +183,28 @@ def act_agents(
 
 
 def init_groups(team: AgentGroups, function: Callable[..., PyTree], key: jax.Array) -> Any:
-    """Initialize each set of parameters with `function(key)`."""
-    return (
-        function(key)
-        if team.is_fully_shared
-        else parameter_groups.init_groups(team.groups, function, key)
-    )
+    """Initialize each set of parameters with `function(key)`.
+
+    Args:
+        team: Groups of agents.
+        function: Function from a random key to parameters.
+        key: Random key.
+
+    Returns:
+        The parameters, by group name unless they are fully shared.
+    """
+    if team.is_fully_shared:
+        return function(key)
+    by_group = {}
+    keys = jax.random.split(key, len(team.groups))
+    for group, group_key in zip(team.groups, keys, strict=True):
+        if group.has_separate_parameters:
+            # Sequential, for the reason given in `rollax.populations.population`.
+            agent_keys = jax.random.split(group_key, len(group.agents))
+            by_group[group.name] = jax.lax.map(function, agent_keys)
+        else:
+            by_group[group.name] = function(group_key)
+    return by_group
 
 
 def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
@@ -195,16 +219,45 @@ def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
         Values by group name, or unchanged if parameters are fully shared. Groups with separate
         parameters get a leading agent axis.
     """
-    return (
-        values if team.is_fully_shared else parameter_groups.split_groups(team.groups, values, axis)
-    )
+    if team.is_fully_shared:
+        return values
+
+    def pick(group: ParameterGroup, x: jax.Array) -> jax.Array:
+        # Split the data of keys, because JAX's key reuse checker treats a part as the whole key.
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = pick(group, jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        x = x.reshape((*before, -1, team.num_agents) + after)
+        x = jnp.take(x, np.asarray(group.agents), axis=axis + 1)
+        if group.has_separate_parameters:
+            return jnp.moveaxis(x, axis + 1, 0)
+        return x.reshape((*before, -1) + after)
+
+    return {
+        group.name: jax.tree.map(lambda x, group=group: pick(group, x), values)
+        for group in team.groups
+    }
 
 
 def join_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
     """Join values by group along the stream axis. This is the inverse of `split_groups`."""
-    return (
-        values if team.is_fully_shared else parameter_groups.join_groups(team.groups, values, axis)
-    )
+    if team.is_fully_shared:
+        return values
+
+    def spread(group: ParameterGroup, x: jax.Array) -> jax.Array:
+        if group.has_separate_parameters:
+            return jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape((*x.shape[:axis], -1, len(group.agents)) + x.shape[axis + 1 :])
+
+    order = np.argsort([agent for group in team.groups for agent in group.agents])
+
+    def merge(*parts: jax.Array) -> jax.Array:
+        spread_parts = [spread(g, x) for g, x in zip(team.groups, parts, strict=True)]
+        x = jnp.take(jnp.concatenate(spread_parts, axis=axis + 1), order, axis=axis + 1)
+        return x.reshape((*x.shape[:axis], -1) + x.shape[axis + 2 :])
+
+    return jax.tree.map(merge, *[values[group.name] for group in team.groups])
 
 
 def map_groups(
@@ -221,11 +274,16 @@ def map_groups(
         The result of `function`. Unless parameters are fully shared, each element is a dictionary
         by group name.
     """
-    return (
-        function(*values)
-        if team.is_fully_shared
-        else parameter_groups.map_groups(team.groups, function, *values)
-    )
+    if team.is_fully_shared:
+        return function(*values)
+    results = []
+    for group in team.groups:
+        run = jax.vmap(function) if group.has_separate_parameters else function
+        results.append(run(*(value[group.name] for value in values)))
+    names = [group.name for group in team.groups]
+    by_group = [dict(zip(names, parts, strict=True)) for parts in zip(*results, strict=True)]
+    kind: Any = type(results[0])
+    return tuple(by_group) if kind is tuple else kind(*by_group)
 
 
 @profile_scope("bookkeeping")
@@ -234,11 +292,33 @@ def summarize_metrics(
 ) -> tuple[dict[str, jax.Array], FiniteChecks]:
     """Return scalar metrics and the combined finite checks of all groups.
 
-    Unless parameters are fully shared, the metrics are means over all sets of parameters, and there
-    is one additional entry "group/metric" or "agent i/metric" for each set.
+    Args:
+        team: Groups of agents.
+        values: Metrics by name, or by group and name unless parameters are fully shared.
+        finite: `FiniteChecks`, by group unless parameters are fully shared.
+
+    Returns:
+        Scalar metrics and finite checks. Unless parameters are fully shared, the metrics contain
+        the mean of each metric over all sets of parameters, and an entry "group/metric" or "agent
+        i/metric" for each set. The checks are true if they are true for all groups.
     """
-    return (
-        (values, finite)
-        if team.is_fully_shared
-        else parameter_groups.summarize_metrics(team.groups, values, finite)
+    if team.is_fully_shared:
+        return values, finite
+    individual = {}
+    for group in team.groups:
+        agents = [f"agent {agent}" for agent in group.agents]
+        labels = agents if group.has_separate_parameters else [group.name]
+        for name, value in values[group.name].items():
+            for label, x in zip(labels, jnp.atleast_1d(value), strict=True):
+                individual[f"{label}/{name}"] = x
+    means = {
+        name: jnp.mean(
+            jnp.stack([x for key, x in individual.items() if key.rpartition("/")[2] == name])
+        )
+        for name in values[team.groups[0].name]
+    }
+    checks = (
+        jnp.all(jnp.stack([jnp.all(x) for x in parts]))
+        for parts in zip(*finite.values(), strict=True)
     )
+    return means | individual, FiniteChecks(*checks)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import spaces, tree
-from rollax.acting.recording import Recording
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
 from rollax.environments.capabilities import capabilities, find_acting_agents, is_on_host
@@ -85,6 +84,36 @@ class Experience(NamedTuple):
     next_obs: Any
     mask: jax.Array | None
     acts: jax.Array | None = None
+
+
+class RolloutArguments(NamedTuple):
+    """Arguments of `unroll`, without the environment.
+
+    Attributes:
+        policy: Policy.
+        actor: Actor state before the rollout.
+        key: Random key.
+        num_steps: Number of steps T.
+    """
+
+    policy: PolicyFn
+    actor: ActorState
+    key: jax.Array
+    num_steps: int
+
+
+class Rollout(NamedTuple):
+    """T steps of all streams.
+
+    Attributes:
+        actor: Actor state after the rollout.
+        experience: Experience `[T, S, ...]`.
+        episodes: Sums over the episodes that ended during the rollout.
+    """
+
+    actor: ActorState
+    experience: Experience
+    episodes: EpisodeSums
 
 
 def make_actor(
@@ -234,10 +263,8 @@ def restart_ended_episodes(
 
 def unroll(
     environment: Environment, policy: PolicyFn, actor: ActorState, key: jax.Array, num_steps: int
-) -> tuple[ActorState, Experience, EpisodeSums]:
+) -> Rollout:
     """Step all streams T times with automatic restarts.
-
-    If the environment state of the actor is a `Recording`, the recorded steps are returned instead.
 
     Args:
         environment: Environment.
@@ -247,21 +274,17 @@ def unroll(
         num_steps: Number of steps T.
 
     Returns:
-        The actor state after the rollout, the experience `[T, S, ...]`, and sums over the episodes
-        that ended during the rollout.
+        The rollout.
     """
-    if isinstance(actor.env_state, Recording):
-        return _read_recording(actor.env_state, actor)
 
     def body(
-        actor: ActorState, numbers: tuple[jax.Array, jax.Array]
+        actor: ActorState, key_data: tuple[jax.Array, jax.Array]
     ) -> tuple[ActorState, tuple[Experience, EpisodeSums]]:
-        keys = tuple(
-            jax.random.wrap_key_data(each, impl=jax.random.key_impl(key)) for each in numbers
-        )
-        actor, experience, after = step(environment, policy, actor, keys)
+        impl = jax.random.key_impl(key)
+        act_keys, env_keys = (jax.random.wrap_key_data(data, impl=impl) for data in key_data)
+        actor, experience, after = step(environment, policy, actor, (act_keys, env_keys))
         ended = has_episode_ended(environment, after)
-        sums = _sum_ended_episodes(
+        sums = sum_ended_episodes(
             actor.episode_return,
             actor.episode_length,
             _broadcast_to_agents(ended, actor.episode_return),
@@ -275,41 +298,37 @@ def unroll(
     def run(
         actor: ActorState, keys: jax.Array
     ) -> tuple[ActorState, tuple[Experience, EpisodeSums]]:
-        # Keys are per environment, so that the environments of a device do not depend on the
-        # others. All keys are computed at once, because on CPUs threefry is a loop of many small
-        # operations, independent of the number of keys. The scan receives their data, because JAX's
-        # key reuse checker counts keys that are passed to a scan as used.
-        of_steps = split_step_keys(
-            _make_step_keys(
-                _repeat_keys(keys, num_steps), jnp.repeat(jnp.arange(num_steps), keys.shape[0])
-            )
-        )
-        numbers = jax.tree.map(jax.random.key_data, of_steps)
-        return jax.lax.scan(
-            body, actor, jax.tree.map(lambda x: x.reshape(num_steps, -1, *x.shape[1:]), numbers)
-        )
+        return jax.lax.scan(body, actor, _split_rollout_keys(keys, num_steps))
 
-    keys, first = (
-        jax.random.split(key, actor.reset.shape[0]),
-        flatten_streams(environment, actor.carry),
-    )
+    first_carry = flatten_streams(environment, actor.carry)
     actor, (experience, sums) = tree.shard_map_over_devices(
         run, in_axes=(0, 0), out_axes=(0, (1, 1))
-    )(actor, keys)
-    experience = experience._replace(carry=memory_windows.join_entries(first, experience.carry))
-    types = capabilities(environment).agent_types
-    agents = {
-        name: np.flatnonzero([name == other for other in types]) for name in dict.fromkeys(types)
-    }
-
-    def sum_agents(index: np.ndarray) -> tuple[jax.Array, ...]:
-        return tuple(jnp.sum(total[..., index]) for total in sums[:2])
-
-    by_type = {name: sum_agents(index) for name, index in agents.items()} if len(agents) > 1 else {}
-    return actor, experience, jax.tree.map(jnp.sum, sums)._replace(agent_type_sums=by_type)
+    )(actor, jax.random.split(key, actor.reset.shape[0]))
+    carry = memory_windows.join_entries(first_carry, experience.carry)
+    return Rollout(actor, experience._replace(carry=carry), _total_sums(environment, sums))
 
 
-def _make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
+def _split_rollout_keys(keys: jax.Array, num_steps: int) -> tuple[jax.Array, jax.Array]:
+    """Return the data of the keys of all steps for policies and environments, `[T, E, ...]` each.
+
+    Keys are per environment, so that the environments of a device do not depend on the others. All
+    keys are computed at once, because on CPUs threefry is a loop of many small operations,
+    independent of the number of keys. A scan receives their data, because JAX's key reuse checker
+    counts keys that are passed to a scan as used.
+
+    Args:
+        keys: Keys of the rollout, `[E]`.
+        num_steps: Number of steps T.
+    """
+    time = jnp.repeat(jnp.arange(num_steps), keys.shape[0])
+    of_steps = split_step_keys(make_step_keys(_repeat_keys(keys, num_steps), time))
+    return jax.tree.map(
+        lambda x: x.reshape(num_steps, -1, *x.shape[1:]),
+        jax.tree.map(jax.random.key_data, of_steps),
+    )
+
+
+def make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
     """Derive the keys `[E]` of a step from the keys of the rollout.
 
     `time` is int32 `[E]` or `[]`.
@@ -317,8 +336,21 @@ def _make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(time, keys.shape))
 
 
+def _total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
+    """Sum episode statistics `[T, E]` or `[T, E, A]` over time, environments and agents."""
+    types = capabilities(environment).agent_types
+    names = list(dict.fromkeys(types))
+
+    def sum_agents(name: str) -> tuple[jax.Array, ...]:
+        agents = np.flatnonzero([name == other for other in types])
+        return tuple(jnp.sum(total[..., agents]) for total in sums[:2])
+
+    by_type = {name: sum_agents(name) for name in names} if len(names) > 1 else {}
+    return jax.tree.map(jnp.sum, sums)._replace(agent_type_sums=by_type)
+
+
 @profile_scope("bookkeeping")
-def _sum_ended_episodes(
+def sum_ended_episodes(
     episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array
 ) -> EpisodeSums:
     """Return episode statistics, masked to streams whose episode ended."""
@@ -327,84 +359,6 @@ def _sum_ended_episodes(
         return jnp.where(ended, total, 0).astype(jnp.float32)
 
     return EpisodeSums(of_ended(1), of_ended(episode_return), of_ended(episode_length))
-
-
-def act_at_step(
-    policy: PolicyFn,
-    key: jax.Array,
-    time: jax.Array,
-    carry: Carry,
-    obs: Observation,
-    reset: jax.Array,
-) -> tuple[Any, Any, Any]:
-    """Evaluate the policy with the random numbers that `unroll` uses at the same step.
-
-    Args:
-        policy: Policy.
-        key: Random key of the rollout, as passed to `unroll`.
-        time: Index of the step, int32 `[]`.
-        carry: Memory `[E, ...]`.
-        obs: Observations `[E, ...]`.
-        reset: Whether observations begin an episode, bool `[E]`.
-
-    Returns:
-        Carry, action and extras, `[E, ...]` each.
-    """
-    act_keys, _ = split_step_keys(_make_step_keys(jax.random.split(key, reset.shape[0]), time))
-    return jax.vmap(policy)(carry, obs, reset, act_keys)
-
-
-def with_recording(state: State, recording: Recording | tuple[()]) -> Any:
-    """Return an algorithm's state with a recording in place of the environment states.
-
-    Args:
-        state: State of an algorithm.
-        recording: Recording, or `()` to remove one.
-    """
-
-    def put(part):
-        return part._replace(env_state=recording) if _is_actor(part) else part
-
-    return jax.tree.map(put, state, is_leaf=_is_actor)
-
-
-def find_actor(state: State) -> ActorState:
-    """Return the actor state in the state of an algorithm, which must contain exactly one."""
-    (actor,) = [part for part in jax.tree.leaves(state, is_leaf=_is_actor) if _is_actor(part)]
-    return actor
-
-
-def _is_actor(part: object) -> bool:
-    return isinstance(part, ActorState)
-
-
-def _read_recording(
-    recording: Recording, actor: ActorState
-) -> tuple[ActorState, Experience, EpisodeSums]:
-    """Return the result of `unroll` for recorded steps."""
-    steps = recording.steps
-    carry = memory_windows.join_entries(
-        jax.tree.map(lambda x: x[0], steps.carry), memory_windows.newest_entries(steps.carry)
-    )
-    experience = Experience(*steps, mask=None)._replace(carry=carry)
-    books = actor.episode_return, actor.episode_length
-
-    def clear(where, books):
-        return tree.where(where, jax.tree.map(jnp.zeros_like, books), books)
-
-    def body(books: State, row: tuple[jax.Array, jax.Array]) -> tuple[Any, EpisodeSums]:
-        reward, ended = row
-        books = books[0] + reward, books[1] + 1
-        return clear(ended, books), _sum_ended_episodes(books[0], books[1], ended)
-
-    # Episodes that were interrupted, such as by resuming a run, do not count.
-    rows = steps.reward, steps.terminated | steps.truncated
-    books, sums = jax.lax.scan(body, clear(steps.reset[0], books), rows)
-    obs, reset, carry = recording.last
-    moved = actor._replace(
-        obs=obs, reset=reset, carry=carry, episode_return=books[0], episode_length=books[1]
-    )
-    return moved, experience, jax.tree.map(jnp.sum, sums)
 
 
 def flatten_streams(environment: Environment, values: PyTree) -> Any:

@@ -10,7 +10,7 @@ from rollax.algorithm import ArchiveSettings, DerivedSettings
 from rollax.algorithms.cma_mae import CMAMAEConfig
 from rollax.algorithms.cma_maega import CMAMAEGAConfig
 from rollax.algorithms.mome import MOMEConfig
-from rollax.algorithms.on_policy_settings import OnPolicyConfig
+from rollax.algorithms.on_policy import OnPolicyConfig
 from rollax.algorithms.policy_gradient import PolicyGradientConfig
 from rollax.algorithms.quality_diversity import QDConfig
 from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle

@@ -9,7 +9,7 @@ steps. Actions are random during the first `warmup` frames, and learning starts 
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,8 @@ from rollax.acting.streams import (
     ActorState,
     Experience,
     PolicyFn,
+    Rollout,
+    RolloutArguments,
     flatten_streams,
     init_actor,
     reseed,
@@ -43,6 +45,7 @@ from rollax.algorithm import (
 )
 from rollax.algorithms.replay_updates import (
     AgentFns,
+    add_to_replay,
     anneal_learning_rates,
     example_step,
     update_from_replay,
@@ -53,9 +56,12 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle
-from rollax.replay.ring import ReplayBuffer, ReplayState, ReplayStep
+from rollax.replay.ring import ReplayBuffer, ReplayState
 from rollax.scopes import profile_scope
 from rollax.types import Action, Carry, Flag, Observation, Settings, State
+
+PlayFn: TypeAlias = Callable[[RolloutArguments], Rollout]
+"""Function that returns the rollout of a cycle, from compiled environments or a recording."""
 
 
 class OffPolicyState(NamedTuple):
@@ -168,6 +174,7 @@ def run_cycle(
     environment: Environment,
     agent_fns: AgentFns,
     buffer: ReplayBuffer,
+    play: PlayFn,
     state: OffPolicyState,
     key: jax.Array,
     cycle: CycleState,
@@ -179,6 +186,7 @@ def run_cycle(
         environment: The environment.
         agent_fns: Functions of the agent, with normalized observations.
         buffer: Replay buffer.
+        play: Function that returns the rollout of the cycle.
         state: State before the update.
         key: Random key of the update.
         cycle: Agent, environments and replay before the cycle.
@@ -192,9 +200,9 @@ def run_cycle(
     act_key, learn_key = cycle_keys(key, index)
     # Act.
     policy = make_exploration_policy(environment, agent_fns, config, cycle.agent, progress)
-    actor, experience, episodes = unroll(environment, policy, cycle.actor, act_key, num_steps)
+    rollout = play(RolloutArguments(policy, cycle.actor, act_key, num_steps))
     # Store the transitions.
-    replay = add_to_replay(buffer, cycle.replay, experience)
+    replay = add_to_replay(buffer, cycle.replay, rollout.experience)
     # Learn.
     num_frames = state.updates.astype(jnp.float32) * config.steps_per_update + (index + 1) * (
         num_steps * config.num_envs
@@ -205,7 +213,8 @@ def run_cycle(
         update_from_replay, agent_fns, buffer, annealed, progress, is_warm, learn_key
     )
     (agent, replay), metrics = jax.lax.scan(learn, (cycle.agent, replay), jnp.arange(num_updates))
-    return CycleState(agent, actor, replay), CycleResult(experience, episodes, metrics)
+    result = CycleResult(rollout.experience, rollout.episodes, metrics)
+    return CycleState(agent, rollout.actor, replay), result
 
 
 def off_policy(
@@ -224,10 +233,16 @@ def off_policy(
     team = parameter_sharing.make_agent_groups(environment, "all")
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
+        return update(lambda arguments: unroll(environment, *arguments), state)
+
+    def learn(state: OffPolicyState, rollout: Rollout) -> tuple[OffPolicyState, Metrics]:
+        return update(lambda arguments: rollout, state)
+
+    def update(play: PlayFn, state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
         config = state.config
         fns = with_normalized_observations(agent_fns, state.observations)
         key, run_key = jax.random.split(state.key)
-        body = functools.partial(run_cycle, environment, fns, buffer(config), state, run_key)
+        body = functools.partial(run_cycle, environment, fns, buffer(config), play, state, run_key)
         cycle = CycleState(state.agent, state.actor, state.replay)
         num_cycles = config.num_steps // compute_replay_cycle(config)[0]
         cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
@@ -267,23 +282,21 @@ def off_policy(
         acting_state=lambda state: state._replace(actor=None, replay=None),
         reseed=reseed,
         rollouts=functools.partial(next_rollout_arguments, environment, agent_fns),
+        learn=learn,
         placement=make_placement(("actor",), {ReplayState: uniform_placement}),
     )
 
 
 def next_rollout_arguments(
     environment: Environment, agent_fns: AgentFns, state: OffPolicyState
-) -> tuple[PolicyFn, ActorState, jax.Array, int]:
-    """Return the arguments of `unroll` for the next cycle.
-
-    They are the policy, the actor state, the random key and the number of steps.
-    """
+) -> RolloutArguments:
+    """Return the arguments of `unroll` for the next cycle."""
     fns = with_normalized_observations(agent_fns, state.observations)
     progress = state.updates / state.config.total_updates
     policy = make_exploration_policy(environment, fns, state.config, state.agent, progress)
     act_key, _ = cycle_keys(jax.random.split(state.key)[1], 0)
     num_steps, _ = compute_replay_cycle(state.config)
-    return policy, state.actor, act_key, num_steps
+    return RolloutArguments(policy, state.actor, act_key, num_steps)
 
 
 def cycle_keys(key: jax.Array, index: jax.Array | int) -> jax.Array:
@@ -320,26 +333,6 @@ def make_exploration_policy(
     return parameter_sharing.make_policy(
         parameter_sharing.make_agent_groups(environment, "all"), explore, agent
     )
-
-
-@profile_scope("replay")
-def add_to_replay(buffer: ReplayBuffer, replay: State, experience: Experience) -> State:
-    """Add the steps `[c, S]` of all agents that were not done to the replay."""
-    keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
-    steps = ReplayStep(
-        obs=experience.obs,
-        action=experience.extras,
-        reward=experience.reward,
-        terminated=experience.terminated,
-        truncated=experience.truncated,
-        next_obs=experience.next_obs,
-        reset=experience.reset,
-        carry=experience.carry.memory,
-    )
-    replay, _ = jax.lax.scan(
-        lambda replay, row: (buffer.add(replay, *row), None), replay, (steps, keep)
-    )
-    return replay
 
 
 @profile_scope("bookkeeping")

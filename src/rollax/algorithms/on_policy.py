@@ -19,23 +19,19 @@ from rollax.acting.streams import (
     ActorState,
     Experience,
     PolicyFn,
+    Rollout,
+    RolloutArguments,
     flatten_streams,
     init_actor,
     reseed,
     unroll,
 )
 from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
-from rollax.algorithms.on_policy_settings import (
-    GradientStepConfig,
-    MinibatchConfig,
-    OnPolicyConfig,
-    ScheduleConfig,
-)
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
-from rollax.types import Action, Carry, Flag, Observation, PyTree, Settings
+from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
 
 OptimizersFn: TypeAlias = Callable[[Settings, float], dict[str, optax.GradientTransformation]]
 """Function `(config, progress)` that returns the optimizer of each part of the network."""
@@ -43,6 +39,20 @@ LayoutFn: TypeAlias = Callable[[Settings, int], minibatches.MinibatchLayout | No
 """Function `(config, num_streams)` that returns the layout of minibatches."""
 SamplerFn: TypeAlias = Callable[..., tuple[Carry, Action, PyTree]]
 """Function `(train, carry, obs, reset, key)` that acts in training."""
+
+
+@runtime_checkable
+class OnPolicyConfig(Protocol):
+    """Settings that all on-policy algorithms share."""
+
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def sharing(self) -> parameter_sharing.Sharing: ...
+    @property
+    def total_updates(self) -> Scalar: ...
 
 
 class OnPolicyState(NamedTuple):
@@ -144,7 +154,7 @@ def step(
     learn: LearnFn,
     state: OnPolicyState,
 ) -> tuple[OnPolicyState, Metrics]:
-    """Perform one update.
+    """Perform one update, which acts for T steps in every environment and then learns.
 
     Args:
         environment: The environment.
@@ -155,15 +165,32 @@ def step(
     Returns:
         The state after the update and its metrics.
     """
-    config, keys = state.config, split_keys(state.key)
+    keys = split_keys(state.key)
+    rollout = unroll(environment, explore(state), state.actor, keys.act, state.config.num_steps)
+    return learn_by_group(environment, learn, state, keys, rollout)
+
+
+def learn_by_group(
+    environment: Environment,
+    learn: LearnFn,
+    state: OnPolicyState,
+    keys: UpdateKeys,
+    rollout: Rollout,
+) -> tuple[OnPolicyState, Metrics]:
+    """Learn each set of parameters from the streams of its own agents.
+
+    Args:
+        environment: The environment.
+        learn: Function that learns from the rollout with one set of parameters.
+        state: State before the update.
+        keys: Random keys of the update.
+        rollout: Rollout of all streams.
+
+    Returns:
+        The state after the update and its metrics.
+    """
+    config, actor = state.config, rollout.actor
     team = parameter_sharing.make_agent_groups(environment, config.sharing)
-
-    # Act for T steps in every environment.
-    actor, rollout, episodes = unroll(
-        environment, explore(state), state.actor, keys.act, config.num_steps
-    )
-
-    # Learn: each set of parameters from the streams of its own agents.
     end = RolloutEnd(
         *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
         discounted_return=state.discounted_return,
@@ -173,13 +200,13 @@ def step(
         team,
         functools.partial(learn, config, progress),
         state.train,
-        parameter_sharing.split_groups(team, rollout, axis=1),
+        parameter_sharing.split_groups(team, rollout.experience, axis=1),
         parameter_sharing.split_groups(team, end),
         parameter_sharing.init_groups(team, lambda key: key, keys.learn),
     )
 
     values, finite = parameter_sharing.summarize_metrics(team, result.metrics, result.finite)
-    metrics = Metrics(values, episodes, finite, reward=jnp.sum(rollout.reward))
+    metrics = Metrics(values, rollout.episodes, finite, reward=jnp.sum(rollout.experience.reward))
     state = state._replace(
         key=keys.next,
         train=result.train,
@@ -190,7 +217,9 @@ def step(
     return state, metrics
 
 
-def make_minibatch_layout(config: MinibatchConfig, num_streams: int) -> minibatches.MinibatchLayout:
+def make_minibatch_layout(
+    config: minibatches.MinibatchConfig, num_streams: int
+) -> minibatches.MinibatchLayout:
     """Return the layout of rollouts of one parameter group for minibatches.
 
     Args:
@@ -213,7 +242,7 @@ def fit(
     train: TrainState,
     rows: PyTree,
     layout: minibatches.MinibatchLayout,
-    config: GradientStepConfig,
+    config: train_state.GradientStepConfig,
     progress: jax.Array,
     key: jax.Array,
     shuffle: Callable[
@@ -252,7 +281,7 @@ def fit(
 
 
 def finish_update(
-    config: ScheduleConfig,
+    config: train_state.ScheduleConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
@@ -348,8 +377,12 @@ def on_policy(
             team, lambda train: train.network.initial_carry(), state.train
         )
 
-    def rollouts(state: OnPolicyState) -> tuple[PolicyFn, ActorState, jax.Array, int]:
-        return explore(state), state.actor, split_keys(state.key).act, state.config.num_steps
+    def rollouts(state: OnPolicyState) -> RolloutArguments:
+        key = split_keys(state.key).act
+        return RolloutArguments(explore(state), state.actor, key, state.config.num_steps)
+
+    def learn_from_rollout(state: OnPolicyState, rollout: Rollout) -> tuple[OnPolicyState, Metrics]:
+        return learn_by_group(environment, learn, state, split_keys(state.key), rollout)
 
     return Algorithm(
         init=init,
@@ -359,6 +392,7 @@ def on_policy(
         acting_state=lambda state: state._replace(actor=None),
         reseed=reseed,
         rollouts=rollouts,
+        learn=learn_from_rollout,
         placement=make_placement(("actor", "discounted_return"), {}),
     )
 

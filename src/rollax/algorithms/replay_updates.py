@@ -1,4 +1,4 @@
-"""Gradient steps on replayed batches, and the interface of off-policy agents."""
+"""Replay of off-policy agents: storage of transitions and gradient steps on replayed batches."""
 
 import dataclasses
 import functools
@@ -11,6 +11,7 @@ import optax
 
 from rollax import tree
 from rollax.acting.exploration import example_action
+from rollax.acting.streams import Experience
 from rollax.environments.environment import Environment
 from rollax.learning import normalization
 from rollax.learning.train_state import apply_gradients, clipped_adam, linear_schedule
@@ -191,6 +192,26 @@ def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayCo
         for name in names
     }
     return dataclasses.replace(config, **rates)
+
+
+@profile_scope("replay")
+def add_to_replay(buffer: ReplayBuffer, replay: State, experience: Experience) -> State:
+    """Add the steps `[c, S]` of all agents that were not done to the replay."""
+    keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
+    steps = ReplayStep(
+        obs=experience.obs,
+        action=experience.extras,
+        reward=experience.reward,
+        terminated=experience.terminated,
+        truncated=experience.truncated,
+        next_obs=experience.next_obs,
+        reset=experience.reset,
+        carry=experience.carry.memory,
+    )
+    replay, _ = jax.lax.scan(
+        lambda replay, row: (buffer.add(replay, *row), None), replay, (steps, keep)
+    )
+    return replay
 
 
 def update_from_replay(

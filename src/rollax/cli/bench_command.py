@@ -9,11 +9,11 @@ from rollax.cli.command_output import print_summary
 from rollax.cli.parsing.dynamic_options import take_option_value
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.errors import UsageError
-from rollax.scopes import UPDATE_PARTS
 from rollax.training.console.progress import format_bytes, make_display
 from rollax.training.profiling import throughput as benching
 from rollax.training.profiling.operations import PartCost
 from rollax.training.profiling.throughput import BenchmarkResult, MachineLimits
+from rollax.training.profiling.update_parts import UPDATE_PARTS
 from rollax.training.spec import Spec, get_algorithm_entry, make_spec
 from rollax.types import Record
 

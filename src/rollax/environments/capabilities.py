@@ -17,9 +17,9 @@ from rollax.environments.environment import (
     Environment,
     FiniteTaskEnvironment,
     HostEnvironment,
+    SpaceConversion,
     TaskEnvironment,
 )
-from rollax.environments.host_environment import SpaceConversion
 from rollax.spaces import Box, Discrete
 
 

@@ -111,6 +111,23 @@ class Simulator(Protocol):
     def close(self) -> None: ...
 
 
+class SpaceConversion(NamedTuple):
+    """Conversion between suite values and rollax values, used by `Policy.predict`.
+
+    Both functions accept one value or a batch.
+
+    Attributes:
+        observation: Function from suite observations to rollax observations. It raises `UsageError`
+            for values that are not suite observations.
+        action: Function from rollax actions to suite actions.
+        description: Description of the suite observations.
+    """
+
+    observation: Callable[[Any], Any]
+    action: Callable[[Any], Any]
+    description: str
+
+
 @runtime_checkable
 class HostEnvironment(Environment, Protocol):
     """An environment that cannot be part of a JAX program.

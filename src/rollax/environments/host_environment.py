@@ -1,32 +1,15 @@
 """Environments whose dynamics are simulators on the host."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
 
-from rollax.environments.environment import Simulator, format_environment
+from rollax.environments.environment import Simulator, SpaceConversion, format_environment
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Space
 from rollax.types import Action, State
-
-
-class SpaceConversion(NamedTuple):
-    """Conversion between suite values and rollax values, used by `Policy.predict`.
-
-    Both functions accept one value or a batch.
-
-    Attributes:
-        observation: Function from suite observations to rollax observations. It raises `UsageError`
-            for values that are not suite observations.
-        action: Function from rollax actions to suite actions.
-        description: Description of the suite observations.
-    """
-
-    observation: Callable[[Any], Any]
-    action: Callable[[Any], Any]
-    description: str
 
 
 class HostedEnvironment(eqx.Module):

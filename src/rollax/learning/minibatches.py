@@ -14,7 +14,7 @@ is a full shuffle that is stratified by stream.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,18 @@ from rollax.types import PyTree
 MAX_BLOCK_SIZE = 16
 MIN_GROUPS = 64
 MAX_RANKED_ROWS = 128  # up to this number of rows, all-pairs comparison is used instead of sorting
+
+
+@runtime_checkable
+class MinibatchConfig(Protocol):
+    """Settings that divide a rollout into minibatches of sequences."""
+
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def num_minibatches(self) -> int: ...
 
 
 class MinibatchLayout(NamedTuple):

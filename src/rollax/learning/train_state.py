@@ -66,15 +66,21 @@ class ValueNormalizationConfig(NormalizationConfig, Protocol):
 
 
 @runtime_checkable
-class OptimizerConfig(Protocol):
-    """Settings of the optimizers of an actor-critic."""
+class ScheduleConfig(Protocol):
+    """Settings of a learning rate that changes linearly over training."""
 
     @property
     def learning_rate(self) -> Scalar: ...
     @property
-    def critic_learning_rate(self) -> Scalar: ...
-    @property
     def learning_rate_final_fraction(self) -> Scalar: ...
+
+
+@runtime_checkable
+class OptimizerConfig(ScheduleConfig, Protocol):
+    """Settings of the optimizers of an actor-critic."""
+
+    @property
+    def critic_learning_rate(self) -> Scalar: ...
     @property
     def adam_epsilon(self) -> Scalar: ...
     @property
@@ -89,6 +95,14 @@ class EpochConfig(Protocol):
     def num_epochs(self) -> int: ...
     @property
     def critic_epochs(self) -> int: ...
+
+
+@runtime_checkable
+class GradientStepConfig(OptimizerConfig, EpochConfig, Protocol):
+    """Settings of the gradient steps of an actor-critic."""
+
+    @property
+    def target_kl(self) -> Scalar: ...
 
 
 @runtime_checkable

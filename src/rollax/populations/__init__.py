@@ -50,4 +50,5 @@ def population(algorithm: Algorithm) -> Algorithm:
         config=algorithm.config,
         with_config=jax.vmap(algorithm.with_config),
         state_metrics=jax.vmap(algorithm.state_metrics),
+        learn=None if algorithm.learn is None else jax.vmap(algorithm.learn),
     )

@@ -23,8 +23,9 @@ References:
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ from rollax import tree
 from rollax.algorithm import Algorithm, Metrics
 from rollax.errors import UnknownNameError
 from rollax.populations import check_is_algorithm
-from rollax.types import PyTree
+from rollax.types import PyTree, State
 
 EPISODE_RETURN = "episode_return"  # name of the mean return in training as a metric
 
@@ -151,8 +152,10 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
             members, child_keys, zero, zero, jnp.isfinite(zero), jnp.full_like(zero, jnp.nan)
         )
 
-    def step(state: EvolutionState) -> tuple[EvolutionState, Metrics]:
-        members, metrics = algorithm.step(state.members)
+    def measure(
+        update: Callable[..., tuple[State, Metrics]], state: EvolutionState, *rollout: PyTree
+    ) -> tuple[EvolutionState, Metrics]:
+        members, metrics = update(state.members, *rollout)
         total, number = add_measurement(state, algorithm.state_metrics(members), metrics, metric)
         is_well = state.is_finite & jnp.all(jnp.stack(metrics.finite), axis=0)
         state = state._replace(
@@ -171,7 +174,7 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
 
     return Algorithm(
         init,
-        step,
+        step=functools.partial(measure, algorithm.step),
         act=lambda state, *arguments: algorithm.act(state.members, *arguments),
         initial_carry=lambda state: algorithm.initial_carry(state.members),
         acting_state=lambda state: algorithm.acting_state(state.members),
@@ -180,6 +183,7 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
         with_config=lambda state, config: state._replace(
             members=algorithm.with_config(state.members, config)
         ),
+        learn=algorithm.learn and functools.partial(measure, algorithm.learn),
     )
 
 

@@ -17,8 +17,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from rollax.acting.streams import with_recording
-from rollax.algorithm import Algorithm, Carry, Config, State
+from rollax.algorithm import Algorithm, Carry, Config, Metrics, State
 from rollax.coercion import format_value
 from rollax.config import DataclassInstance, traced_field_names
 from rollax.environments.capabilities import is_on_host
@@ -28,7 +27,8 @@ from rollax.spaces import Space, make_zeros
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.options import RunOptions
-from rollax.training.simulators.runner import SimulatorRunner, make_rollout_act_fn
+from rollax.training.simulators.recording import make_rollout_act_fn
+from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, get_algorithm_entry, list_changed_settings
 from rollax.types import NetworkFn, PyTree
 
@@ -188,10 +188,10 @@ def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
     traced = traced_field_names(type(spec.config))
 
     def trace_programs(config: Config) -> list[tuple[str, list[np.ndarray]]]:
-        state = _abstract_state(dataclasses.replace(spec, config=config), algorithm, environment)
+        update = _make_update(dataclasses.replace(spec, config=config), algorithm, environment)
         signatures = (
             _program_signature(algorithm.init, jax.random.key(0), config),
-            _program_signature(algorithm.step, state),
+            _program_signature(update.function, *update.arguments),
         )
         return [(signature.text, signature.constants) for signature in signatures]
 
@@ -219,9 +219,10 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
     passed |= spec.sweep | spec.evolve
     if not passed:
         return
-    state = _abstract_state(spec, algorithm, environment)
+    update = _make_update(spec, algorithm, environment)
+    state = update.arguments[0]
     step, init = (
-        _trace_function(algorithm.step, state),
+        _trace_function(update.function, *update.arguments),
         _trace_function(algorithm.init, jax.random.key(0), spec.config),
     )
     in_step, in_init = algorithm.config(step.inputs[0]), init.inputs[1]
@@ -282,24 +283,34 @@ def _trace_simulator_acting(
         return
 
     def explore(state: State, time: jax.Array) -> PyTree:
-        actor = rollouts(state)[1]
+        actor = rollouts(state).actor
         return make_rollout_act_fn(algorithm)(state, actor.obs, actor.carry, actor.reset, time)
 
     yield _trace_function(explore, state, jax.ShapeDtypeStruct((), np.int32))
 
 
-def _abstract_state(spec: Spec, algorithm: Algorithm, environment: Environment) -> State:
-    """Return the abstract state of one member for tracing `step`."""
+class Update(NamedTuple):
+    """The update of one member and the shapes of its arguments.
+
+    Attributes:
+        function: Function that performs one update.
+        arguments: Shapes and types of its arguments. The first one is the state.
+    """
+
+    function: Callable[..., tuple[State, Metrics]]
+    arguments: tuple[PyTree, ...]
+
+
+def _make_update(spec: Spec, algorithm: Algorithm, environment: Environment) -> Update:
+    """Return the update of one member, which learns from a recording if simulators are used."""
     state = programs.abstract_member_state(spec, algorithm)
     if not is_on_host(environment):
-        return state
+        return Update(algorithm.step, (state,))
     single = dataclasses.replace(
         spec, sweep={}, evolve={}, options=dataclasses.replace(spec.options, seeds=1)
     )
-    return with_recording(
-        state,
-        SimulatorRunner(single, algorithm, algorithm, (environment, environment), state).abstract,
-    )
+    runner = SimulatorRunner(single, algorithm, algorithm, (environment, environment), state)
+    return Update(runner.learn, (state, runner.abstract))
 
 
 class ProgramSignature(NamedTuple):

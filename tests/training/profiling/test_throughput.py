@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 from rollax.cli.bench_command import _format_rates
-from rollax.scopes import UPDATE_PARTS, classify_operation, profile_scope
+from rollax.scopes import profile_scope
 from rollax.training.profiling import throughput as benching
 from rollax.training.profiling.operations import PartCost, parse_operations, profile_parts
 from rollax.training.profiling.throughput import scale_costs
+from rollax.training.profiling.update_parts import UPDATE_PARTS, classify_operation
 
 SMALL = [
     "--num-envs",

@@ -10,7 +10,7 @@ import pytest
 
 import rollax
 from rollax import api
-from rollax.acting.streams import find_actor, unroll
+from rollax.acting.streams import unroll
 from rollax.environments import register
 from rollax.environments.host_environment import HostedEnvironment
 from rollax.errors import UsageError
@@ -20,6 +20,7 @@ from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.layout import read_spec, write_spec
 from rollax.training.simulators import runner
+from rollax.training.simulators.recording import find_actor
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, adapt_to_host, make_spec
 from support.counter_simulator import Counter, on_host

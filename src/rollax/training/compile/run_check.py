@@ -4,7 +4,6 @@ import jax
 import jax.extend.core
 
 from rollax.acting.info_metrics import validate_reductions
-from rollax.acting.streams import with_recording
 from rollax.algorithm import Algorithm
 from rollax.checks.environment_check import check_contract, check_spaces, check_values
 from rollax.distributed import processes
@@ -121,12 +120,12 @@ def _check_evolution(
             f"metrics: {known}."
         )
     parts = programs.population_functions(spec, algorithm, places[1])
-    state = parts.abstract
+    # Both raise UnknownNameError for an unknown metric.
     if on_host:
-        state = with_recording(
-            state, SimulatorRunner(spec, algorithm, parts.algorithm, places, state).abstract
-        )
-    jax.eval_shape(parts.algorithm.step, state)  # raises UnknownNameError for an unknown metric
+        runner = SimulatorRunner(spec, algorithm, parts.algorithm, places, parts.abstract)
+        jax.eval_shape(runner.learn, parts.abstract, runner.abstract)
+    else:
+        jax.eval_shape(parts.algorithm.step, parts.abstract)
 
 
 def has_episode_metrics(algorithm: Algorithm, state: State) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 
 from rollax.errors import UsageError
-from rollax.scopes import UPDATE_PARTS, classify_operation
+from rollax.training.profiling.update_parts import UPDATE_PARTS, classify_operation
 from rollax.types import PyTree
 
 _NAME_PATTERN = r"%?([\w.\-]+)"

@@ -1,7 +1,7 @@
 """Training and evaluation with host simulators.
 
-In each step, one call of the compiled policy acts in all simulators. The `step` of the algorithm
-learns from recorded rollouts (`rollax.acting.recording`).
+In each step, one call of the compiled policy acts in all simulators. The algorithm learns from the
+recorded rollouts.
 """
 
 import contextlib
@@ -15,8 +15,6 @@ import numpy as np
 
 from rollax.acting import descriptors
 from rollax.acting.evaluation import Episodes
-from rollax.acting.recording import RecordedSteps, Recording
-from rollax.acting.streams import act_at_step, find_actor, with_recording
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
@@ -26,6 +24,13 @@ from rollax.training.compile import background
 from rollax.training.console.signals import is_stop_requested
 from rollax.training.simulators import episodes
 from rollax.training.simulators.pools import PooledSimulators
+from rollax.training.simulators.recording import (
+    RecordedSteps,
+    Recording,
+    find_actor,
+    learn_from_recording,
+    make_rollout_act_fn,
+)
 from rollax.training.simulators.vectorized import (
     InProcessSimulators,
     SimulatorError,
@@ -34,7 +39,7 @@ from rollax.training.simulators.vectorized import (
 )
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
-from rollax.types import Action, Carry, Leaf, Observation, PyTree, State
+from rollax.types import Leaf, Observation, PyTree, State
 
 if TYPE_CHECKING:
     import rollax.policy
@@ -73,48 +78,6 @@ def make_simulators(
     if workers:
         return MultiprocessSimulators(environment.make_simulator, number, layout, workers, timeout)
     return InProcessSimulators(environment.make_simulator, number, layout, timeout=timeout)
-
-
-def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
-    """Return a function that acts like `unroll` in the next update.
-
-    Args:
-        algorithm: Algorithm of one member.
-
-    Returns:
-        A function `(state, obs, carry, reset, time) -> (carry, action, extras)` for E environments.
-    """
-    rollouts = algorithm.rollouts
-    assert rollouts is not None, "`check_rollouts` rejects other algorithms"
-
-    def act(
-        state: State, obs: Observation, carry: Carry, reset: jax.Array, time: jax.Array
-    ) -> tuple[Carry, Action, PyTree]:
-        policy, _, key, _ = rollouts(state)
-        return act_at_step(policy, key, time, carry, obs, reset)
-
-    return act
-
-
-def make_update_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Metrics]]:
-    """Return a function that learns from a recorded rollout and stores its metrics in a row.
-
-    Args:
-        algorithm: Algorithm of the run.
-
-    Returns:
-        A function `(state, rows, index, recording) -> (state, rows)`.
-    """
-
-    def learn(
-        state: State, rows: Metrics, index: jax.Array, recording: Recording
-    ) -> tuple[Any, Metrics]:
-        state, metrics = algorithm.step(with_recording(state, recording))
-        return with_recording(state, ()), jax.tree.map(
-            lambda row, m: row.at[index].set(m), rows, metrics
-        )
-
-    return learn
 
 
 class SimulatorRunner:
@@ -212,20 +175,18 @@ class SimulatorRunner:
         self._compiled_act_fn = background.compile_for_arguments(
             self._act_fn, leaves, actor.obs, actor.carry, actor.reset, index
         )
-        shapes = jax.eval_shape(
-            lambda state, steps: self.run_algorithm.step(with_recording(state, steps)),
-            self.like,
-            recording,
-        )[1]
+        shapes = jax.eval_shape(self.learn, self.like, recording)[1]
         self._make_rows = jax.jit(
             lambda: jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes)
         )
 
-        def learn(leaves: list[Leaf], *arguments: PyTree) -> tuple[list[Any], Metrics]:
-            state, rows = make_update_fn(self.run_algorithm)(
-                self._structure.unflatten(leaves), *arguments
+        def learn(
+            leaves: list[Leaf], rows: Metrics, index: jax.Array, recording: Recording
+        ) -> tuple[list[Any], Metrics]:
+            state, metrics = self.learn(self._structure.unflatten(leaves), recording)
+            return jax.tree.leaves(state), jax.tree.map(
+                lambda row, m: row.at[index].set(m), rows, metrics
             )
-            return jax.tree.leaves(state), rows
 
         rows = jax.eval_shape(self._make_rows)
         learning_jitted = jax.jit(learn, donate_argnums=(0, 1))
@@ -233,6 +194,12 @@ class SimulatorRunner:
             learning_jitted, leaves, rows, index, recording
         )
         return self._compiled_update_fn
+
+    def learn(self, state: State, recording: Recording) -> tuple[State, Metrics]:
+        """Perform one update of the run from a recording."""
+        return learn_from_recording(
+            self.run_algorithm, state, recording, has_members=self.has_members
+        )
 
     def abstract_recording(self) -> Recording:
         """Return the shapes and types of the rollout of one update."""
@@ -556,10 +523,11 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, de
     Raises:
         UsageError: If the algorithm does not support host simulators, or if `devices` is not 1.
     """
-    if algorithm.rollouts is None:
+    if algorithm.rollouts is None or algorithm.learn is None:
         raise UsageError(
             f"{environment.name} runs on the host, which {name} does not support. Choose ppo, "
-            "ppo_rnd, impala, pqn, td3, sac, dqn, or a custom algorithm with Algorithm.rollouts."
+            "ppo_rnd, impala, pqn, td3, sac, dqn, or a custom algorithm with Algorithm.rollouts "
+            "and Algorithm.learn."
         )
     if devices > 1:
         raise UsageError(
@@ -593,11 +561,11 @@ def check_workers(environment: Environment, workers: int) -> None:
 
 def _num_rollout_steps(algorithm: Algorithm, state: State) -> int:
     """Return the number of steps of each environment in one update."""
-    found: list[int] = []
+    sizes: list[int] = []
     assert algorithm.rollouts is not None
     rollouts = algorithm.rollouts
-    jax.eval_shape(lambda state: found.append(rollouts(state)[3]), state)
-    return found[0]
+    jax.eval_shape(lambda state: sizes.append(rollouts(state).num_steps), state)
+    return sizes[0]
 
 
 def _broadcast_mask(members: np.ndarray, values: np.ndarray) -> np.ndarray:

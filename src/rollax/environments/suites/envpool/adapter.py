@@ -15,7 +15,8 @@ import gymnasium
 import numpy as np
 
 from rollax.environments.conversion import convert_arguments, to_positive_int
-from rollax.environments.host_environment import HostedEnvironment, SpaceConversion
+from rollax.environments.environment import SpaceConversion
+from rollax.environments.host_environment import HostedEnvironment
 from rollax.environments.suites.gymnasium import converters, display
 from rollax.environments.suites.gymnasium.simulator import CHECK_INTERVAL, NUM_INITIAL_CHECKS
 from rollax.environments.suites.gymnasium.validation import ObservationCheck

@@ -10,7 +10,7 @@ from gymnasium import spaces as theirs
 
 from rollax.coercion import format_value
 from rollax.environments import image_layouts
-from rollax.environments.host_environment import SpaceConversion
+from rollax.environments.environment import SpaceConversion
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import MAX_DISCRETE_SIZE, ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
 from rollax.types import Action, Observation

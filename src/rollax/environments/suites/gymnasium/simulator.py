@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium
 import numpy as np
 
-from rollax.environments.host_environment import SpaceConversion
+from rollax.environments.environment import SpaceConversion
 from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
 from rollax.environments.suites.gymnasium import converters
 from rollax.environments.suites.gymnasium.converters import ACTION_MASK, Layout

@@ -1,0 +1,147 @@
+"""Rollouts that are recorded from simulators on the host, and from which algorithms learn."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rollax import tree
+from rollax.acting.streams import (
+    ActorState,
+    Experience,
+    Rollout,
+    make_step_keys,
+    split_step_keys,
+    sum_ended_episodes,
+)
+from rollax.algorithm import Algorithm, EpisodeSums
+from rollax.networks import memory_windows
+from rollax.types import Action, Carry, Observation, PyTree, State
+
+
+class RecordedSteps(NamedTuple):
+    """Steps `[T, E, ...]` of E simulators, with the fields of `rollax.acting.streams.Experience`.
+
+    Attributes:
+        obs: Observations before the step.
+        reset: Whether `obs` begins an episode, bool.
+        carry: Memory of the policy before the step and before any reset.
+        action: Actions.
+        extras: Other outputs of the policy.
+        reward: Rewards, float32.
+        terminated: Whether the step terminated the episode, bool.
+        truncated: Whether the step truncated the episode, bool.
+        next_obs: Observations after the step and before any reset.
+    """
+
+    obs: Any
+    reset: Any
+    carry: Any
+    action: Any
+    extras: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_obs: Any
+
+
+class Recording(NamedTuple):
+    """Rollout that was recorded on the host.
+
+    Attributes:
+        steps: Steps of the rollout.
+        last: Observations, reset flags and memory of the policy after the last step, `[E, ...]`.
+    """
+
+    steps: RecordedSteps
+    last: tuple[Any, Any, Any]
+
+
+def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
+    """Return a function that acts in the next update like `rollax.acting.streams.unroll`.
+
+    It uses the same random numbers at the same step.
+
+    Args:
+        algorithm: Algorithm of one member.
+
+    Returns:
+        A function `(state, obs, carry, reset, time)` that returns the memory, the actions and the
+        extras in E environments, `[E, ...]` each. `time` is the index of the step, int32 `[]`.
+    """
+    rollouts = algorithm.rollouts
+    assert rollouts is not None, "`check_rollouts` rejects other algorithms"
+
+    def act(
+        state: State, obs: Observation, carry: Carry, reset: jax.Array, time: jax.Array
+    ) -> tuple[Carry, Action, PyTree]:
+        policy, _, key, _ = rollouts(state)
+        act_keys, _ = split_step_keys(make_step_keys(jax.random.split(key, reset.shape[0]), time))
+        return jax.vmap(policy)(carry, obs, reset, act_keys)
+
+    return act
+
+
+def to_rollout(recording: Recording, actor: ActorState) -> Rollout:
+    """Convert a recording to the rollout that `rollax.acting.streams.unroll` would return.
+
+    Args:
+        recording: Recorded steps of single-agent environments.
+        actor: Actor state before the rollout.
+
+    Returns:
+        The rollout.
+    """
+    steps = recording.steps
+    carry = memory_windows.join_entries(
+        jax.tree.map(lambda x: x[0], steps.carry), memory_windows.newest_entries(steps.carry)
+    )
+    experience = Experience(*steps, mask=None)._replace(carry=carry)
+    totals = actor.episode_return, actor.episode_length
+
+    def clear(where: jax.Array, totals: PyTree) -> PyTree:
+        return tree.where(where, jax.tree.map(jnp.zeros_like, totals), totals)
+
+    def body(totals: PyTree, row: tuple[jax.Array, jax.Array]) -> tuple[PyTree, EpisodeSums]:
+        reward, ended = row
+        totals = totals[0] + reward, totals[1] + 1
+        return clear(ended, totals), sum_ended_episodes(totals[0], totals[1], ended)
+
+    # Episodes that were interrupted, such as by resuming a run, do not count.
+    rows = steps.reward, steps.terminated | steps.truncated
+    totals, sums = jax.lax.scan(body, clear(steps.reset[0], totals), rows)
+    obs, reset, carry = recording.last
+    moved = actor._replace(
+        obs=obs, reset=reset, carry=carry, episode_return=totals[0], episode_length=totals[1]
+    )
+    return Rollout(moved, experience, jax.tree.map(jnp.sum, sums))
+
+
+def learn_from_recording(
+    algorithm: Algorithm, state: State, recording: Recording, *, has_members: bool
+) -> tuple[State, Any]:
+    """Perform one update from a recording.
+
+    Args:
+        algorithm: Algorithm of the run.
+        state: State of the run.
+        recording: Recorded rollout.
+        has_members: Whether the recording has a leading axis of members.
+
+    Returns:
+        The state after the update and its metrics.
+    """
+    assert algorithm.learn is not None, "`check_rollouts` rejects other algorithms"
+    convert = jax.vmap(to_rollout) if has_members else to_rollout
+    return algorithm.learn(state, convert(recording, find_actor(state)))
+
+
+def find_actor(state: State) -> ActorState:
+    """Return the actor state in the state of an algorithm, which must contain exactly one."""
+    (actor,) = [part for part in jax.tree.leaves(state, is_leaf=_is_actor) if _is_actor(part)]
+    return actor
+
+
+def _is_actor(part: object) -> bool:
+    return isinstance(part, ActorState)
