@@ -96,7 +96,7 @@ def format_text(columns: Sequence[Column], rows: Rows, width: int = UNLIMITED_WI
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column, is_numeric in zip(columns, _numeric_columns(columns, rows), strict=True):
         table.add_column(
-            Text(clean_text(column.title)),
+            Text(format_cell(column.title)),
             justify="right" if is_numeric else "left",
             overflow="fold",
         )
@@ -120,7 +120,7 @@ def format_latex(columns: Sequence[Column], rows: Rows) -> str:
         The text, with a line break at the end.
     """
     alignment = "".join("r" if each else "l" for each in _numeric_columns(columns, rows))
-    head = _latex_row([escape_latex(clean_text(column.title)) for column in columns])
+    head = _latex_row([escape_latex(format_cell(column.title)) for column in columns])
     body = [_latex_row([_format_latex_cell(cell) for cell in row]) for row in rows]
     lines = [
         "% Add \\usepackage{booktabs} to the preamble.",
@@ -177,7 +177,7 @@ def format_markdown(columns: Sequence[Column], rows: Rows) -> str:
     """
     rules = ["---:" if each else "---" for each in _numeric_columns(columns, rows)]
     lines = [
-        [escape_markdown(clean_text(column.title)) for column in columns],
+        [escape_markdown(format_cell(column.title)) for column in columns],
         rules,
         *([escape_markdown(format_cell(cell)) for cell in row] for row in rows),
     ]
