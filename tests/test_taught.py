@@ -119,5 +119,6 @@ def test_names_of_commands() -> None:
         "export",
         "envs",
         "sweep",
+        "table",
     } == set(words)
     assert len(SHOWN) >= 8 and len(SWEPT) >= 2

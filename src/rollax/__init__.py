@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.training.options import RunOptions as RunOptions
     from rollax.training.result import Evaluated as Evaluated, Result as Result
     from rollax.training.run_folder.tables import Tables as Tables, read as read
+    from rollax.visualization.tables.paper_tables import table as table
+    from rollax.visualization.tables.run_table import RunTable as RunTable
     from rollax.sweeps.sweep import Swept as Swept, sweep as sweep
     from rollax.exporting.exporter import Exported as Exported, export as export
     from rollax.errors import UsageError as UsageError
@@ -102,6 +104,8 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.training.options": ("RunOptions",),
     "rollax.training.result": ("Evaluated", "Result"),
     "rollax.training.run_folder.tables": ("Tables", "read"),
+    "rollax.visualization.tables.paper_tables": ("table",),
+    "rollax.visualization.tables.run_table": ("RunTable",),
     "rollax.sweeps.sweep": ("Swept", "sweep"),
     "rollax.exporting.exporter": ("Exported", "export"),
     "rollax.errors": ("UsageError",),

@@ -331,7 +331,7 @@ def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
 
 def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
     """By suite, with what is missing; every environment of a suite has a line about it."""
-    from rollax.cli import environment_table
+    from rollax.cli.information import environment_table
     from rollax.environments import list_environments
     from rollax.environments.registry import describe_environment
 

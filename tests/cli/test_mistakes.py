@@ -289,7 +289,7 @@ def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[st
         refused(rollax(command, finished, *words), "error: ", words[1])
 
 
-@pytest.mark.parametrize("command", ["resume", "eval", "plot", "report", "render", "ls"])
+@pytest.mark.parametrize("command", ["resume", "eval", "plot", "table", "report", "render", "ls"])
 def test_a_study_is_no_run(
     rollax: Rollax, tmp_path_factory: pytest.TempPathFactory, command: str
 ) -> None:

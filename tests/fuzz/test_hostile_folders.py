@@ -117,6 +117,8 @@ def test_attack(name: str, run: Path, outside: Path, command: Command) -> None:
     assert code == 0 and "good" in told, told
     assert [row["status"] for row in json.loads(command("ls", "--json", good)[1])] == ["stopped"]
     command("report", run)
+    code, told = command("table", run.parent)
+    assert code == 0 and "memory" in told, told
     quietly(lambda: rollax.load(run))
     quietly(lambda: rollax.read(run))
     quietly(lambda: rollax.resume(run, show=Script()))
@@ -138,6 +140,7 @@ def test_further_commands(name: str, run: Path, outside: Path, command: Command)
     ATTACKS[name](run, outside)
     before = contents(outside)
     command("plot", run)
+    command("table", run, "--latex")
     command("eval", run, "--episodes", "2", "--json")
     command("render", run)
     command("export", run, "--to", "numpy")
@@ -150,6 +153,7 @@ COMMANDS = (
     "ls",
     "report",
     "plot",
+    "table",
     "eval",
     "render",
     "export --to numpy",
@@ -233,6 +237,9 @@ def test_names_are_printed_as_they_are(run: Path, command: Command) -> None:
     page = Path("page.html").read_text()
     assert HTML not in page and not set(FORBIDDEN) & set(page)
     assert command("plot", odd, run)[0] == 0
+    for words in ([], ["--latex"], ["--markdown"], ["--csv"]):
+        code, told = command("table", odd, run, *words)
+        assert code == 0 and "\\u001b" in told.replace("textbackslash{}", ""), told
     assert command("resume", odd, "--total-steps", "1")[0] == 2
 
 

@@ -67,6 +67,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sheet": (*RUN, 4),
     "plot": ([*RUN],),
     "report": ([*RUN],),
+    "table": ([*RUN],),
     "read": RUN,
     "merge_archives": ([*RUN],),
     "compare_archives": (*RUN, *RUN),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollax.cli import doctor
-from rollax.cli.doctor import unused_accelerators
+from rollax.cli.information import doctor
+from rollax.cli.information.doctor import unused_accelerators
 from rollax.runtime import installation
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,10 @@
 """Tiny runs of several kinds, which the tests of pictures share."""
 
+import shutil
+
+import numpy as np
 import pytest
+import yaml
 
 import rollax
 from configuration import configured
@@ -56,3 +60,23 @@ def trials(tmp_path_factory):
     own = {"config": {"sequence_length": 1}, "network": {"core": "none", "filters": None}}
     with configured(jax_numpy_rank_promotion="allow"):  # the suite is less strict than we are
         return train(folder, "rl2/XLand-MiniGrid-R1-9x9", arguments=arguments, **own)
+
+
+@pytest.fixture
+def variant(run, tmp_path):
+    """`variant("name", seed=3, environment=..., gamma=..., shift=...)`: the run with other records of what it is."""
+
+    def make(name, seed=0, environment="gymnax/CartPole-v1", shift=0.0, gamma=None):
+        folder = tmp_path / name
+        shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "figures"))
+        document = yaml.safe_load((folder / "config.yaml").read_text())
+        document["environment"], document["options"]["seed"] = environment, seed
+        if gamma is not None:
+            document["config"]["gamma"] = gamma
+        (folder / "config.yaml").write_text(yaml.safe_dump(document))
+        with np.load(folder / "evaluations.npz") as file:
+            arrays = dict(file)
+        np.savez(folder / "evaluations.npz", **arrays | {"returns": arrays["returns"] + shift})
+        return folder
+
+    return make

@@ -8,8 +8,8 @@ import tyro
 
 from rollax import environments
 from rollax.algorithms.registry import list_algorithms
-from rollax.cli import doctor as machine
-from rollax.cli import environment_table
+from rollax.cli.information import doctor as machine
+from rollax.cli.information import environment_table
 from rollax.cli.parsing.dynamic_options import (
     parse_options,
     take_prefixed_options,

@@ -15,6 +15,7 @@ from rollax.cli import (
     render_command,
     report_command,
     sweep_command,
+    table_command,
     train_command,
 )
 from rollax.cli.parsing.dynamic_options import HELP_FLAGS
@@ -36,6 +37,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax sweep --help                     compare settings by grid search or Optuna
   rollax eval RUN                         evaluate the policy and the elites of the archive
   rollax plot RUN...                      plot learning curves, figures for papers and archives
+  rollax table RUN...                     print results and hyperparameters for a paper
   rollax report RUN...                    build an HTML report with curves, videos and settings
   rollax render RUN                       render an episode as a GIF or MP4, or in the terminal
   rollax export RUN --to FORMAT           export the policy: jax, stablehlo, onnx or numpy
@@ -64,6 +66,7 @@ COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
     "sweep": sweep_command.sweep,
     "eval": evaluate_command.evaluate,
     "plot": plot_command.plot,
+    "table": table_command.table,
     "report": report_command.report,
     "render": render_command.render,
     "export": export_command.export,

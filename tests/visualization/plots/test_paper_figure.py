@@ -25,26 +25,6 @@ from rollax.visualization.plots.figure import plot, write_figure
 from rollax.visualization.plots.figure_options import FigureOptions
 
 
-@pytest.fixture
-def variant(run, tmp_path):
-    """`variant("name", seed=3, environment=..., gamma=..., shift=...)`: the run with other records of what it is."""
-
-    def make(name, seed=0, environment="gymnax/CartPole-v1", shift=0.0, gamma=None):
-        folder = tmp_path / name
-        shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "figures"))
-        document = yaml.safe_load((folder / "config.yaml").read_text())
-        document["environment"], document["options"]["seed"] = environment, seed
-        if gamma is not None:
-            document["config"]["gamma"] = gamma
-        (folder / "config.yaml").write_text(yaml.safe_dump(document))
-        with np.load(folder / "evaluations.npz") as file:
-            arrays = dict(file)
-        np.savez(folder / "evaluations.npz", **arrays | {"returns": arrays["returns"] + shift})
-        return folder
-
-    return make
-
-
 def read(*folders):
     return [part for folder in folders for part in learning_curves.read_run(folder)]
 
@@ -122,7 +102,7 @@ def test_a_shorter_run_ends_the_line_of_all_and_is_named(variant):
     (joined,) = run_merging.merge_runs(read(whole, cut), notes.append)
     np.testing.assert_array_equal(joined.eval_step, learning_curves.read_run(cut)[0].eval_step)
     assert joined.returns.shape[:2] == (2, 2)
-    assert len(notes) == 1 and "whole: 2 of its 3 evaluations are drawn" in notes[0]
+    assert len(notes) == 1 and "whole: 2 of its 3 evaluations are used" in notes[0]
 
 
 @pytest.mark.quick

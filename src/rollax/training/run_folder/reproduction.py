@@ -45,9 +45,14 @@ class Setting(NamedTuple):
         return not _is_same(self.value, self.preset)
 
     @property
+    def is_default(self) -> bool:
+        """Whether the value equals the default without a preset."""
+        return _is_same(self.value, self.default)
+
+    @property
     def is_tuned(self) -> bool:
         """Whether the value comes from the preset and differs from the default."""
-        return not self.is_overridden and not _is_same(self.value, self.default)
+        return not self.is_overridden and not self.is_default
 
 
 def list_settings(spec: Spec) -> list[Setting]:
@@ -85,6 +90,14 @@ def list_settings(spec: Spec) -> list[Setting]:
     return settings + _list_argument_settings(
         "eval-env.", spec.eval_arguments, differing, spec.arguments | differing
     )
+
+
+def describe_evolving_settings(spec: Spec) -> dict[str, str]:
+    """Return the range and scale of each evolving setting as text, by name."""
+    return {
+        f"config.{name}": f"evolves from {span.low:g} to {span.high:g} ({span.scale})"
+        for name, span in spec.evolve.items()
+    }
 
 
 def _list_option_settings(options: RunOptions, preset: Preset) -> list[Setting]:

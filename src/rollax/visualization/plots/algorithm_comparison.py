@@ -8,9 +8,9 @@ import numpy as np
 
 from rollax.errors import UnknownNameError, UsageError
 from rollax.training.evaluation import aggregates
-from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import interquartile_mean
 from rollax.visualization.plots.curve_estimates import PanelLine
+from rollax.visualization.plots.intervals import Estimate, format_estimate
 from rollax.visualization.plots.learning_curves import Curve
 
 if TYPE_CHECKING:
@@ -265,8 +265,7 @@ def draw_comparison(
 
 
 def _format_estimate(estimate: aggregates.Estimate) -> str:
-    value, low, high = (format_number(float(x)) for x in estimate)
-    return f"{value} [{low}, {high}]" if np.isfinite(estimate.low) else value
+    return format_estimate(Estimate(*map(float, estimate)))
 
 
 def _csv_row(quantity: str, label: str, estimate: aggregates.Estimate) -> str:

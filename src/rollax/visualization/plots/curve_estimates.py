@@ -214,12 +214,7 @@ def _estimate_line(curve: Curve, name: str) -> PanelLine | None:
     is_finite = np.isfinite(values).all(axis=1)
     if not is_finite.any():
         return None
-    estimator = (
-        intervals.iqm_over_seeds_without_interval
-        if curve.has_shared_founders
-        else intervals.iqm_over_seeds
-    )
-    estimate = estimator(values[is_finite])
+    estimate = estimate_over_seeds(curve, values[is_finite])
     return PanelLine(
         environment=curve.run.spec.environment,
         metric=name,
@@ -230,6 +225,48 @@ def _estimate_line(curve: Curve, name: str) -> PanelLine | None:
         low=estimate.low,
         high=estimate.high,
     )
+
+
+def estimate_over_seeds(curve: Curve, values: np.ndarray) -> intervals.EstimatedCurve:
+    """Return interquartile means over the seeds of a curve with 95 % bootstrap intervals.
+
+    Args:
+        curve: Curve of the values.
+        values: Values of its seeds, `[K, p]`.
+
+    Returns:
+        The estimates. The ends of the intervals are NaN for a single seed and for members that
+        share founders.
+    """
+    if curve.has_shared_founders:
+        return intervals.iqm_over_seeds_without_interval(values)
+    return intervals.iqm_over_seeds(values)
+
+
+def count_independent_seeds(curve: Curve) -> int:
+    """Return the number of independent seeds: members, or founders of an evolved population."""
+    founders = curve.run.founders
+    return founders if founders is not None and curve.has_shared_founders else len(curve.members)
+
+
+def describe_missing_intervals(curves: list[Curve]) -> list[str]:
+    """Return notes on the curves without an interval over seeds, and the reason."""
+    single = dict.fromkeys(
+        f"{curve.label} on {curve.run.spec.environment}"
+        for curve in curves
+        if len(curve.members) == 1
+    )
+    shared = {
+        f"{curve.label} on {curve.run.spec.environment}": curve
+        for curve in curves
+        if curve.has_shared_founders
+    }
+    notes = [
+        f"{name}: no interval, because {len(curve.members)} members with "
+        f"{curve.run.founders} distinct founders are not independent"
+        for name, curve in shared.items()
+    ]
+    return notes + ([f"no interval for a single seed: {'; '.join(single)}"] if single else [])
 
 
 class Evolution(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollax.coercion import coerce_arguments, format_value
-from rollax.errors import UsageError
+from rollax.errors import UsageError, describe_error
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
@@ -131,6 +131,9 @@ def read_runs(folders: list[Path], tell: Callable[[str], object]) -> list[RunCur
             runs += read_run(folder)
         except UsageError as error:
             errors.append(error)
+        except Exception as error:  # one damaged or hostile folder must not end the command
+            errors.append(UsageError(f"{folder} cannot be read ({describe_error(error)})."))
+            errors[-1].__cause__ = error
     if not runs:
         raise errors[0]
     for error in errors:

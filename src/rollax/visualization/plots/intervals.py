@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import (
     bootstrap_interval,
     bootstrap_intervals,
@@ -26,6 +27,12 @@ class EstimatedCurve(NamedTuple):
     middle: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+
+def format_estimate(estimate: Estimate) -> str:
+    """Format an estimate such as `482.1 [470.3, 491]`, without its interval if that is NaN."""
+    middle, low, high = map(format_number, estimate)
+    return f"{middle} [{low}, {high}]" if math.isfinite(estimate.low) else middle
 
 
 def estimate_with_interval(values: np.ndarray) -> Estimate:

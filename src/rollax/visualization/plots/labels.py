@@ -93,6 +93,16 @@ def _format_field(name: str, value: object) -> str:
     return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 
+def short_environment_names(environments: list[str]) -> dict[str, str]:
+    """Return environment names without their suite, if they remain distinct."""
+    names = {environment: environment.rpartition("/")[2] for environment in environments}
+    return (
+        names
+        if len(set(names.values())) == len(names)
+        else {environment: environment for environment in environments}
+    )
+
+
 def has_numeric_scale(fields: list[LabelFields]) -> bool:
     """Return whether lines differ only in one number, so that their colors can form a scale."""
     names = _differing_fields(fields)

@@ -9,10 +9,13 @@ from rollax.visualization.plots import algorithm_comparison
 from rollax.visualization.plots.algorithm_comparison import format_csv_numbers, quote_csv
 from rollax.visualization.plots.curve_estimates import (
     PanelLine,
+    count_independent_seeds,
     describe_exclusions,
+    describe_missing_intervals,
     estimate_lines,
 )
 from rollax.visualization.plots.figure_options import FigureOptions
+from rollax.visualization.plots.labels import short_environment_names
 from rollax.visualization.plots.learning_curves import (
     RETURN_METRIC,
     Curve,
@@ -125,7 +128,7 @@ def _draw_panels(
 ) -> None:
     num_rows = -(-len(panels) // panels_per_row)
     axes = figure.subplots(num_rows, panels_per_row, squeeze=False).ravel()
-    short_names = _short_names([panel.environment for panel in panels])
+    short_names = short_environment_names([panel.environment for panel in panels])
     has_several_environments = len(short_names) > 1
     has_several_metrics = len({panel.metric for panel in panels}) > 1
     # One column per environment and one row per metric.
@@ -149,16 +152,6 @@ def _draw_panels(
 def _panel_title(panel: _Panel) -> str:
     units = {get_algorithm_entry(line.curve.run.spec.algorithm).unit for line in panel.lines}
     return escape_mathtext(metric_title(panel.metric, " or ".join(sorted(units))))
-
-
-def _short_names(environments: list[str]) -> dict[str, str]:
-    """Return environment names without their suite, if they remain distinct."""
-    names = {environment: environment.rpartition("/")[2] for environment in environments}
-    return (
-        names
-        if len(set(names.values())) == len(names)
-        else {environment: environment for environment in environments}
-    )
 
 
 def draw_line(axis: "matplotlib.axes.Axes", line: PanelLine) -> None:
@@ -193,24 +186,9 @@ def _describe_lines(lines: list[PanelLine], smooth: int) -> list[str]:
             "bands: its 95 % bootstrap interval over seeds"
         )
     description += f"; each point is the mean of the {smooth} around it" if smooth > 1 else ""
-    single = dict.fromkeys(
-        f"{line.curve.label} on {line.environment}" for line in lines if line.values.shape[1] == 1
-    )
-    shared = {
-        f"{line.curve.label} on {line.environment}": line
-        for line in lines
-        if line.curve.has_shared_founders
-    }
-    notes = [
-        f"{name}: no interval, because {line.values.shape[1]} members with "
-        f"{line.curve.run.founders} distinct founders are not independent"
-        for name, line in shared.items()
-    ]
-    return [
-        description,
-        *notes,
-        *([f"no interval for a single seed: {'; '.join(single)}"] if single and several else []),
-    ]
+    # The description already states that there is no interval if every line has one seed.
+    curves = [line.curve for line in lines if several or line.curve.has_shared_founders]
+    return [description, *describe_missing_intervals(curves)]
 
 
 def _describe_omitted_points(curves: list[Curve], names: tuple[str, ...]) -> list[str]:
@@ -239,16 +217,10 @@ def make_csv_tables(lines: list[PanelLine]) -> dict[str, bytes]:
     for line in lines:
         names = [quote_csv(text) for text in (line.environment, line.metric, line.curve.label)]
         for x, *values in zip(line.x.tolist(), line.middle, line.low, line.high, strict=True):
-            numbers = [f"{x:.12g}", str(_num_seeds(line)), *format_csv_numbers(values)]
+            numbers = [
+                f"{x:.12g}",
+                str(count_independent_seeds(line.curve)),
+                *format_csv_numbers(values),
+            ]
             rows.append(",".join([*names, *numbers]))
     return {"": "\n".join([*rows, ""]).encode()}
-
-
-def _num_seeds(line: PanelLine) -> int:
-    """Return the number of independent seeds: members, or founders of an evolved population."""
-    founders = line.curve.run.founders
-    return (
-        founders
-        if founders is not None and line.curve.has_shared_founders
-        else line.values.shape[1]
-    )

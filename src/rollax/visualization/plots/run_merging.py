@@ -14,9 +14,6 @@ def merge_runs(
 ) -> list[RunCurves]:
     """Merge runs that differ only in their seeds into one run with all members.
 
-    Runs with a common seed are not merged, because they usually compare versions of a program.
-    Evolved populations are not merged either, because their members depend on each other.
-
     Args:
         runs: Curves of the runs.
         tell: Function called with a note for each run with steps that other runs lack.
@@ -24,19 +21,34 @@ def merge_runs(
     Returns:
         The merged runs in the order of their first members.
     """
+    return [merge_group(group, tell) for group in group_runs(runs)]
+
+
+def group_runs(runs: list[RunCurves]) -> list[list[RunCurves]]:
+    """Group runs that differ only in their seeds.
+
+    Runs with a common seed are not grouped, because they usually compare versions of a program.
+    Evolved populations are not grouped either, because their members depend on each other.
+
+    Args:
+        runs: Curves of the runs.
+
+    Returns:
+        The groups in the order of their first members.
+    """
     experiments: dict[str, list[RunCurves]] = {}
     for index, run in enumerate(runs):
         key = repr(experiment_settings(run)) if not run.spec.evolve else str(index)
         experiments.setdefault(key, []).append(run)
-    groups = {id(run): group for group in experiments.values() for run in group}
-    merged: list[RunCurves] = []
+    experiment_by_run = {id(run): group for group in experiments.values() for run in group}
+    groups: list[list[RunCurves]] = []
     for run in runs:
-        group = groups[id(run)]
-        if len(group) == 1 or _has_common_seed(group):
-            merged.append(run)
-        elif run is group[0]:
-            merged.append(_merge_group(group, tell))
-    return merged
+        experiment = experiment_by_run[id(run)]
+        if len(experiment) == 1 or _has_common_seed(experiment):
+            groups.append([run])
+        elif run is experiment[0]:
+            groups.append(experiment)
+    return groups
 
 
 def _has_common_seed(runs: list[RunCurves]) -> bool:
@@ -63,8 +75,20 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
     }
 
 
-def _merge_group(group: list[RunCurves], tell: Callable[[str], object]) -> RunCurves:
-    """Merge runs at their common steps. Members are ordered by swept value and then by seed."""
+def merge_group(
+    group: list[RunCurves], tell: Callable[[str], object] = ignore_message
+) -> RunCurves:
+    """Merge the runs of a group at their common steps.
+
+    Args:
+        group: Runs that differ only in their seeds.
+        tell: Function called with a note for each run with steps that other runs lack.
+
+    Returns:
+        One run with all members, ordered by swept value and then by seed.
+    """
+    if len(group) == 1:
+        return group[0]
     evaluations = _find_common_steps([run.eval_step for run in group])
     lines = _find_common_steps([run.step for run in group])
     for run in group:
@@ -107,7 +131,7 @@ def _report_omitted_steps(
 ) -> None:
     if steps.size > common_steps.size:
         tell(
-            f"{run.folder}: {common_steps.size} of its {steps.size} {description} are drawn, at "
+            f"{run.folder}: {common_steps.size} of its {steps.size} {description} are used, at "
             f"the steps that all runs of {run.spec.algorithm} on {run.spec.environment} have in "
             "common."
         )

@@ -69,10 +69,7 @@ def _varied_settings(spec: Spec) -> list[tuple[str, str]]:
         (f"config.{name}", f"one member for each of {', '.join(f'{x:g}' for x in values)}")
         for name, values in spec.sweep.items()
     ]
-    return swept + [
-        (f"config.{name}", f"evolves from {span.low:g} to {span.high:g} ({span.scale})")
-        for name, span in spec.evolve.items()
-    ]
+    return swept + list(reproduction.describe_evolving_settings(spec).items())
 
 
 def _differing_settings(runs: list[RunFacts]) -> list[str]:

@@ -1,0 +1,84 @@
+"""Tables of runs for papers: results with intervals, and hyperparameters."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from rollax.coercion import coerce_arguments
+from rollax.errors import UsageError
+from rollax.runtime.numerics import standard_numerics
+from rollax.training.run_folder.tables import find_runs, to_folder_list
+from rollax.visualization.tables.hyperparameters import make_hyperparameter_table
+from rollax.visualization.tables.result_rows import make_results_table
+from rollax.visualization.tables.run_groups import read_groups
+from rollax.visualization.tables.run_table import RunTable
+
+TableKind = Literal["results", "hyperparameters"]
+TABLE_KINDS: tuple[TableKind, ...] = ("results", "hyperparameters")
+
+
+@standard_numerics()
+@coerce_arguments(kind=TableKind, all_settings=bool, label=tuple[str, ...])
+def table(
+    runs: Path | str | Iterable[Path | str],
+    kind: TableKind = "results",
+    *,
+    all_settings: bool = False,
+    label: tuple[str, ...] = (),
+) -> RunTable:
+    """Return a table of the results or of the hyperparameters of runs for a paper.
+
+    Runs that differ only in their seeds are one group. Results have one row per group: number of
+    seeds, steps, final and best return, and coverage and QD score of archives. These are
+    interquartile means over seeds with 95 % bootstrap intervals. A single seed and members of an
+    evolved population that share founders have no interval. Hyperparameters have one row per
+    setting and one column per group.
+
+    Args:
+        runs: Run folders, folders that contain runs, or glob patterns. A run that cannot be read
+            is skipped if any other can, with a note in the table.
+        kind: Content of the table, "results" or "hyperparameters".
+        all_settings: Whether to include settings that have their default value in all groups.
+        label: Labels of the groups in order. Defaults to the settings that distinguish them.
+
+    Returns:
+        The table, which converts to LaTeX, Markdown, CSV, text and a data frame of pandas.
+
+    Raises:
+        UsageError: If no run is found or can be read, or an argument is invalid.
+    """
+    return make_tables(runs, (kind,), all_settings, label)[0]
+
+
+def make_tables(
+    runs: Path | str | Iterable[Path | str],
+    kinds: tuple[TableKind, ...],
+    all_settings: bool,
+    label: tuple[str, ...],
+) -> list[RunTable]:
+    """Return several tables of the same runs, which are read once.
+
+    Args:
+        runs: Run folders, folders that contain runs, or glob patterns.
+        kinds: Contents of the tables.
+        all_settings: Whether to include settings that have their default value in all groups.
+        label: Labels of the groups in order, or an empty tuple.
+
+    Returns:
+        The tables in the order of `kinds`. The first one has the notes on skipped runs.
+
+    Raises:
+        UsageError: If no run is found or can be read, or an argument is invalid.
+    """
+    paths, notes = to_folder_list(runs), list[str]()
+    if not paths:
+        raise UsageError("There is nothing to tabulate. Name at least one run.")
+    groups = read_groups(find_runs(paths, notes.append), label, notes.append)
+    tables = [
+        make_results_table(groups)
+        if kind == "results"
+        else make_hyperparameter_table(groups, all_settings)
+        for kind in kinds
+    ]
+    first = tables[0]
+    return [RunTable(first.columns, first.rows, (*notes, *first.notes)), *tables[1:]]
