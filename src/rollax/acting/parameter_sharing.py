@@ -79,12 +79,14 @@ def make_agent_groups(environment: Environment, sharing: Sharing) -> AgentGroups
 
 
 def make_policy(
-    team: AgentGroups, act: Callable[..., tuple[Carry, Action, PyTree]], parameters: Parameters
+    agent_groups: AgentGroups,
+    act: Callable[..., tuple[Carry, Action, PyTree]],
+    parameters: Parameters,
 ) -> PolicyFn:
     """Build the policy of all agents in one environment.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         act: Function `(parameters, carry, obs, reset, key)` that returns the carry, action and
             extras of one agent.
         parameters: Parameters, by group unless they are fully shared.
@@ -97,41 +99,41 @@ def make_policy(
     def act_together(
         carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
     ) -> tuple[Any, Any, Any]:
-        if not team.has_agent_axis:
+        if not agent_groups.has_agent_axis:
             return act(parameters, carry, obs, reset, key)
-        if team.num_agents == 1:  # bit-identical to an environment without agents
+        if agent_groups.num_agents == 1:  # bit-identical to an environment without agents
             outputs = act(parameters, *jax.tree.map(lambda x: x[0], (carry, obs)), reset, key)
             return jax.tree.map(lambda x: x[None], outputs)
-        agent_keys = jax.random.split(key, team.num_agents)
+        agent_keys = jax.random.split(key, agent_groups.num_agents)
         inputs = split_groups(
-            team, (carry, obs, jnp.broadcast_to(reset, team.num_agents), agent_keys)
+            agent_groups, (carry, obs, jnp.broadcast_to(reset, agent_groups.num_agents), agent_keys)
         )
         outputs = map_groups(
-            team,
+            agent_groups,
             lambda values, x: jax.vmap(act, (None, 0, 0, 0, 0))(values, *x),
             parameters,
             inputs,
         )
-        carry, action, extras = (join_groups(team, values) for values in outputs)
+        carry, action, extras = (join_groups(agent_groups, values) for values in outputs)
         return carry, action, extras
 
     return act_together
 
 
 def initial_carry(
-    team: AgentGroups, first: Callable[[Parameters], Carry], parameters: Parameters
+    agent_groups: AgentGroups, first: Callable[[Parameters], Carry], parameters: Parameters
 ) -> Any:
     """Return the memory of all agents at the start of an episode of one environment.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         first: Function from the parameters to the initial memory of one agent.
         parameters: Parameters, by group unless they are fully shared.
 
     Returns:
         The memory, with a leading agent axis if the environment has one.
     """
-    if not team.has_agent_axis:
+    if not agent_groups.has_agent_axis:
         return first(parameters)
 
     def broadcast_first(values: PyTree, agents: jax.Array) -> tuple[Any]:
@@ -139,21 +141,21 @@ def initial_carry(
             jax.tree.map(lambda x: jnp.broadcast_to(x, agents.shape + jnp.shape(x)), first(values)),
         )
 
-    agents = split_groups(team, jnp.zeros(team.num_agents))
-    (carry,) = map_groups(team, broadcast_first, parameters, agents)
-    return join_groups(team, carry)
+    agents = split_groups(agent_groups, jnp.zeros(agent_groups.num_agents))
+    (carry,) = map_groups(agent_groups, broadcast_first, parameters, agents)
+    return join_groups(agent_groups, carry)
 
 
-def num_group_streams(team: AgentGroups, num_envs: int) -> list[int]:
+def num_group_streams(agent_groups: AgentGroups, num_envs: int) -> list[int]:
     """Return the number of training streams per set of parameters, one entry per group."""
     return [
         num_envs * (1 if group.has_separate_parameters else len(group.agents))
-        for group in team.groups
+        for group in agent_groups.groups
     ]
 
 
 def act_agents(
-    team: AgentGroups,
+    agent_groups: AgentGroups,
     choose: Callable[..., tuple[Carry, Action]],
     parameters: Parameters,
     obs: Observation,
@@ -163,7 +165,7 @@ def act_agents(
     """Choose the actions of all agents in one environment.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         choose: Function `(parameters, carry, obs, key)` that returns the carry and the action of
             one agent.
         parameters: Parameters, by group unless they are fully shared.
@@ -178,26 +180,28 @@ def act_agents(
     def one(values, carry, obs, reset, key):
         return (*choose(values, carry, obs, key), ())
 
-    carry, action, _ = make_policy(team, one, parameters)(carry, obs, jnp.zeros((), bool), key)
+    carry, action, _ = make_policy(agent_groups, one, parameters)(
+        carry, obs, jnp.zeros((), bool), key
+    )
     return action, carry
 
 
-def init_groups(team: AgentGroups, function: Callable[..., PyTree], key: jax.Array) -> Any:
+def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key: jax.Array) -> Any:
     """Initialize each set of parameters with `function(key)`.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         function: Function from a random key to parameters.
         key: Random key.
 
     Returns:
         The parameters, by group name unless they are fully shared.
     """
-    if team.is_fully_shared:
+    if agent_groups.is_fully_shared:
         return function(key)
     by_group = {}
-    keys = jax.random.split(key, len(team.groups))
-    for group, group_key in zip(team.groups, keys, strict=True):
+    keys = jax.random.split(key, len(agent_groups.groups))
+    for group, group_key in zip(agent_groups.groups, keys, strict=True):
         if group.has_separate_parameters:
             # Sequential, for the reason given in `rollax.populations.population`.
             agent_keys = jax.random.split(group_key, len(group.agents))
@@ -207,11 +211,11 @@ def init_groups(team: AgentGroups, function: Callable[..., PyTree], key: jax.Arr
     return by_group
 
 
-def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
+def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
     """Split values along the stream axis into one entry per group.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         values: Pytree whose leaves have the streams of all agents on axis `axis`.
         axis: Index of the stream axis.
 
@@ -219,7 +223,7 @@ def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
         Values by group name, or unchanged if parameters are fully shared. Groups with separate
         parameters get a leading agent axis.
     """
-    if team.is_fully_shared:
+    if agent_groups.is_fully_shared:
         return values
 
     def pick(group: ParameterGroup, x: jax.Array) -> jax.Array:
@@ -228,7 +232,7 @@ def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
             data = pick(group, jax.random.key_data(x))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         before, after = x.shape[:axis], x.shape[axis + 1 :]
-        x = x.reshape((*before, -1, team.num_agents) + after)
+        x = x.reshape((*before, -1, agent_groups.num_agents) + after)
         x = jnp.take(x, np.asarray(group.agents), axis=axis + 1)
         if group.has_separate_parameters:
             return jnp.moveaxis(x, axis + 1, 0)
@@ -236,13 +240,13 @@ def split_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
 
     return {
         group.name: jax.tree.map(lambda x, group=group: pick(group, x), values)
-        for group in team.groups
+        for group in agent_groups.groups
     }
 
 
-def join_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
+def join_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
     """Join values by group along the stream axis. This is the inverse of `split_groups`."""
-    if team.is_fully_shared:
+    if agent_groups.is_fully_shared:
         return values
 
     def spread(group: ParameterGroup, x: jax.Array) -> jax.Array:
@@ -250,23 +254,23 @@ def join_groups(team: AgentGroups, values: PyTree, axis: int = 0) -> Any:
             return jnp.moveaxis(x, 0, axis + 1)
         return x.reshape((*x.shape[:axis], -1, len(group.agents)) + x.shape[axis + 1 :])
 
-    order = np.argsort([agent for group in team.groups for agent in group.agents])
+    order = np.argsort([agent for group in agent_groups.groups for agent in group.agents])
 
     def merge(*parts: jax.Array) -> jax.Array:
-        spread_parts = [spread(g, x) for g, x in zip(team.groups, parts, strict=True)]
+        spread_parts = [spread(g, x) for g, x in zip(agent_groups.groups, parts, strict=True)]
         x = jnp.take(jnp.concatenate(spread_parts, axis=axis + 1), order, axis=axis + 1)
         return x.reshape((*x.shape[:axis], -1) + x.shape[axis + 2 :])
 
-    return jax.tree.map(merge, *[values[group.name] for group in team.groups])
+    return jax.tree.map(merge, *[values[group.name] for group in agent_groups.groups])
 
 
 def map_groups(
-    team: AgentGroups, function: Callable[..., PyTree], *values: PyTree
+    agent_groups: AgentGroups, function: Callable[..., PyTree], *values: PyTree
 ) -> tuple[Any, ...]:
     """Apply a function to each set of parameters.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         function: Function that returns a tuple or a NamedTuple.
         *values: Arguments, by group unless parameters are fully shared.
 
@@ -274,13 +278,13 @@ def map_groups(
         The result of `function`. Unless parameters are fully shared, each element is a dictionary
         by group name.
     """
-    if team.is_fully_shared:
+    if agent_groups.is_fully_shared:
         return function(*values)
     results = []
-    for group in team.groups:
+    for group in agent_groups.groups:
         run = jax.vmap(function) if group.has_separate_parameters else function
         results.append(run(*(value[group.name] for value in values)))
-    names = [group.name for group in team.groups]
+    names = [group.name for group in agent_groups.groups]
     by_group = [dict(zip(names, parts, strict=True)) for parts in zip(*results, strict=True)]
     kind: Any = type(results[0])
     return tuple(by_group) if kind is tuple else kind(*by_group)
@@ -288,12 +292,12 @@ def map_groups(
 
 @profile_scope("bookkeeping")
 def summarize_metrics(
-    team: AgentGroups, values: PyTree, finite: PyTree
+    agent_groups: AgentGroups, values: PyTree, finite: PyTree
 ) -> tuple[dict[str, jax.Array], FiniteChecks]:
     """Return scalar metrics and the combined finite checks of all groups.
 
     Args:
-        team: Groups of agents.
+        agent_groups: Groups of agents.
         values: Metrics by name, or by group and name unless parameters are fully shared.
         finite: `FiniteChecks`, by group unless parameters are fully shared.
 
@@ -302,10 +306,10 @@ def summarize_metrics(
         the mean of each metric over all sets of parameters, and an entry "group/metric" or "agent
         i/metric" for each set. The checks are true if they are true for all groups.
     """
-    if team.is_fully_shared:
+    if agent_groups.is_fully_shared:
         return values, finite
     individual = {}
-    for group in team.groups:
+    for group in agent_groups.groups:
         agents = [f"agent {agent}" for agent in group.agents]
         labels = agents if group.has_separate_parameters else [group.name]
         for name, value in values[group.name].items():
@@ -315,7 +319,7 @@ def summarize_metrics(
         name: jnp.mean(
             jnp.stack([x for key, x in individual.items() if key.rpartition("/")[2] == name])
         )
-        for name in values[team.groups[0].name]
+        for name in values[agent_groups.groups[0].name]
     }
     checks = (
         jnp.all(jnp.stack([jnp.all(x) for x in parts]))

@@ -131,17 +131,17 @@ def make_actor(
         The actor state without a reset pool.
     """
     size = jax.tree.leaves(obs)[0].shape[0]
-    each = (size,) if environment.num_agents is None else (size, environment.num_agents)
+    shape = (size,) if environment.num_agents is None else (size, environment.num_agents)
     carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), carry)
-    done = jnp.zeros(each, bool) if (environment.num_agents or 1) > 1 else None
+    done = jnp.zeros(shape, bool) if (environment.num_agents or 1) > 1 else None
     return ActorState(
         env_state,
         obs,
         jnp.ones(size, bool),
         carry,
         done,
-        jnp.zeros(each),
-        jnp.zeros(each, jnp.int32),
+        jnp.zeros(shape),
+        jnp.zeros(shape, jnp.int32),
         None,
     )
 
@@ -161,15 +161,15 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
         The actor state.
     """
     if is_on_host(environment):
-        nothing = spaces.make_zeros(environment.observation_space)
+        zeros = spaces.make_zeros(environment.observation_space)
         return make_actor(
             environment,
             (),
-            jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), nothing),
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), zeros),
             carry,
         )
-    (env_state, obs), starts = init_reset_pool(environment, key, num_envs)
-    return make_actor(environment, env_state, obs, carry)._replace(reset_pool=starts)
+    (env_state, obs), pool = init_reset_pool(environment, key, num_envs)
+    return make_actor(environment, env_state, obs, carry)._replace(reset_pool=pool)
 
 
 def split_step_keys(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -178,10 +178,10 @@ def split_step_keys(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
     The result is the same as `jax.random.split` of each key. The keys are computed along a single
     axis, because XLA takes three to four times longer to compile threefry with three axes on CPUs.
     """
-    of_both = jax.vmap(jax.random.fold_in)(
+    both_keys = jax.vmap(jax.random.fold_in)(
         _repeat_keys(keys, 2), jnp.repeat(jnp.arange(2), keys.shape[0])
     )
-    return of_both[: keys.shape[0]], of_both[keys.shape[0] :]
+    return both_keys[: keys.shape[0]], both_keys[keys.shape[0] :]
 
 
 def _repeat_keys(keys: jax.Array, times: int) -> jax.Array:
@@ -221,10 +221,10 @@ def step(
         *acted, reward, after.terminated, after.truncated, after.obs, mask, acts
     )
     totals = actor.episode_return + reward, actor.episode_length + (1 if mask is None else mask)
-    moved = ActorState(
+    next_actor = ActorState(
         after.state, after.obs, jnp.zeros_like(actor.reset), carry, done, *totals, actor.reset_pool
     )
-    return moved, experience, after
+    return next_actor, experience, after
 
 
 def _broadcast_to_agents(values: jax.Array, like: jax.Array) -> jax.Array:
@@ -253,12 +253,12 @@ def restart_ended_episodes(
         The actor state after the restarts.
     """
     assert actor.reset_pool is not None
-    starts = refill_reset_pool(environment, actor.reset_pool, ended)
-    env_state, obs = tree.where(ended, starts.pooled_reset, (actor.env_state, actor.obs))
-    books = actor.agent_done, actor.episode_return, actor.episode_length
-    done, total, length = tree.where(ended, jax.tree.map(jnp.zeros_like, books), books)
-    starts = starts._replace(episode=starts.episode + ended)
-    return ActorState(env_state, obs, ended, actor.carry, done, total, length, starts)
+    pool = refill_reset_pool(environment, actor.reset_pool, ended)
+    env_state, obs = tree.where(ended, pool.pooled_reset, (actor.env_state, actor.obs))
+    totals = actor.agent_done, actor.episode_return, actor.episode_length
+    done, total, length = tree.where(ended, jax.tree.map(jnp.zeros_like, totals), totals)
+    pool = pool._replace(episode=pool.episode + ended)
+    return ActorState(env_state, obs, ended, actor.carry, done, total, length, pool)
 
 
 def unroll(
@@ -374,14 +374,14 @@ def reseed(state: State, key: jax.Array) -> Any:
     The pool is emptied because its resets were computed with the old keys.
     """
 
-    def is_starts(part):
+    def is_pool(part):
         return isinstance(part, ResetPool)
 
     def drop(part):
         return (
             part._replace(pooled_episode=jnp.full_like(part.pooled_episode, -1))
-            if is_starts(part)
+            if is_pool(part)
             else part
         )
 
-    return jax.tree.map(drop, reseed_keys(state, key), is_leaf=is_starts)
+    return jax.tree.map(drop, reseed_keys(state, key), is_leaf=is_pool)

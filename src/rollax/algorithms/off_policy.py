@@ -137,7 +137,7 @@ def init_state(
         UsageError: If the sizes in the config are inconsistent, or if an environment on the host
             does not have one cycle per update.
     """
-    team = parameter_sharing.make_agent_groups(environment, "all")
+    groups = parameter_sharing.make_agent_groups(environment, "all")
     num_steps, _ = compute_replay_cycle(config)
     if is_on_host(environment) and config.num_steps != num_steps:
         raise UsageError(
@@ -148,7 +148,7 @@ def init_state(
     config = tree.to_arrays(config)
     state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
     agent = agent_fns.init(agent_key, config)
-    carry = parameter_sharing.initial_carry(team, agent_fns.initial_carry, agent)
+    carry = parameter_sharing.initial_carry(groups, agent_fns.initial_carry, agent)
     actor = init_actor(environment, stream_key, config.num_envs, carry)
     exploring = init_exploration(
         environment.action_space, noise_key, actor.episode_return.shape, actor.carry
@@ -157,7 +157,7 @@ def init_state(
         lambda x: x[0], flatten_streams(environment, (actor.obs, actor.carry))
     )
     example = example_step(environment, obs, memory)
-    replay = buffer(config).init(example, config.num_envs * team.num_agents, config)
+    replay = buffer(config).init(example, config.num_envs * groups.num_agents, config)
     observations = normalization.init_moments(obs) if config.normalize_observations else None
     return OffPolicyState(
         key=state_key,
@@ -230,7 +230,7 @@ def off_policy(
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
     """
-    team = parameter_sharing.make_agent_groups(environment, "all")
+    groups = parameter_sharing.make_agent_groups(environment, "all")
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
         return update(lambda arguments: unroll(environment, *arguments), state)
@@ -269,10 +269,10 @@ def off_policy(
             action, carry = fns.act(agent, state.config, obs, carry, key, greedy)
             return carry, denormalize_action(environment.action_space, action)
 
-        return parameter_sharing.act_agents(team, choose, state.agent, obs, carry, key)
+        return parameter_sharing.act_agents(groups, choose, state.agent, obs, carry, key)
 
     def initial_carry(state: OffPolicyState) -> Carry:
-        return parameter_sharing.initial_carry(team, agent_fns.initial_carry, state.agent)
+        return parameter_sharing.initial_carry(groups, agent_fns.initial_carry, state.agent)
 
     return Algorithm(
         init=functools.partial(init_state, environment, agent_fns, buffer),

@@ -190,28 +190,28 @@ def learn_by_group(
         The state after the update and its metrics.
     """
     config, actor = state.config, rollout.actor
-    team = parameter_sharing.make_agent_groups(environment, config.sharing)
+    groups = parameter_sharing.make_agent_groups(environment, config.sharing)
     end = RolloutEnd(
         *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
         discounted_return=state.discounted_return,
     )
     progress = state.updates / config.total_updates
     result: PyTree = parameter_sharing.map_groups(
-        team,
+        groups,
         functools.partial(learn, config, progress),
         state.train,
-        parameter_sharing.split_groups(team, rollout.experience, axis=1),
-        parameter_sharing.split_groups(team, end),
-        parameter_sharing.init_groups(team, lambda key: key, keys.learn),
+        parameter_sharing.split_groups(groups, rollout.experience, axis=1),
+        parameter_sharing.split_groups(groups, end),
+        parameter_sharing.init_groups(groups, lambda key: key, keys.learn),
     )
 
-    values, finite = parameter_sharing.summarize_metrics(team, result.metrics, result.finite)
+    values, finite = parameter_sharing.summarize_metrics(groups, result.metrics, result.finite)
     metrics = Metrics(values, rollout.episodes, finite, reward=jnp.sum(rollout.experience.reward))
     state = state._replace(
         key=keys.next,
         train=result.train,
         actor=actor,
-        discounted_return=parameter_sharing.join_groups(team, result.discounted_return),
+        discounted_return=parameter_sharing.join_groups(groups, result.discounted_return),
         updates=state.updates + 1,
     )
     return state, metrics
@@ -359,22 +359,22 @@ def on_policy(
 
     def explore(state: OnPolicyState) -> PolicyFn:
         progress = state.updates / state.config.total_updates
-        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
         return parameter_sharing.make_policy(
-            team, make_sampler(state.config, progress), state.train
+            groups, make_sampler(state.config, progress), state.train
         )
 
     def act(
         state: OnPolicyState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
     ) -> tuple[Action, Carry]:
-        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
         choose_action = functools.partial(choose, state.config, jnp.asarray(greedy))
-        return parameter_sharing.act_agents(team, choose_action, state.train, obs, carry, key)
+        return parameter_sharing.act_agents(groups, choose_action, state.train, obs, carry, key)
 
     def initial_carry(state: OnPolicyState) -> Carry:
-        team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
         return parameter_sharing.initial_carry(
-            team, lambda train: train.network.initial_carry(), state.train
+            groups, lambda train: train.network.initial_carry(), state.train
         )
 
     def rollouts(state: OnPolicyState) -> RolloutArguments:
@@ -427,22 +427,24 @@ def init_state(
         ValueError: If `make_layout` raises it.
     """
     config = tree.to_arrays(config)
-    team = parameter_sharing.make_agent_groups(environment, config.sharing)
-    for size in parameter_sharing.num_group_streams(team, config.num_envs):
+    groups = parameter_sharing.make_agent_groups(environment, config.sharing)
+    for size in parameter_sharing.num_group_streams(groups, config.num_envs):
         make_layout(config, size)
     key, network_key, actor_key = jax.random.split(key, 3)
     optimizers = make_optimizers(config, 0.0)
-    networks = parameter_sharing.init_groups(team, make_network, network_key)
-    carry = parameter_sharing.initial_carry(team, lambda network: network.initial_carry(), networks)
+    networks = parameter_sharing.init_groups(groups, make_network, network_key)
+    carry = parameter_sharing.initial_carry(
+        groups, lambda network: network.initial_carry(), networks
+    )
     actor = init_actor(environment, actor_key, config.num_envs, carry)
 
     def make_state(network: Network, obs: Observation) -> tuple[TrainState]:
         first_obs = jax.tree.map(lambda x: x[0], obs)
         return (make_train(network, optimizers, first_obs, config),)
 
-    obs = jax.tree.map(lambda x: x[: team.num_agents], flatten_streams(environment, actor.obs))
+    obs = jax.tree.map(lambda x: x[: groups.num_agents], flatten_streams(environment, actor.obs))
     (train,) = parameter_sharing.map_groups(
-        team, make_state, networks, parameter_sharing.split_groups(team, obs)
+        groups, make_state, networks, parameter_sharing.split_groups(groups, obs)
     )
-    discounted_return = jnp.zeros(config.num_envs * team.num_agents)
+    discounted_return = jnp.zeros(config.num_envs * groups.num_agents)
     return OnPolicyState(key, config, train, actor, discounted_return, jnp.zeros((), jnp.int32))

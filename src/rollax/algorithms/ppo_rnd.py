@@ -102,12 +102,12 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
     def init(key: jax.Array, config: PPORNDConfig) -> OnPolicyState:
         key, novelty_key = jax.random.split(key)
         state = algorithm.init(key, config)
-        team = parameter_sharing.make_agent_groups(environment, config.sharing)
+        groups = parameter_sharing.make_agent_groups(environment, config.sharing)
         make_novelty = functools.partial(
             novelties.init_novelty, environment.observation_space, state.config
         )
-        novelty = parameter_sharing.init_groups(team, make_novelty, novelty_key)
-        (train,) = parameter_sharing.map_groups(team, add_novelty, state.train, novelty)
+        novelty = parameter_sharing.init_groups(groups, make_novelty, novelty_key)
+        (train,) = parameter_sharing.map_groups(groups, add_novelty, state.train, novelty)
         # Discounted returns of the rewards of the task, and of intrinsic rewards.
         returns = state.discounted_return, jnp.copy(state.discounted_return)
         return state._replace(train=train, discounted_return=returns)

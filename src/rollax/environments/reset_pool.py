@@ -52,13 +52,13 @@ def init_reset_pool(
         `(env_state, obs)` with leading axis [E], and the pool, as a tuple.
     """
     keys, first = jax.random.split(key, num_envs), jnp.zeros(num_envs, jnp.int32)
-    begun = _sample_resets(environment, keys, first)
-    return begun, ResetPool(
+    first_reset = _sample_resets(environment, keys, first)
+    return first_reset, ResetPool(
         keys, first + 1, _sample_resets(environment, keys, first + 1), first + 1
     )
 
 
-def refill_reset_pool(environment: Environment, starts: ResetPool, ended: jax.Array) -> ResetPool:
+def refill_reset_pool(environment: Environment, pool: ResetPool, ended: jax.Array) -> ResetPool:
     """Sample initial states until every environment whose episode ended has one in the pool.
 
     Each iteration samples a batch of states for up to a quarter of the environments: first for
@@ -68,7 +68,7 @@ def refill_reset_pool(environment: Environment, starts: ResetPool, ended: jax.Ar
 
     Args:
         environment: Environment to reset.
-        starts: Pool before the refill.
+        pool: Pool before the refill.
         ended: Mask of the environments whose episode ended, bool [E].
 
     Returns:
@@ -77,29 +77,31 @@ def refill_reset_pool(environment: Environment, starts: ResetPool, ended: jax.Ar
     size = ended.shape[0]
     share = min(size, max(MIN_RESETS_PER_DRAW, size // 4))
 
-    def urgent(spare_episode: jax.Array) -> jax.Array:
-        return ended & (spare_episode != starts.episode)
+    def urgent(pooled_episode: jax.Array) -> jax.Array:
+        return ended & (pooled_episode != pool.episode)
 
     def draw(loop: tuple[PyTree, jax.Array]) -> tuple[Any, jax.Array]:
-        spare, spare_episode = loop
-        first, empty = urgent(spare_episode), spare_episode != starts.episode
+        pooled_reset, pooled_episode = loop
+        first, empty = urgent(pooled_episode), pooled_episode != pool.episode
         # Rank of each environment that needs a state. Cumulative sums are faster than sorting.
         rank = jnp.where(first, jnp.cumsum(first), jnp.sum(first) + jnp.cumsum(empty & ~first)) - 1
-        place = jnp.where(empty & (rank < share), rank, share)
+        slot = jnp.where(empty & (rank < share), rank, share)
         # Unused entries of the share keep an index out of range, which is dropped.
-        chosen = jnp.full(share, size).at[place].set(jnp.arange(size), mode="drop")
-        keys, episode = (x.at[chosen].get(mode="clip") for x in (starts.key, starts.episode))
+        indices = jnp.full(share, size).at[slot].set(jnp.arange(size), mode="drop")
+        keys, episode = (x.at[indices].get(mode="clip") for x in (pool.key, pool.episode))
 
         def put(all, some):
-            return all.at[chosen].set(some, mode="drop")
+            return all.at[indices].set(some, mode="drop")
 
-        return jax.tree.map(put, spare, _sample_resets(environment, keys, episode)), put(
-            spare_episode, episode
+        return jax.tree.map(put, pooled_reset, _sample_resets(environment, keys, episode)), put(
+            pooled_episode, episode
         )
 
-    loop = starts.pooled_reset, starts.pooled_episode
-    spare, spare_episode = jax.lax.while_loop(lambda loop: jnp.any(urgent(loop[1])), draw, loop)
-    return starts._replace(pooled_reset=spare, pooled_episode=spare_episode)
+    loop = pool.pooled_reset, pool.pooled_episode
+    pooled_reset, pooled_episode = jax.lax.while_loop(
+        lambda loop: jnp.any(urgent(loop[1])), draw, loop
+    )
+    return pool._replace(pooled_reset=pooled_reset, pooled_episode=pooled_episode)
 
 
 def _sample_resets(environment: Environment, keys: jax.Array, episode: jax.Array) -> Any:
