@@ -265,7 +265,7 @@ def critic_values(
     critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array
 ) -> list[jax.Array]:
     """Return the values `[B]` of a batch for each critic, as a list."""
-    return [jax.vmap(one)(obs, action) for one in critic]
+    return [jax.vmap(network)(obs, action) for network in critic]
 
 
 def min_q(critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array) -> jax.Array:

@@ -93,8 +93,8 @@ def large_layer_warning(network: Parameters) -> str | None:
         for encoder in encoders
         for name, part in _encoded_parts(encoder).items()
     ]
-    number, name, part, encoder = max(features, key=lambda row: row[0])
-    what = f"the part {name!r} of the observation" if name else "the observation"
+    num_features, name, part, encoder = max(features, key=lambda row: row[0])
+    part_name = f"the part {name!r} of the observation" if name else "the observation"
     remedy = "Make it smaller."
     if name in encoder.convolutions:
         remedy = "Choose network.filters with larger strides, or make the picture smaller."
@@ -107,8 +107,8 @@ def large_layer_warning(network: Parameters) -> str | None:
         )
     shape = ", ".join(map(str, part.shape))
     return (
-        f"a dense layer has {largest[0]:,} x {largest[1]:,} weights, because {what} [{shape}] "
-        f"gives {number:,} features. {remedy}"
+        f"a dense layer has {largest[0]:,} x {largest[1]:,} weights, because {part_name} [{shape}] "
+        f"gives {num_features:,} features. {remedy}"
     )
 
 

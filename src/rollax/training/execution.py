@@ -62,7 +62,7 @@ def run_in_folder(
         KeyboardInterrupt: Immediately at a second interrupt.
     """
     show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
-    with stop_on_signals(tell=show.message) as request:
+    with stop_on_signals(notify_fn=show.message) as request:
         try:
             for warning in warnings:
                 show.message(f"warning: {warning}")

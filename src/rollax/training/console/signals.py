@@ -31,8 +31,8 @@ class StopRequest:
         around: Stop request of the enclosing work, or None.
     """
 
-    def __init__(self, around: "StopRequest | None" = None) -> None:
-        self._around, self._number = around, None
+    def __init__(self, enclosing: "StopRequest | None" = None) -> None:
+        self._around, self._number = enclosing, None
         # Work that finishes before the stop, such as "compilation".
         self.activity: str | None = None
 
@@ -98,16 +98,18 @@ def set_activity(activity: str) -> Iterator[None]:
     if request is None:
         yield
         return
-    before, request.activity = request.activity, activity
+    old_activity, request.activity = request.activity, activity
     try:
         yield
     finally:
-        request.activity = before
+        request.activity = old_activity
 
 
 @contextlib.contextmanager
-def _acknowledge_in_thread(tell: Callable[[str], object] | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that passes a text to `tell` in another thread, for signal handlers.
+def _acknowledge_in_thread(
+    notify_fn: Callable[[str], object] | None,
+) -> Iterator[Callable[[str], None]]:
+    """Yield a function that passes a text to `notify_fn` in another thread, for signal handlers.
 
     A handler must not write itself, because it may have interrupted code that is writing.
     `SimpleQueue.put` is reentrant.
@@ -116,8 +118,8 @@ def _acknowledge_in_thread(tell: Callable[[str], object] | None) -> Iterator[Cal
 
     def run() -> None:
         while (text := texts.get()) is not None:
-            if tell is not None:
-                tell(text)
+            if notify_fn is not None:
+                notify_fn(text)
 
     thread = threading.Thread(target=run, name="acknowledgement", daemon=True)
     thread.start()
@@ -133,7 +135,7 @@ def _make_handler(
 ) -> Callable[[int, FrameType | None], None]:
     """Return a handler that sets the request and raises KeyboardInterrupt at a second SIGINT."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         is_interrupt = number == signal.SIGINT
         if request.number is not None and is_interrupt:
             raise KeyboardInterrupt
@@ -141,12 +143,12 @@ def _make_handler(
         if is_interrupt:
             acknowledge(request.acknowledgement)
 
-    return ask
+    return handle_signal
 
 
 @contextlib.contextmanager
 def stop_on_signals(
-    *additional_signals: signal.Signals, tell: Callable[[str], object] | None = None
+    *additional_signals: signal.Signals, notify_fn: Callable[[str], object] | None = None
 ) -> Iterator[StopRequest]:
     """Turn the first SIGINT, SIGTERM or SIGHUP in this context into a stop request.
 
@@ -156,7 +158,7 @@ def stop_on_signals(
 
     Args:
         *additional_signals: Additional signals that request a stop, such as from a job scheduler.
-        tell: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
+        notify_fn: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
 
     Yields:
         The request.
@@ -164,7 +166,7 @@ def stop_on_signals(
     request = StopRequest(_current_request.get())
     with contextlib.ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
-            handler = _make_handler(request, stack.enter_context(_acknowledge_in_thread(tell)))
+            handler = _make_handler(request, stack.enter_context(_acknowledge_in_thread(notify_fn)))
             for number in (*list_stop_signals(), *additional_signals):
                 stack.callback(signal.signal, number, signal.signal(number, handler))
         token = _current_request.set(request)

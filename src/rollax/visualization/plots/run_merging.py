@@ -10,7 +10,7 @@ from rollax.visualization.plots.learning_curves import RunCurves
 
 
 def merge_runs(
-    runs: list[RunCurves], tell: Callable[[str], object] = ignore_message
+    runs: list[RunCurves], notify_fn: Callable[[str], object] = ignore_message
 ) -> list[RunCurves]:
     """Merge runs that differ only in their seeds into one run with all members.
 
@@ -19,7 +19,7 @@ def merge_runs(
 
     Args:
         runs: Curves of the runs.
-        tell: Function called with a note for each run with steps that other runs lack.
+        notify_fn: Function called with a note for each run with steps that other runs lack.
 
     Returns:
         The merged runs in the order of their first members.
@@ -35,7 +35,7 @@ def merge_runs(
         if len(group) == 1 or _has_common_seed(group):
             merged.append(run)
         elif run is group[0]:
-            merged.append(_merge_group(group, tell))
+            merged.append(_merge_group(group, notify_fn))
     return merged
 
 
@@ -63,13 +63,13 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
     }
 
 
-def _merge_group(group: list[RunCurves], tell: Callable[[str], object]) -> RunCurves:
+def _merge_group(group: list[RunCurves], notify_fn: Callable[[str], object]) -> RunCurves:
     """Merge runs at their common steps. Members are ordered by swept value and then by seed."""
     evaluations = _find_common_steps([run.eval_step for run in group])
     lines = _find_common_steps([run.step for run in group])
     for run in group:
-        _report_omitted_steps(run, "evaluations", run.eval_step, evaluations.steps, tell)
-        _report_omitted_steps(run, "lines of metrics", run.step, lines.steps, tell)
+        _report_omitted_steps(run, "evaluations", run.eval_step, evaluations.steps, notify_fn)
+        _report_omitted_steps(run, "lines of metrics", run.step, lines.steps, notify_fn)
     keeps_episodes = len({run.returns.shape[2] for run in group}) == 1
     selected = [
         select_points(run, evaluation_indices, line_indices, keeps_episodes)
@@ -103,10 +103,10 @@ def _report_omitted_steps(
     description: str,
     steps: np.ndarray,
     common_steps: np.ndarray,
-    tell: Callable[[str], object],
+    notify_fn: Callable[[str], object],
 ) -> None:
     if steps.size > common_steps.size:
-        tell(
+        notify_fn(
             f"{run.folder}: {common_steps.size} of its {steps.size} {description} are drawn, at "
             f"the steps that all runs of {run.spec.algorithm} on {run.spec.environment} have in "
             "common."

@@ -167,28 +167,35 @@ class Brax(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
-        return BraxState(raw, jnp.zeros((), jnp.int32), _torso_position(raw)), raw.obs
+        suite_state = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
+        return BraxState(
+            suite_state, jnp.zeros((), jnp.int32), _torso_position(suite_state)
+        ), suite_state.obs
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the task terminates."""
         del key  # the dynamics are deterministic
-        after = _step(self.dynamics, self.physics, state.suite_state, action)
-        raw = cast_leaves(
+        next_suite_state = _step(self.dynamics, self.physics, state.suite_state, action)
+        suite_state = cast_leaves(
             terminate_nonfinite(
-                state.suite_state, after, (after.pipeline_state.q, after.pipeline_state.qd)
+                state.suite_state,
+                next_suite_state,
+                (next_suite_state.pipeline_state.q, next_suite_state.pipeline_state.qd),
             ),
             self.state_dtypes,
         )
-        time, terminated = state.time + 1, raw.done > 0.5
-        reward, info = raw.reward, {name: raw.metrics[name] for name in self.reward_parts}
+        time, terminated = state.time + 1, suite_state.done > 0.5
+        reward, info = (
+            suite_state.reward,
+            {name: suite_state.metrics[name] for name in self.reward_parts},
+        )
         if self.forward_reward_weight != 1.0:
             forward = info["reward_forward"]
             info["reward_forward"] = self.forward_reward_weight * forward
             reward = reward + (self.forward_reward_weight - 1.0) * forward
         return Transition(
-            state=BraxState(raw, time, state.origin),
-            obs=raw.obs,
+            state=BraxState(suite_state, time, state.origin),
+            obs=suite_state.obs,
             reward=reward,
             terminated=terminated,
             truncated=(time >= self.time_limit) & ~terminated,
@@ -212,23 +219,23 @@ def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.A
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(
-    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], raw: State, action: jax.Array
+    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], state: State, action: jax.Array
 ) -> Any:
     # Under jit, brax receives new dictionaries and may write into them.
-    return _replace_physics(dynamics, physics).step(raw, action)
+    return _replace_physics(dynamics, physics).step(state, action)
 
 
 def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
     """Return a copy of a brax environment with other physics parameters."""
-    moved = copy.copy(dynamics)
-    moved.sys = dynamics.sys.tree_replace(
+    changed = copy.copy(dynamics)
+    changed.sys = dynamics.sys.tree_replace(
         {_physics_path(dynamics, name): value for name, value in physics.items()}
     )
-    return moved
+    return changed
 
 
-def _torso_position(raw: State) -> jax.Array:
-    return raw.pipeline_state.x.pos[0]
+def _torso_position(state: State) -> jax.Array:
+    return state.pipeline_state.x.pos[0]
 
 
 def foot_clearance(feet: Feet, links: PyTree) -> jax.Array:
@@ -242,9 +249,9 @@ def foot_clearance(feet: Feet, links: PyTree) -> jax.Array:
         Heights in meters `[F]`, negative below the ground.
     """
     link = np.asarray(feet.link)
-    turned = jax.vmap(rotations.rotate)
-    middle = links.pos[link] + turned(jnp.asarray(feet.offset, jnp.float32), links.rot[link])
-    axis = turned(jnp.asarray(feet.axis, jnp.float32), links.rot[link])
+    rotate = jax.vmap(rotations.rotate)
+    middle = links.pos[link] + rotate(jnp.asarray(feet.offset, jnp.float32), links.rot[link])
+    axis = rotate(jnp.asarray(feet.axis, jnp.float32), links.rot[link])
     return middle[:, 2] - jnp.abs(axis[:, 2]) - jnp.asarray(feet.radius, jnp.float32)
 
 
@@ -265,19 +272,23 @@ def make(name: str, arguments: dict[str, Setting]) -> Brax:
     """
     id, defaults = f"brax/{name}", _load_default_arguments(name)
     check_no_tracers(id, arguments, "Change `physics` inside of transformations.")
-    given = defaults | convert_arguments(id, arguments, defaults)
+    values = defaults | convert_arguments(id, arguments, defaults)
     limit, descriptor = (
-        to_positive_int(id, "max_steps", given.pop("max_steps")),
-        given.pop("descriptor", None),
+        to_positive_int(id, "max_steps", values.pop("max_steps")),
+        values.pop("descriptor", None),
     )
-    own = {key: given.pop(key) for key in FORWARD_REWARD_ARGUMENTS.get(name, {})}
-    for key, value in (("descriptor", descriptor), ("backend", given["backend"])):
+    rollax_values = {key: values.pop(key) for key in FORWARD_REWARD_ARGUMENTS.get(name, {})}
+    for key, value in (("descriptor", descriptor), ("backend", values["backend"])):
         if value is not None and value not in CHOICES[key]:
             raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(CHOICES[key])}.")
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _build_environment(
-            id, _make_dynamics(name, tuple(sorted(given.items()))), limit, descriptor, **own
+            id,
+            _make_dynamics(name, tuple(sorted(values.items()))),
+            limit,
+            descriptor,
+            **rollax_values,
         )
 
 
@@ -295,14 +306,14 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, max_steps: int) -> Bra
     Raises:
         UsageError: If `dynamics` is not a `PipelineEnv`, or its observations are not one array.
     """
-    raw = getattr(dynamics, "unwrapped", dynamics)
-    if not isinstance(raw, suite.PipelineEnv) or not hasattr(raw, "sys"):
+    unwrapped = getattr(dynamics, "unwrapped", dynamics)
+    if not isinstance(unwrapped, suite.PipelineEnv) or not hasattr(unwrapped, "sys"):
         raise UsageError(
             "environment must be a PipelineEnv of brax, got an object of "
             f"{type(dynamics).__name__}."
         )
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
-        return _build_environment(id, raw, to_positive_int(id, "max_steps", max_steps), None)
+        return _build_environment(id, unwrapped, to_positive_int(id, "max_steps", max_steps), None)
 
 
 def _build_environment(
@@ -354,16 +365,16 @@ def default_arguments(name: str) -> dict[str, Any]:
 
 def _load_default_arguments(name: str) -> dict[str, Any]:
     package_versions.require_version("brax", "0.14")
-    found = {
+    defaults = {
         key: value
         for key, value in signature_defaults(suite._envs[name]).items()
         if key != "kwargs"
     }
-    found["backend"] = "generalized" if name in _GENERALIZED_BACKEND_NAMES else "spring"
-    own = ({"descriptor": "contact"} if name in _FOOT_GEOMS else {}) | FORWARD_REWARD_ARGUMENTS.get(
-        name, {}
-    )
-    return found | {"n_frames": 0, "max_steps": 1000} | own
+    defaults["backend"] = "generalized" if name in _GENERALIZED_BACKEND_NAMES else "spring"
+    rollax_defaults = (
+        {"descriptor": "contact"} if name in _FOOT_GEOMS else {}
+    ) | FORWARD_REWARD_ARGUMENTS.get(name, {})
+    return defaults | {"n_frames": 0, "max_steps": 1000} | rollax_defaults
 
 
 @functools.cache
@@ -374,9 +385,9 @@ def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any
         with suppress_output():
             return suite.get_environment(name, **values)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in values.items())
+        shown_values = ", ".join(f"{key}={value!r}" for key, value in values.items())
         raise UsageError(
-            f"brax cannot create {name} with {shown}: {error or 'it gives no reason'}."
+            f"brax cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
         ) from error
 
 
@@ -394,14 +405,14 @@ def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
     """
     if dynamics.backend in ("generalized", "mjx"):
         return list(_PHYSICS_PATHS)
-    idle = {
+    is_unused = {
         "mass": dynamics.sys.spring_mass_scale == 1,
         "inertia": dynamics.sys.spring_inertia_scale == 1,
     }
     return [
         name
         for name in _PHYSICS_PATHS
-        if name not in ("damping", "armature") and not idle.get(name, False)
+        if name not in ("damping", "armature") and not is_unused.get(name, False)
     ]
 
 
@@ -409,15 +420,17 @@ def _physics_path(dynamics: SuiteEnvironment, name: str) -> str:
     return _PHYSICS_PATHS[name][dynamics.backend != "mjx"]
 
 
-def _get_nested_attribute(system: object, place: str) -> Any:
-    return functools.reduce(getattr, place.split("."), system)
+def _get_nested_attribute(system: object, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), system)
 
 
 def _make_feet(dynamics: SuiteEnvironment, names: tuple[str, ...]) -> Feet:
     model = dynamics.sys.mj_model
     geoms = [model.geom(name) for name in names]
-    half = [geom.size[1] if int(geom.type[0]) == _CAPSULE_GEOM_TYPE else 0.0 for geom in geoms]
-    turned = [
+    half_lengths = [
+        geom.size[1] if int(geom.type[0]) == _CAPSULE_GEOM_TYPE else 0.0 for geom in geoms
+    ]
+    axes = [
         rotations.rotate(jnp.asarray([0.0, 0.0, 1.0]), jnp.asarray(geom.quat)) for geom in geoms
     ]
     return Feet(
@@ -425,7 +438,7 @@ def _make_feet(dynamics: SuiteEnvironment, names: tuple[str, ...]) -> Feet:
         offset=tuple(tuple(geom.pos.tolist()) for geom in geoms),
         axis=tuple(
             tuple((length * np.asarray(axis, float)).tolist())
-            for length, axis in zip(half, turned, strict=True)
+            for length, axis in zip(half_lengths, axes, strict=True)
         ),
         radius=tuple(float(geom.size[0]) for geom in geoms),
     )

@@ -107,25 +107,34 @@ class Playground(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
-        return PlaygroundState(raw, jnp.zeros((), jnp.int32)), _observe(raw.obs)
+        suite_state = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
+        return PlaygroundState(suite_state, jnp.zeros((), jnp.int32)), _observe(suite_state.obs)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the simulation terminates."""
         del key  # Playground keeps a key in its state
-        after = _step(self.dynamics, self.physics, state.suite_state, jnp.asarray(action))
-        raw = cast_leaves(
-            terminate_nonfinite(state.suite_state, after, (after.data.qpos, after.data.qvel)),
+        next_suite_state = _step(
+            self.dynamics, self.physics, state.suite_state, jnp.asarray(action)
+        )
+        suite_state = cast_leaves(
+            terminate_nonfinite(
+                state.suite_state,
+                next_suite_state,
+                (next_suite_state.data.qpos, next_suite_state.data.qvel),
+            ),
             self.state_dtypes,
         )
-        time, terminated = state.time + 1, raw.done > 0.5
+        time, terminated = state.time + 1, suite_state.done > 0.5
         return Transition(
-            state=PlaygroundState(raw, time),
-            obs=_observe(raw.obs),
-            reward=jnp.asarray(raw.reward, jnp.float32),
+            state=PlaygroundState(suite_state, time),
+            obs=_observe(suite_state.obs),
+            reward=jnp.asarray(suite_state.reward, jnp.float32),
             terminated=terminated,
             truncated=(time >= self.time_limit) & ~terminated,
-            info={name: jnp.asarray(raw.metrics[name], jnp.float32) for name in self.info_names},
+            info={
+                name: jnp.asarray(suite_state.metrics[name], jnp.float32)
+                for name in self.info_names
+            },
         )
 
 
@@ -137,19 +146,19 @@ def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.A
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(
-    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], raw: State, action: jax.Array
+    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], state: State, action: jax.Array
 ) -> Any:
     # Under jit, Playground receives new dictionaries and may write into them.
-    return _replace_physics(dynamics, physics).step(raw, action)
+    return _replace_physics(dynamics, physics).step(state, action)
 
 
 def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
     """Return a copy of a Playground environment with other physics parameters."""
-    moved = copy.copy(dynamics)
-    moved._mjx_model = dynamics.mjx_model.tree_replace(
+    changed = copy.copy(dynamics)
+    changed._mjx_model = dynamics.mjx_model.tree_replace(
         {_PHYSICS_PATHS[name]: value for name, value in physics.items()}
     )
-    return moved
+    return changed
 
 
 def _observe(obs: Observation) -> Any:
@@ -178,13 +187,13 @@ def make(name: str, arguments: dict[str, Setting]) -> Playground:
         UnknownNameError: If an argument does not exist.
     """
     id, defaults = f"playground/{name}", _load_default_arguments(name)
-    given = defaults | convert_arguments(id, arguments, defaults)
-    check_no_tracers(id, given, "Change `physics` inside of transformations.")
-    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, given[_TIME_LIMIT_ARGUMENT])
-    _check_implementation(id, given["impl"])
+    values = defaults | convert_arguments(id, arguments, defaults)
+    check_no_tracers(id, values, "Change `physics` inside of transformations.")
+    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, values[_TIME_LIMIT_ARGUMENT])
+    _check_implementation(id, values["impl"])
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
-        return _build_environment(id, _make_dynamics(name, tuple(sorted(given.items()))), limit)
+        return _build_environment(id, _make_dynamics(name, tuple(sorted(values.items()))), limit)
 
 
 def _check_implementation(id: str, impl: str) -> None:
@@ -236,8 +245,8 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playg
     model = dynamics.mjx_model
     return Playground(
         physics={
-            key: jnp.asarray(_get_nested_attribute(model, place), jnp.float32)
-            for key, place in _PHYSICS_PATHS.items()
+            key: jnp.asarray(_get_nested_attribute(model, path), jnp.float32)
+            for key, path in _PHYSICS_PATHS.items()
         },
         dynamics=dynamics,
         name=id,
@@ -257,11 +266,11 @@ def _load_default_arguments(name: str) -> dict[str, Any]:
             f"playground must be version 0.2 or newer, got {version}. Run: "
             f"{package_command('playground>=0.2')}"
         )
-    found = suite.get_default_config(name).to_dict()
-    plain = {
-        key: value for key, value in found.items() if isinstance(value, bool | int | float | str)
+    config = suite.get_default_config(name).to_dict()
+    plain_values = {
+        key: value for key, value in config.items() if isinstance(value, bool | int | float | str)
     }
-    return {key: value for key, value in plain.items() if key not in _EXCLUDED_ARGUMENTS} | {
+    return {key: value for key, value in plain_values.items() if key not in _EXCLUDED_ARGUMENTS} | {
         "impl": "jax"
     }
 
@@ -273,9 +282,9 @@ def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any
         with suppress_output():
             return suite.load(name, config_overrides=dict(arguments))
     except (ValueError, TypeError, AssertionError, NotImplementedError, RuntimeError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in arguments)
+        shown_values = ", ".join(f"{key}={value!r}" for key, value in arguments)
         raise UsageError(
-            f"Playground cannot create {name} with {shown}: {error or 'it gives no reason'}."
+            f"Playground cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
         ) from error
 
 
@@ -285,5 +294,5 @@ def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
     return dynamics.step(start, jnp.zeros(dynamics.action_size))
 
 
-def _get_nested_attribute(model: object, place: str) -> Any:
-    return functools.reduce(getattr, place.split("."), model)
+def _get_nested_attribute(model: object, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), model)
