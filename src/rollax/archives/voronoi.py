@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rollax.archives.archive import Archive
-from rollax.archives.cells import AcceptanceThreshold, Cells, cells_archive, check_bounds
+from rollax.archives.cells import Cells, check_bounds
 from rollax.errors import UsageError
 
 SAMPLES_PER_CENTROID, MIN_SAMPLES, NUM_ITERATIONS = (
@@ -54,31 +53,6 @@ class BinnedCentroids(NamedTuple):
     centroids: jax.Array
     bins: jax.Array | None
     is_whole: jax.Array | None
-
-
-def voronoi_archive(
-    size: int,
-    low: tuple[float, ...],
-    high: tuple[float, ...],
-    centroids: npt.ArrayLike | None = None,
-    threshold: AcceptanceThreshold | None = None,
-) -> Archive:
-    """Build an archive whose cells are a Voronoi tessellation.
-
-    Args:
-        size: Number of cells.
-        low: Lower bounds of descriptors.
-        high: Upper bounds of descriptors.
-        centroids: Centroids `[size, K]`, or None to compute them by k-means.
-        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
-
-    Returns:
-        The archive.
-
-    Raises:
-        UsageError: If the bounds or the centroids are not valid, or if there are too many cells.
-    """
-    return cells_archive(voronoi_cells(size, low, high, centroids), threshold)
 
 
 def voronoi_cells(

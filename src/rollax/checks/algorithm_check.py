@@ -15,6 +15,7 @@ from rollax import environments
 from rollax.acting.evaluation import make_evaluator
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
+from rollax.checks.environment_check import quick_compilation
 from rollax.checks.known_environments import KnownReturnEnvironment, TimeLimitEnvironment
 from rollax.config import DataclassInstance, resolve_settings, traced_field_names
 from rollax.environments.environment import Environment
@@ -92,15 +93,9 @@ def check_algorithm(
     if entry.network_config is not None:
         network = resolve_settings("network", entry.network_config, {}, network)
     subject = _make_checked_algorithm(name, entry, settings, network)
-    before = jax.config.read("jax_disable_most_optimizations")
-    # The checks compile many programs that run only briefly.
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        # The checks run the same state twice on purpose, to compare the results.
-        with jax.debug_key_reuse(False):
-            return _run_checks(name, subject)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+    # The checks run the same state twice on purpose, to compare the results.
+    with quick_compilation(), jax.debug_key_reuse(False):
+        return _run_checks(name, subject)
 
 
 def _make_checked_algorithm(

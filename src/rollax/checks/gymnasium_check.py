@@ -69,7 +69,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
     except UsageError as error:
         if is_gymnasium(env):
             faults += _gymnasium_checker_faults(env, notes)
-        return GymnasiumFindings([*faults, str(error)], _remove_duplicates(notes), 0, 0)
+        return GymnasiumFindings([*faults, str(error)], list(dict.fromkeys(notes)), 0, 0)
     inner = getattr(simulator, "environment", None)
     if is_gymnasium(inner):
         faults += _gymnasium_checker_faults(getattr(inner, "unwrapped", inner), notes)
@@ -85,7 +85,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
         notes.append(
             f"no episode ended within {steps} random steps, so episode ends were not checked."
         )
-    return GymnasiumFindings(faults, _remove_duplicates(notes), num_steps, episodes)
+    return GymnasiumFindings(faults, list(dict.fromkeys(notes)), num_steps, episodes)
 
 
 def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
@@ -126,10 +126,6 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
     notes += [
         text for text in texts if not any(pattern in text for pattern in _IRRELEVANT_WARNINGS)
     ]
-
-
-def _remove_duplicates(notes: list[str]) -> list[str]:
-    return list(dict.fromkeys(notes))
 
 
 def _take_random_steps(

@@ -134,7 +134,9 @@ def convert_argument(environment: str, name: str, value: Setting, default: Setti
             represent.
     """
     converted = _convert_to_default_type(environment, name, value, default)
-    if not _has_representable_numbers(converted) and not _is_default_number(converted, default):
+    # The default may be infinite.
+    are_numbers = isinstance(converted, int | float) and isinstance(default, int | float)
+    if not _has_representable_numbers(converted) and not (are_numbers and converted == default):
         shown_value = (
             str(value)
             if len(str(value)) <= 40
@@ -163,11 +165,6 @@ def _has_representable_numbers(value: Setting) -> bool:
     if isinstance(value, int):
         return abs(value) < 2**31
     return not isinstance(value, float) or abs(value) <= float(np.finfo(np.float32).max)
-
-
-def _is_default_number(value: Setting, default: Setting) -> bool:
-    """Return whether a number equals the default, which may be infinite."""
-    return isinstance(value, int | float) and isinstance(default, int | float) and value == default
 
 
 def _convert_to_default_type(environment: str, name: str, value: Setting, default: Setting) -> Any:

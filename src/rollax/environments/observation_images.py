@@ -167,7 +167,8 @@ def _draw_bar_row(
         (8, top), truncate_text(name + suffix, load_font(11), SCENE_WIDTH - 16), GRAY, load_font(11)
     )
     start, end = top + 18, top + height - 16
-    zero = end if lengths.min() >= 0 and _lower_bound(space) >= 0 else (start + end) / 2
+    is_nonnegative = lengths.min() >= 0 and not (isinstance(space, Box) and np.min(space.low) < 0)
+    zero = end if is_nonnegative else (start + end) / 2
     max_length = zero - start
     width = min((SCENE_WIDTH - 16) / shown_values.size, 60.0)
     draw.line((8, zero, 8 + width * shown_values.size, zero), LIGHT_GRAY)
@@ -191,10 +192,6 @@ def _format_to_width(value: float, max_width: float) -> str:
     """Format a number with up to three digits that fit into `max_width` pixels, or return ""."""
     candidates = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
     return next((text for text in candidates if load_font(10).getlength(text) <= max_width), "")
-
-
-def _lower_bound(space: Space) -> float:
-    return float(np.min(space.low)) if isinstance(space, Box) else 0.0
 
 
 def _bar_lengths(space: Space, values: np.ndarray) -> np.ndarray:

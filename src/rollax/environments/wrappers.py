@@ -41,7 +41,7 @@ class PreviousActionReward(Wrapper):
     def observation_space(self) -> Space:
         added_parts = {
             "previous_action": Discrete(self.env.action_space.n + 1),
-            "previous_reward": _reward_space(),
+            "previous_reward": Box(float("-inf"), float("inf"), ()),
         }
         return Dict({**_part_spaces(self.env.observation_space), **added_parts})
 
@@ -484,7 +484,3 @@ def _check_positive_int(name: str, argument: str, value: object) -> None:
     """Raise UsageError if the value is not a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name}: {argument} ({value!r}) must be an integer of at least 1.")
-
-
-def _reward_space() -> Box:
-    return Box(float("-inf"), float("inf"), ())

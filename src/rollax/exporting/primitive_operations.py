@@ -6,8 +6,8 @@ is written as "batch" or as a multiple such as "6*batch". In the target shape of
 
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsInt, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -166,7 +166,7 @@ class _Lowering:
         elif name in IDENTITY_PRIMITIVES:
             self.aliases |= dict(zip(outputs, inputs, strict=True))
         elif name in REDUCTION_OPERATIONS:
-            self.emit(name, inputs, outputs, axes=_to_ints(operation.params["axes"]))
+            self.emit(name, inputs, outputs, axes=list(map(int, operation.params["axes"])))
         elif name in _LOWERINGS:
             _LOWERINGS[name](self, operation.params, inputs, outputs)
         else:
@@ -261,10 +261,6 @@ def size_to_json(side: object) -> int | str:
     return str(side)
 
 
-def _to_ints(values: Iterable[SupportsInt]) -> list[int]:
-    return [int(value) for value in values]
-
-
 def _lower_select(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
@@ -289,7 +285,7 @@ def _lower_broadcast(
 ) -> None:
     shape, axes, source_shape = (
         params["shape"],
-        _to_ints(params["broadcast_dimensions"]),
+        list(map(int, params["broadcast_dimensions"])),
         lowering.shape(inputs[0]),
     )
     aligned = tuple(source_shape[axes.index(i)] if i in axes else 1 for i in range(len(shape)))
@@ -343,7 +339,10 @@ def _emit_slice(
         zip(("axes", "starts", "limits", "steps"), zip(*sliced_axes, strict=True), strict=True)
     )
     lowering.emit(
-        "slice", (x,), (output,), **{name: _to_ints(values) for name, values in columns.items()}
+        "slice",
+        (x,),
+        (output,),
+        **{name: list(map(int, values)) for name, values in columns.items()},
     )
 
 
@@ -354,8 +353,8 @@ def _lower_gather(
     dimensions, (x, indices) = params["dimension_numbers"], inputs
     shape, axes, collapsed = (
         lowering.shape(x),
-        _to_ints(dimensions.start_index_map),
-        _to_ints(dimensions.collapsed_slice_dims),
+        list(map(int, dimensions.start_index_map)),
+        list(map(int, dimensions.collapsed_slice_dims)),
     )
     if indices not in lowering.constants or dimensions.operand_batching_dims:
         raise _unsupported_error("computed indices (the operation gather)")
@@ -381,7 +380,7 @@ def _lower_gather(
         positions.ndim == 2
         and len(axes) == 1
         and collapsed == axes
-        and _to_ints(dimensions.offset_dims) == other_axes
+        and list(map(int, dimensions.offset_dims)) == other_axes
         and sizes == rows
     )
     taken_indices = positions[:, 0] if is_take else positions.reshape(-1)
@@ -427,10 +426,10 @@ _LOWERINGS: dict[str, Callable[..., None]] = {
     "select_n": _lower_select,
     "slice": _lower_slice,
     "split": lambda low, p, x, y: low.emit(
-        "split", x, y, sizes=_to_ints(p["sizes"]), axis=int(p["axis"])
+        "split", x, y, sizes=list(map(int, p["sizes"])), axis=int(p["axis"])
     ),
     "squeeze": lambda low, p, x, y: low.lower_reshape(x[0], low.shape(y[0]), y[0]),
     "transpose": lambda low, p, x, y: low.lower_transpose(
-        x[0], tuple(_to_ints(p["permutation"])), y[0]
+        x[0], tuple(map(int, p["permutation"])), y[0]
     ),
 }

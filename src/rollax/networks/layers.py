@@ -230,7 +230,7 @@ class Encoder(eqx.Module):
             if has_parts
             else space
         )
-        parts: dict[str, Any] = dict(_encoded_parts(self.space))
+        parts: dict[str, Any] = dict(encoded_parts(self.space))
         grids = {name: part for name, part in parts.items() if isinstance(part, Grid)}
         keys = jax.random.split(embedding_key, max(len(grids), 1))
         self.embeddings = {
@@ -277,7 +277,7 @@ class Encoder(eqx.Module):
         return jnp.concatenate(
             [
                 self._encode_part(name, part, parts[name])
-                for name, part in _encoded_parts(self.space).items()
+                for name, part in encoded_parts(self.space).items()
             ]
         )
 
@@ -310,7 +310,8 @@ def _check_filters(name: str, sides: Sequence[int], filters: tuple[Filter, ...])
         sides = tuple((side - kernel) // stride + 1 for side in sides)
 
 
-def _encoded_parts(space: Space) -> dict[str, Space]:
+def encoded_parts(space: Space) -> dict[str, Any]:
+    """Return the parts of an observation that an encoder reads, by name. "" without parts."""
     if isinstance(space, Dict):
         return {name: part for name, part in space.items if name != "action_mask"}
     return {"": space}
@@ -443,7 +444,7 @@ class AttentionHead(eqx.Module):
         key: jax.Array,
     ) -> None:
         grids = {
-            name: part for name, part in _encoded_parts(space).items() if isinstance(part, Grid)
+            name: part for name, part in encoded_parts(space).items() if isinstance(part, Grid)
         }
         head_key, *keys = jax.random.split(key, 1 + len(grids))
         self.embeddings, self.places, self.queries, self.num_heads = {}, {}, {}, heads

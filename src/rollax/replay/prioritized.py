@@ -64,11 +64,6 @@ def total_weight(tree: SumTree) -> jax.Array:
     return jnp.sum(tree.levels[0])
 
 
-def get_weights(tree: SumTree, index: jax.Array) -> jax.Array:
-    """Return the weights at the indices `[B]`, float `[B]`."""
-    return tree.levels[-1][index // CHILDREN_PER_NODE, index % CHILDREN_PER_NODE]
-
-
 def set_weights(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> SumTree:
     """Set B weights. The cost is proportional to B times the number of levels.
 

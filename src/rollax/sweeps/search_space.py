@@ -370,18 +370,13 @@ def _parse_dimension_range(
             check_range(full_name, coerce(f"an end of the range of {name}", end, hint), field)
     is_whole = hint is int or (
         hint is Any
-        and _is_integer_argument(environment, full_name)
+        and type(environments.default_arguments(environment)[full_name.partition(".")[2]]) is int
         and low.is_integer()
         and high.is_integer()
     )
     return Dimension(
         full_name, value_range=span, is_whole=is_whole, is_traced=_is_traced(entry, full_name)
     )
-
-
-def _is_integer_argument(environment: str, full_name: str) -> bool:
-    """Return whether the default of an environment argument is an integer."""
-    return type(environments.default_arguments(environment)[full_name.partition(".")[2]]) is int
 
 
 def _is_traced(entry: AlgorithmEntry, full_name: str) -> bool:

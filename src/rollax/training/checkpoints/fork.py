@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +15,6 @@ from rollax.training.compile import program as programs
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.spec import Spec
-from rollax.types import State
 
 
 def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Spec:
@@ -66,7 +64,9 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
     new_spec = dataclasses.replace(spec, sweep=sweep, options=options)
     scores = summary.scores
     if spec.num_members > 1:
-        state = _select_members(state, members if new_spec.num_members > 1 else members[0])
+        # A single index removes the member axis.
+        selected = members if new_spec.num_members > 1 else members[0]
+        state = jax.tree.map(lambda leaf: leaf[selected], state)
         scores = (
             None
             if scores is None
@@ -84,8 +84,3 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             scores if new_spec.num_members > 1 else None,
         )
     return new_spec
-
-
-def _select_members(state: State, members: np.ndarray) -> Any:
-    """Return the state of a subset of a population. A single index removes the member axis."""
-    return jax.tree.map(lambda leaf: leaf[members], state)

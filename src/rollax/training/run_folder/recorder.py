@@ -171,7 +171,7 @@ class Recorder:
                 values
                 if member is None
                 else {
-                    **_select_time_metrics(values),
+                    **{k: v for k, v in values.items() if k in metric_sinks.TIME_METRICS},
                     **_select_member_metrics(values, episodes, member),
                 }
             )
@@ -321,10 +321,6 @@ def make_dashboard_sinks(
 def _wandb_id(name: str) -> str:
     """Return a name with only the characters that Weights & Biases allows in ids."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-
-
-def _select_time_metrics(values: MetricValues) -> MetricValues:
-    return {name: value for name, value in values.items() if name in metric_sinks.TIME_METRICS}
 
 
 def _select_member_metrics(

@@ -439,6 +439,19 @@ def _find_finite_values(curve: Curve, name: str) -> np.ndarray:
     return np.all(is_finite, axis=2) if name == RETURN_METRIC else np.any(is_finite, axis=2)
 
 
+def describe_adaptation(curves: list[Curve], shows_earlier: bool) -> str:
+    """Return the note of a chart of the episodes of trials.
+
+    Args:
+        curves: Curves of the chart.
+        shows_earlier: Whether the chart also shows earlier evaluations.
+    """
+    is_shared = all(curve.has_shared_founders for curve in curves)
+    interval = "" if is_shared else " with its 95 % bootstrap interval"
+    earlier = ", lighter lines are earlier evaluations" if shows_earlier else ""
+    return f"last evaluation{interval}{earlier}"
+
+
 def earlier_evaluations(count: int) -> list[int]:
     """Return the indices of the first and other evenly spaced evaluations before the last.
 

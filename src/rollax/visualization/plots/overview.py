@@ -165,9 +165,7 @@ def _draw_adaptation(axis: "matplotlib.axes.Axes", curves: list[Curve], is_wide:
     shows_earlier = is_wide and len(curves) == 1
     for curve in curves:
         _draw_trials(axis, curve, shows_earlier)
-    is_shared = all(curve.has_shared_founders for curve in curves)
-    note = "last evaluation" if is_shared else "last evaluation with its 95 % bootstrap interval"
-    note += ", lighter lines are earlier evaluations" if shows_earlier else ""
+    note = curve_estimates.describe_adaptation(curves, shows_earlier)
     _draw_note(axis, note, 80 if is_wide else 52)
     axis.set_xlabel("episode of the trial")
     axis.set_ylabel("return of the episode")

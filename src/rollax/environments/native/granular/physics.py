@@ -120,20 +120,6 @@ def sphere_inertia(mass: jax.Array, radius: jax.Array) -> jax.Array:
     return 0.4 * mass * radius**2
 
 
-def restitution_coefficient(damping: jax.Array) -> jax.Array:
-    """Return the ratio of the speeds after and before a head-on collision.
-
-    The ratio is exp(-(pi - 2 phi) tan(phi)) for `damping` = sin(phi). A contact ends when its force
-    vanishes, so surfaces never attract each other.
-
-    References:
-        Schwager and Poeschel 2007, "Coefficient of restitution and linear-dashpot model revisited"
-        (Granular Matter 9, 465), Eq. 20 in another notation.
-    """
-    phi = jnp.arcsin(damping)
-    return jnp.exp(-(jnp.pi - 2 * phi) * jnp.tan(phi))
-
-
 def contact_duration(material: Material, mass: jax.Array) -> jax.Array:
     """Return the duration of an elastic collision in seconds.
 

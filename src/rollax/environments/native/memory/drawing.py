@@ -14,7 +14,6 @@ from rollax.canvas.scene import (
     GRAY,
     LIGHT_GRAY,
     SCENE_WIDTH,
-    Color,
     load_font,
 )
 from rollax.environments.environment import Environment
@@ -100,7 +99,7 @@ def draw_cards(
         is_framed = index == framed
         pen.rectangle(
             box,
-            _symbol_color(symbol) if index <= dealt else BACKGROUND,
+            CHANNEL_COLORS[symbol % len(CHANNEL_COLORS)] if index <= dealt else BACKGROUND,
             DARK_GRAY if is_framed else LIGHT_GRAY,
             1 + is_framed,
         )
@@ -119,10 +118,6 @@ def draw_cards(
 def _num_symbols(environment: Environment) -> int:
     space = environment.observation_space
     return space.n if isinstance(space, Discrete) else cast(MultiDiscrete, space).sizes[-1]
-
-
-def _symbol_color(symbol: int) -> Color:
-    return CHANNEL_COLORS[symbol % len(CHANNEL_COLORS)]
 
 
 def _requested_card(environment: Environment, state: DealState | QueryState) -> int | None:

@@ -19,6 +19,7 @@ previous substep.
 
 import copy
 import functools
+import operator
 import types
 from typing import Any, NamedTuple
 
@@ -37,8 +38,15 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices, creation_error
 from rollax.environments.suites.nonfinite_guard import terminate_nonfinite
 from rollax.environments.suites.output_capture import suppress_output
+from rollax.environments.suites.physics_parameters import (
+    Physics,
+    reset_with_physics,
+    step_with_physics,
+    take_example_step,
+)
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.spaces import Box
@@ -167,7 +175,10 @@ class Brax(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        suite_state = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
+        suite_state = cast_leaves(
+            reset_with_physics(_replace_physics, self.dynamics, self.physics, key),
+            self.state_dtypes,
+        )
         return BraxState(
             suite_state, jnp.zeros((), jnp.int32), _torso_position(suite_state)
         ), suite_state.obs
@@ -175,7 +186,9 @@ class Brax(eqx.Module):
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the task terminates."""
         del key  # the dynamics are deterministic
-        next_suite_state = _step(self.dynamics, self.physics, state.suite_state, action)
+        next_suite_state = step_with_physics(
+            _replace_physics, self.dynamics, self.physics, state.suite_state, action
+        )
         suite_state = cast_leaves(
             terminate_nonfinite(
                 state.suite_state,
@@ -211,21 +224,7 @@ class Brax(eqx.Module):
         return (_torso_position(state.suite_state) - state.origin)[np.asarray(self.axes)]
 
 
-# Compiled because a step outside of jit would take seconds.
-@functools.partial(jax.jit, static_argnums=0)
-def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.Array) -> Any:
-    return _replace_physics(dynamics, physics).reset(key)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(
-    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], state: State, action: jax.Array
-) -> Any:
-    # Under jit, brax receives new dictionaries and may write into them.
-    return _replace_physics(dynamics, physics).step(state, action)
-
-
-def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
+def _replace_physics(dynamics: SuiteEnvironment, physics: Physics) -> Any:
     """Return a copy of a brax environment with other physics parameters."""
     changed = copy.copy(dynamics)
     changed.sys = dynamics.sys.tree_replace(
@@ -270,7 +269,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Brax:
         UsageError: If brax is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"brax/{name}", _load_default_arguments(name)
+    id, defaults = f"brax/{name}", default_arguments(name)
     check_no_tracers(id, arguments, "Change `physics` inside of transformations.")
     values = defaults | convert_arguments(id, arguments, defaults)
     limit, descriptor = (
@@ -278,9 +277,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Brax:
         values.pop("descriptor", None),
     )
     rollax_values = {key: values.pop(key) for key in FORWARD_REWARD_ARGUMENTS.get(name, {})}
-    for key, value in (("descriptor", descriptor), ("backend", values["backend"])):
-        if value is not None and value not in CHOICES[key]:
-            raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(CHOICES[key])}.")
+    check_choices(id, {"descriptor": descriptor, "backend": values["backend"]}, CHOICES)
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _build_environment(
@@ -325,14 +322,14 @@ def _build_environment(
 ) -> Brax:
     """Build the environment. With a descriptor, the last part of `id` is its name in brax."""
     name = id.rpartition("/")[2]
-    example = jax.eval_shape(lambda key: _take_example_step(dynamics, key), jax.random.key(0))
+    example = jax.eval_shape(lambda key: take_example_step(dynamics, key), jax.random.key(0))
     if not hasattr(example.obs, "shape"):
         raise UsageError(
             f"{id}: observations must be one array, got the parts {', '.join(example.obs)}."
         )
     physics = {
         key: jnp.asarray(
-            _get_nested_attribute(dynamics.sys, _physics_path(dynamics, key)), jnp.float32
+            operator.attrgetter(_physics_path(dynamics, key))(dynamics.sys), jnp.float32
         )
         for key in _active_physics_names(dynamics)
     }
@@ -360,10 +357,6 @@ def _build_environment(
 
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of the brax constructor and of rollax, with their defaults."""
-    return _load_default_arguments(name)
-
-
-def _load_default_arguments(name: str) -> dict[str, Any]:
     package_versions.require_version("brax", "0.14")
     defaults = {
         key: value
@@ -385,16 +378,7 @@ def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any
         with suppress_output():
             return suite.get_environment(name, **values)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
-        shown_values = ", ".join(f"{key}={value!r}" for key, value in values.items())
-        raise UsageError(
-            f"brax cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
-        ) from error
-
-
-def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step, whose dtypes apply to all states."""
-    start = jax.tree.map(jnp.asarray, dynamics.reset(key))
-    return dynamics.step(start, jnp.zeros(dynamics.action_size))
+        raise creation_error("brax", name, values, error) from error
 
 
 def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
@@ -418,10 +402,6 @@ def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
 
 def _physics_path(dynamics: SuiteEnvironment, name: str) -> str:
     return _PHYSICS_PATHS[name][dynamics.backend != "mjx"]
-
-
-def _get_nested_attribute(system: object, path: str) -> Any:
-    return functools.reduce(getattr, path.split("."), system)
 
 
 def _make_feet(dynamics: SuiteEnvironment, names: tuple[str, ...]) -> Feet:

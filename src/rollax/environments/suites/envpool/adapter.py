@@ -273,7 +273,7 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
         UsageError: If EnvPool rejects the arguments, or its spaces are not supported.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"envpool/{name}", _load_default_arguments(name)
+    id, defaults = f"envpool/{name}", default_arguments(name)
     values = convert_arguments(id, arguments, defaults)
     _check_arguments(id, values)
     settings = tuple(values.items())
@@ -305,11 +305,6 @@ def _check_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
     for name in _POSITIVE_ARGUMENTS:
         if name in arguments:
             to_positive_int(id, name, arguments[name])
-
-
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the pool, with their defaults."""
-    return _load_default_arguments(name)
 
 
 def _make_pool(
@@ -371,7 +366,8 @@ def _import_envpool() -> Any:
 
 
 @functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of the pool, with their defaults."""
     config = _import_envpool().make_spec(name).config._asdict()
     kinds = (bool, int, float, str)
     return {

@@ -52,7 +52,7 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
         UnknownNameError: If an argument does not exist.
     """
     id = f"gymnasium/{name}"
-    values = convert_arguments(id, arguments, _load_default_arguments(name))
+    values = convert_arguments(id, arguments, default_arguments(name))
     limit, settings = (
         to_time_limit(id, values.pop(TIME_LIMIT_ARGUMENT, _default_time_limit(name))),
         None,
@@ -203,11 +203,6 @@ def is_registered(name: str) -> bool:
     return local_name in gymnasium.registry
 
 
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the constructor arguments and the time limit of an environment, with defaults."""
-    return _load_default_arguments(name)
-
-
 def make_from_spec(
     spec: EnvSpec, arguments: tuple[tuple[str, Setting], ...], render_mode: str | None
 ) -> Any:
@@ -299,7 +294,8 @@ def _constructor_arguments(name: str) -> dict[str, Any]:
     return signature_defaults(constructor)
 
 
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the constructor arguments and the time limit of an environment, with defaults."""
     if atari.is_atari(name):
         return atari.DEFAULT_SETTINGS | {TIME_LIMIT_ARGUMENT: atari.MAX_EPISODE_STEPS}
     spec = _get_spec(name)

@@ -119,7 +119,8 @@ def convert_action_space(name: str, space: theirs.Space) -> tuple[ActionSpace, C
     if isinstance(space, theirs.Box) and np.issubdtype(space.dtype, np.floating):
         low, high, dtype = space.low, space.high, space.dtype
         # Actions may be out of bounds after rounding to float32.
-        return _make_box(space), lambda value: np.clip(np.asarray(value, dtype), low, high)
+        box = Box(_collapse_bounds(low), _collapse_bounds(high), space.shape)
+        return box, lambda value: np.clip(np.asarray(value, dtype), low, high)
     raise UsageError(
         f"{name}: the action space {_format_space(space)} has no counterpart. It must be a "
         "Discrete, a MultiDiscrete or MultiBinary with one axis, or a Box of floats. Convert it "
@@ -323,10 +324,6 @@ def _identity(value: Observation) -> Any:
 def _make_shift_fn(start: np.ndarray | np.integer | int) -> ConvertFn:
     first = np.asarray(start)
     return (lambda value: np.asarray(value) - first) if np.any(first) else _identity
-
-
-def _make_box(space: theirs.Box) -> Box:
-    return Box(_collapse_bounds(space.low), _collapse_bounds(space.high), space.shape)
 
 
 def _collapse_bounds(bounds: np.ndarray) -> Any:

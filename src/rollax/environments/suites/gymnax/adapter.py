@@ -42,6 +42,7 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.lazy_imports import defer_imports
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError, describe_error
@@ -228,7 +229,7 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, params: PyTree) -> Gym
     ]
     derived = _get_derived_params(dynamics)
     leaves = {
-        name: _to_parameter_arrays(getattr(params, name))
+        name: jax.tree.map(lambda leaf: to_parameter_array(leaf, leaf), getattr(params, name))
         for name in names
         if name != _TIME_LIMIT_ARGUMENT and name not in derived
     }
@@ -259,10 +260,6 @@ def _add_is_terminated(dynamics: SuiteEnvironment) -> Any:
     copied = copy.copy(dynamics)
     object.__setattr__(copied, "is_terminated", copied.is_terminal)
     return copied
-
-
-def _to_parameter_arrays(value: PyTree) -> Any:
-    return jax.tree.map(lambda leaf: to_parameter_array(leaf, leaf), value)
 
 
 def _build_environment(
@@ -313,10 +310,7 @@ def _make_dynamics(name: str, constructor: tuple[tuple[str, Setting], ...]) -> A
     try:
         return gymnax.make(name, **values)[0]
     except (ValueError, TypeError, AssertionError, IndexError) as error:
-        shown_values = ", ".join(f"{key}={value!r}" for key, value in constructor)
-        raise UsageError(
-            f"gymnax cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("gymnax", name, dict(constructor), error) from error
 
 
 def _default_params(dynamics: SuiteEnvironment) -> dict[str, Any]:

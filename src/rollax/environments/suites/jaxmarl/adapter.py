@@ -40,6 +40,7 @@ from rollax.environments.conversion import (
     signature_defaults,
 )
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jaxmarl.families import (
     FAMILIES,
     INFO_REDUCTIONS,
@@ -277,7 +278,7 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
         UsageError: If JaxMARL rejects the arguments, a value is invalid or brax is missing.
         UnknownNameError: If an argument or a choice does not exist.
     """
-    id, defaults = f"jaxmarl/{name}", _load_default_arguments(name)
+    id, defaults = f"jaxmarl/{name}", default_arguments(name)
     values = defaults | convert_arguments(id, arguments, defaults)
     global_state, shaping = values.pop("global_state"), values.pop("shaping", None)
     family = FAMILIES[name][1]
@@ -295,10 +296,6 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
 
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of the JaxMARL constructor and of rollax, with their defaults."""
-    return _load_default_arguments(name)
-
-
-def _load_default_arguments(name: str) -> dict[str, Any]:
     defaults = signature_defaults(_load_class(name))
     family = FAMILIES[name][1]
     if name == "HeuristicEnemySMAX":
@@ -341,7 +338,7 @@ def _load_class(name: str) -> Callable[..., Any]:
 @functools.cache
 def _make_dynamics(name: str, arguments: str) -> Any:
     """Create a JaxMARL environment from arguments in JSON, cached to share compilations."""
-    id, defaults, changes = f"jaxmarl/{name}", _load_default_arguments(name), json.loads(arguments)
+    id, defaults, changes = f"jaxmarl/{name}", default_arguments(name), json.loads(arguments)
     arrays = {
         key for key, default in defaults.items() if isinstance(default, jax.Array | np.ndarray)
     }
@@ -367,10 +364,7 @@ def _make_dynamics(name: str, arguments: str) -> Any:
         IndexError,
         NotImplementedError,
     ) as error:
-        shown_values = ", ".join(f"{key}={value!r}" for key, value in changes.items())
-        raise UsageError(
-            f"JaxMARL cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("JaxMARL", name, changes, error) from error
 
 
 def _look_up_choice(key: str, id: str, value: Setting, choices: Mapping[str, object]) -> Any:

@@ -36,6 +36,7 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jumanji.specs import (
     JumanjiSpaces,
     convert_action,
@@ -200,7 +201,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Jumanji:
         UsageError: If Jumanji is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"jumanji/{name}", _load_default_arguments(name)
+    id, defaults = f"jumanji/{name}", default_arguments(name)
     values = convert_arguments(id, arguments, defaults)
     check_no_tracers(id, values)
     if _TIME_LIMIT_ARGUMENT in values:
@@ -208,11 +209,6 @@ def make(name: str, arguments: dict[str, Setting]) -> Jumanji:
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
         return _build_environment(id, _make_dynamics(name, json.dumps(values, sort_keys=True)))
-
-
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the numeric arguments of the constructor and the generator, with their defaults."""
-    return _load_default_arguments(name)
 
 
 def wrap_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
@@ -291,7 +287,7 @@ def _max_symbol(dynamics: SuiteEnvironment) -> int | None:
 
 
 @functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
     """Return the numeric arguments of the constructor and the generator, with their defaults."""
     package_versions.require_version("jumanji", "1.1")
     with jax.ensure_compile_time_eval():
@@ -349,7 +345,4 @@ def _make_dynamics(name: str, arguments: str) -> Any:
                 )
             return suite.make(name, **constructor_values)
     except (ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
-        shown_values = ", ".join(f"{key}={value!r}" for key, value in values.items())
-        raise UsageError(
-            f"Jumanji cannot create {name} with {shown_values}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("Jumanji", name, values, error) from error

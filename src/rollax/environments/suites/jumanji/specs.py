@@ -1,5 +1,6 @@
 """Conversion of Jumanji specs, observations and actions."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -150,7 +151,7 @@ def _convert_part_spec(
         low, high = (0, largest_symbol) if declared_bounds is None else declared_bounds
         if high is not None and high - low > 1:
             return ObservationPart(
-                path, Grid(_board_shape(shape), (int(high - low) + 1,)), int(low)
+                path, Grid((shape[0], math.prod(shape[1:])), (int(high - low) + 1,)), int(low)
             )
     if (
         declared_bounds is not None
@@ -175,10 +176,6 @@ def _spec_bounds(spec: Array) -> tuple[float, float] | None:
     if not isinstance(spec, BoundedArray):
         return None
     return np.min(np.asarray(spec.minimum)).item(), np.max(np.asarray(spec.maximum)).item()
-
-
-def _board_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    return shape[0], int(np.prod(shape[1:]))
 
 
 def convert_observation(spaces: JumanjiSpaces, suite_obs: Observation, time: jax.Array) -> Any:

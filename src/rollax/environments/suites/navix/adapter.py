@@ -20,7 +20,6 @@ the declared space.
 
 import functools
 import importlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -37,11 +36,12 @@ from rollax.environments.conversion import (
     to_positive_int,
 )
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.lazy_imports import defer_package_init
 from rollax.environments.suites.output_capture import suppress_output
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
-from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 from rollax.types import Action, Observation, PyTree, Setting, State
 
@@ -258,12 +258,10 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
         UsageError: If NAVIX is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"navix/{name}", _load_default_arguments(name)
+    id, defaults = f"navix/{name}", default_arguments(name)
     values = defaults | convert_arguments(id, arguments, defaults)
     check_no_tracers(id, values)
-    for key, choices in CHOICES.items():
-        if key in values and values[key] not in choices:
-            raise UsageError(f"{id}: {key} ({values[key]!r}) must be one of {', '.join(choices)}.")
+    check_choices(id, values, CHOICES)
     for key in ("max_steps", *_POSITIVE_ARGUMENTS):
         if key in values:
             to_positive_int(id, key, values[key])
@@ -275,18 +273,10 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
         )
 
 
+@functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the argument `observation` and the plain NAVIX attributes, with their defaults."""
-    return _load_default_arguments(name)
-
-
-@functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
-    version = importlib.metadata.version("navix")
-    if int(version.split(".")[0]) < 4:
-        raise UsageError(
-            f"navix must be version 4.0 or newer, got {version}. Run: {package_command('navix>=4')}"
-        )
+    package_versions.require_version("navix", "4.0")
     attributes = vars(_make_dynamics(name, "{}"))
     defaults = {
         key: value
@@ -326,7 +316,8 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, observation: str) ->
             f"{id} cannot be created with these arguments: {str(error) or 'NAVIX gives no reason'}."
         ) from error
     parts: dict[str, Space] = {"view": _view_space(observation, view), "direction": Discrete(4)}
-    if mission.shape[1] and not _is_memory_task(dynamics):
+    # The task Memory is to remember the target, so its mission must not be observed.
+    if mission.shape[1] and type(dynamics).__name__ != "Memory":
         parts["mission"] = Grid(mission.shape[:2], (NUM_ENTITIES, NUM_COLORS))
     if _pickable_entities(state) and actions.pickup in dynamics.action_set:
         parts["pocket"] = Grid((1, 1), (NUM_ENTITIES, NUM_COLORS))
@@ -356,8 +347,3 @@ def _view_space(observation: str, view: jax.ShapeDtypeStruct) -> Space:
     if observation.startswith("rgb"):
         return Box(0, 255, view.shape, "uint8")
     return Grid(view.shape[:2], (NUM_ENTITIES, NUM_COLORS, NUM_STATES))
-
-
-def _is_memory_task(dynamics: SuiteEnvironment) -> bool:
-    """Return whether the task is to remember the target, so the mission must not be observed."""
-    return type(dynamics).__name__ == "Memory"

@@ -16,7 +16,6 @@ or loaded from a file on disk. Nothing is downloaded.
 """
 
 import functools
-import importlib.metadata
 from typing import Any
 
 import equinox as eqx
@@ -31,11 +30,12 @@ from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets, task_sets
 from rollax.environments.wrappers import PreviousActionReward, Trials
 from rollax.errors import UsageError
-from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 from rollax.types import Action, Observation, PyTree, Setting, State, Task
 
@@ -284,11 +284,7 @@ def _make_environment(
     id: str, name: str, arguments: dict[str, Setting], defaults: dict[str, Setting]
 ) -> tuple[XMiniGrid, dict[str, Any]]:
     values = defaults | convert_arguments(id, arguments, defaults)
-    for key in ("observation", "ruleset_each"):
-        if key in values and values[key] not in CHOICES[key]:
-            raise UsageError(
-                f"{id}: {key} ({values[key]!r}) must be one of {', '.join(CHOICES[key])}."
-            )
+    check_choices(id, values, {key: CHOICES[key] for key in ("observation", "ruleset_each")})
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
         if values[key] < low:
             raise UsageError(f"{id}: {key} ({values[key]}) must be at least {low}.")
@@ -353,12 +349,7 @@ def _infer_dtypes_after_step(
 @functools.cache
 def _make_dynamics(name: str) -> tuple[Any, Any]:
     """Create an environment and its parameters, cached to share compilations."""
-    version = importlib.metadata.version("xminigrid")
-    if tuple(map(int, version.split(".")[:2])) < (0, 9):
-        raise UsageError(
-            f"xminigrid must be version 0.9 or newer, got {version}. Run: "
-            f"{package_command('xminigrid>=0.9')}"
-        )
+    package_versions.require_version("xminigrid", "0.9")
     return xminigrid.make(name)
 
 

@@ -24,8 +24,8 @@ class ArraysUnpickler(pickle.Unpickler):
             return _ALLOWED_FUNCTIONS[module.replace("numpy.core.", "numpy._core."), name]
         except KeyError:
             raise UsageError(
-                f"{self.description} contains {module}.{name}, but only arrays are allowed. Nothing "
-                "in the file was executed. Do not trust the file."
+                f"{self.description} contains {module}.{name}, but only arrays are allowed. "
+                "Nothing in the file was executed. Do not trust the file."
             ) from None
 
 
