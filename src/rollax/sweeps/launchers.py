@@ -256,7 +256,7 @@ def _run_local_workers(
             folder,
             show,
             lambda: (
-                request.number is not None
+                request.signal_number is not None
                 or all(process.poll() is not None for process in processes)
             ),
         )
@@ -267,7 +267,7 @@ def _run_local_workers(
                     f"warning: worker {index} ended with {process.returncode}. "
                     f"See {folder}/workers/{index}.log"
                 )
-        return request.number
+        return request.signal_number
 
 
 def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
@@ -359,12 +359,14 @@ def _run_slurm_jobs(
     show.message(f"jobs {', '.join(job.job_id for job in jobs)} write their output to {output}")
     with stop_on_signals(notify_fn=show.message) as request:
         _show_progress(
-            folder, show, lambda: request.number is not None or all(job.done() for job in jobs)
+            folder,
+            show,
+            lambda: request.signal_number is not None or all(job.done() for job in jobs),
         )
-        if request.number is not None:
+        if request.signal_number is not None:
             for job in jobs:
                 job.cancel()
-            return request.number
+            return request.signal_number
     for job in jobs:
         if (error := job.exception()) is not None:
             show.message(
@@ -430,19 +432,19 @@ def _run_ray_tasks(
             folder,
             show,
             lambda: (
-                request.number is not None
+                request.signal_number is not None
                 or not ray.wait(tasks, num_returns=num_tasks, timeout=0)[1]
             ),
         )
         for index, running_task in enumerate(tasks):
-            if request.number is not None:
+            if request.signal_number is not None:
                 ray.cancel(running_task)
                 continue
             try:
                 ray.get(running_task)
             except Exception as error:  # errors of the worker or of Ray, which has many types
                 show.message(f"warning: worker {index} failed ({_last_line(error)})")
-        return request.number
+        return request.signal_number
 
 
 def _check_ray_nodes(

@@ -80,9 +80,9 @@ def work_on_study(folder: Path, show: Display, hours: float | None = None) -> in
     study = Study(folder)
     study.spec.check_trainable_here()  # otherwise every trial would fail
     with stop_on_signals(notify_fn=show.message) as request, _stop_after(hours, request):
-        while not request.number and (batch := _next_batch(study, request)) is not None:
+        while not request.signal_number and (batch := _next_batch(study, request)) is not None:
             _train_batch_if_free(study, batch, show, request)
-    return request.number
+    return request.signal_number
 
 
 def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
@@ -104,7 +104,9 @@ def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: Sto
 @contextlib.contextmanager
 def _stop_after(hours: float | None, request: StopRequest) -> Iterator[None]:
     """Request a stop after the given hours, as an external signal would."""
-    timer = threading.Timer((hours or 0) * 3600, setattr, (request, "number", int(signal.SIGTERM)))
+    timer = threading.Timer(
+        (hours or 0) * 3600, setattr, (request, "signal_number", int(signal.SIGTERM))
+    )
     timer.daemon = True
     if hours is not None:
         timer.start()
@@ -120,7 +122,7 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
     The result is None if all trials have a result or a stop is requested. While other processes
     train the last batches, this function waits, because one of them may end early.
     """
-    while not request.number:
+    while not request.signal_number:
         unfinished = [batch for batch in study.list_batches() if study.is_open(batch)]
         unlocked = [batch for batch in unfinished if not layout.is_folder_locked(batch.folder)]
         if not unlocked:
@@ -135,12 +137,12 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
 
 def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
     """Train or resume a batch until it is finished or a stop is requested. Store the results."""
-    while study.is_open(batch) and not request.number:
+    while study.is_open(batch) and not request.signal_number:
         pruning = _PruningCallback(study, batch)
         try:
             result = _run_batch(study, batch, pruning, _BatchDisplay(show, batch.folder.name))
         except KeyboardInterrupt as interrupt:
-            request.number, result = signal.SIGINT, get_interrupt_result(interrupt)
+            request.signal_number, result = signal.SIGINT, get_interrupt_result(interrupt)
         except UsageError as error:  # for example sizes that do not divide for some settings
             has_begun = (batch.folder / batch.runs[-1].name / layout.CONFIG_FILE).is_file()
             if has_begun or isinstance(error, layout.UnwritableFolderError):
@@ -158,7 +160,7 @@ def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest
             _report_problem(study, batch, pruning.live, show, problem)
             return
         if result.exit_code >= 128:
-            request.number = request.number or result.exit_code - 128
+            request.signal_number = request.signal_number or result.exit_code - 128
             return
         if result.status == "stopped":  # by the pruner
             batch = _fork_survivors(study, batch, pruning)

@@ -96,7 +96,7 @@ def run_in_folder(
             show.close()
         for line in messages.describe_result(result, spec, program.environment):
             show.message(line)
-        return RunOutcome(result, signal.SIGINT in (request.number, result.exit_code - 128))
+        return RunOutcome(result, signal.SIGINT in (request.signal_number, result.exit_code - 128))
 
 
 def unwrap_outcome(outcome: RunOutcome) -> Result:

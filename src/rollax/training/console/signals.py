@@ -28,22 +28,24 @@ class StopRequest:
     """Stop request of a run, or of enclosing work such as a study.
 
     Args:
-        around: Stop request of the enclosing work, or None.
+        enclosing: Stop request of the enclosing work, or None.
     """
 
     def __init__(self, enclosing: "StopRequest | None" = None) -> None:
-        self._around, self._number = enclosing, None
+        self._enclosing, self._signal_number = enclosing, None
         # Work that finishes before the stop, such as "compilation".
         self.activity: str | None = None
 
     @property
-    def number(self) -> int | None:
+    def signal_number(self) -> int | None:
         """Signal that requested a stop, or None. Setting it requests a stop from any thread."""
-        return self._number or (self._around.number if self._around is not None else None)
+        return self._signal_number or (
+            self._enclosing.signal_number if self._enclosing is not None else None
+        )
 
-    @number.setter
-    def number(self, number: int | None) -> None:
-        self._number = number
+    @signal_number.setter
+    def signal_number(self, signal_number: int | None) -> None:
+        self._signal_number = signal_number
 
     @property
     def acknowledgement(self) -> str:
@@ -81,14 +83,14 @@ class StopRequested(Exception):
 
 
 _current_request: contextvars.ContextVar[StopRequest | None] = contextvars.ContextVar(
-    "around", default=None
+    "stop_request", default=None
 )
 
 
 def is_stop_requested() -> bool:
     """Return whether a stop of the current run or study was requested."""
     request = _current_request.get()
-    return request is not None and request.number is not None
+    return request is not None and request.signal_number is not None
 
 
 @contextlib.contextmanager
@@ -137,9 +139,9 @@ def _make_handler(
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
         is_interrupt = number == signal.SIGINT
-        if request.number is not None and is_interrupt:
+        if request.signal_number is not None and is_interrupt:
             raise KeyboardInterrupt
-        request.number = number
+        request.signal_number = number
         if is_interrupt:
             acknowledge(request.acknowledgement)
 

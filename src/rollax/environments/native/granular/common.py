@@ -62,7 +62,7 @@ def check_counts(name: str, **counts: tuple[int, int]) -> None:
 
     Args:
         name: Id of the environment, for the error message.
-        **least: `(value, minimum)` of each count by name.
+        **counts: `(value, minimum)` of each count by name.
 
     Raises:
         UsageError: If a count is below its minimum.
