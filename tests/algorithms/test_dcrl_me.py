@@ -59,7 +59,7 @@ def test_the_actor_at_a_descriptor_is_a_policy(hidden: tuple[int, ...]) -> None:
     """pi(. | d) as an ordinary policy acts as pi(s | d) does, to the bit, and as one layer over [features, d] would."""
     actor = network(hidden).actor
     obs, descriptor = jax.random.normal(jax.random.key(0), (4,)), jnp.asarray([0.3, -0.7])
-    at = actor.at(descriptor)
+    at = actor.with_descriptor(descriptor)
     assert isinstance(at, Actor) and jax.tree.structure(at) == jax.tree.structure(policy(hidden))
     np.testing.assert_array_equal(at(obs), actor(ConditionedObservation(obs, descriptor)))
     layer = first_layer(actor.policy)
@@ -70,7 +70,7 @@ def test_the_actor_at_a_descriptor_is_a_policy(hidden: tuple[int, ...]) -> None:
     for next_layer in (*at.dense.layers[1:], at.head.layer) if hidden else ():
         x = np.tanh(x) @ np.asarray(next_layer.weight) + np.asarray(next_layer.bias)
     np.testing.assert_allclose(at(obs), np.tanh(x), rtol=1e-5)
-    assert not np.allclose(at(obs), actor.at(-descriptor)(obs))
+    assert not np.allclose(at(obs), actor.with_descriptor(-descriptor)(obs))
 
 
 def test_critics_depend_on_the_descriptor() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rollax.archives.archive import ScoredSolutions
+from rollax.archives.cells import cells_archive
 from rollax.archives.voronoi import (
     MAX_PER_BIN_IN_KMEANS,
     bin_centroids,
@@ -14,7 +15,7 @@ from rollax.archives.voronoi import (
     nearest_exhaustive,
     nearest_in_bins,
     num_bins_per_dimension,
-    voronoi_archive,
+    voronoi_cells,
 )
 from rollax.errors import UsageError
 
@@ -103,9 +104,8 @@ def test_most_are_certain_among_random_centroids() -> None:
 
 def test_given_centroids_are_the_cells() -> None:
     """In units of the descriptor, whatever the bounds."""
-    archive = voronoi_archive(
-        3, (-10.0, 0.0), (10.0, 1.0), centroids=[[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]]
-    )
+    centroids = [[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]]
+    archive = cells_archive(voronoi_cells(3, (-10.0, 0.0), (10.0, 1.0), centroids), None)
     state = archive.init(
         jax.random.key(0), ScoredSolutions(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2))
     )
@@ -121,11 +121,11 @@ def test_more_cells_than_k_means_can_place() -> None:
         UsageError,
         match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower cvt_cells, or use a grid",
     ):
-        voronoi_archive(500_000_000, (0.0, 0.0), (1.0, 1.0))
+        voronoi_cells(500_000_000, (0.0, 0.0), (1.0, 1.0))
 
 
 def test_what_are_no_centroids() -> None:
     with pytest.raises(
         UsageError, match=r"3 rows of 2 finite numbers, got an array of shape \(2, 2\)"
     ):
-        voronoi_archive(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])
+        voronoi_cells(3, (0.0, 0.0), (1.0, 1.0), centroids=[[0.0, 0.0], [1.0, 1.0]])

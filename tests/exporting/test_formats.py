@@ -122,7 +122,7 @@ def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _one(policy: Any) -> tuple[Any, Any]:
     exported = make_policy_program(policy, 2, True)
-    return exported.one, exported.shapes
+    return exported.single_fn, exported.shapes
 
 
 def _inputs(policy: Any, plays: Any) -> dict[str, np.ndarray]:

@@ -290,7 +290,7 @@ def test_what_is_to_outlive_its_terminal_does(monkeypatch: pytest.MonkeyPatch) -
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert request.number is None
+    assert request.signal_number is None
 
 
 def test_a_run_may_be_in_another_thread(train: Callable) -> None:

@@ -250,7 +250,7 @@ def test_the_end_of_its_time_stops_a_job(tmp_path: Path, monkeypatch: pytest.Mon
     def work(*_: Any) -> int | None:
         with stop_on_signals() as request:
             signal.raise_signal(signal.SIGUSR2)
-            return request.number
+            return request.signal_number
 
     monkeypatch.setattr(launchers, "work_on_study", work)
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)

@@ -273,7 +273,7 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
         children = gradient_offspring(config, learner, parents, target[:by_gradient], climb_key)
         # Actors are injected once there are elites whose descriptors they can be conditioned on.
         is_targeted = archive.num_elites(archive_state) > 0
-        conditioned = jax.vmap(learner.agent.network.actor.at)(target[by_gradient:])
+        conditioned = jax.vmap(learner.agent.network.actor.with_descriptor)(target[by_gradient:])
         actors = jax.tree.map(lambda x, y: jnp.where(is_targeted, x, y), conditioned, others)
         _, varied = variation.ask(
             learner.initial_solutions, archive_state, vary_key, size - by_gradient - injected

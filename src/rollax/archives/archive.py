@@ -240,13 +240,13 @@ def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Scalar) -> dict[str,
     Returns:
         Metrics by name.
     """
-    number = jnp.sum(mask)
+    num_elites = jnp.sum(mask)
     total = jnp.sum(fitness, where=mask)
     return {
-        "qd_score": total + offset * number,
-        "coverage": number / mask.shape[0],
+        "qd_score": total + offset * num_elites,
+        "coverage": num_elites / mask.shape[0],
         "fitness_best": jnp.where(
-            number > 0, jnp.max(fitness, where=mask, initial=-jnp.inf), jnp.nan
+            num_elites > 0, jnp.max(fitness, where=mask, initial=-jnp.inf), jnp.nan
         ),
-        "fitness_mean": jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan),
+        "fitness_mean": jnp.where(num_elites > 0, total / jnp.maximum(num_elites, 1), jnp.nan),
     }

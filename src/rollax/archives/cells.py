@@ -168,21 +168,23 @@ def add_batch(
     validity = find_valid_solutions(batch, cells.low, cells.high)
     cell = cells.cell_of(state.cells, validity.descriptor)
     fitness = jnp.where(validity.finite, batch.fitness, -jnp.inf)
-    old = state.elites.fitness[cell]
-    is_empty = old == -jnp.inf
+    elite_fitness = state.elites.fitness[cell]
+    is_empty = elite_fitness == -jnp.inf
     accepted, improvement = compute_acceptance(
-        state.threshold, cell, fitness, old, is_empty, threshold
+        state.threshold, cell, fitness, elite_fitness, is_empty, threshold
     )
     # With thresholds, a cell is new until it accepts a solution, whose fitness then exceeds the
     # initial threshold.
-    is_new = is_empty if threshold is None else old <= threshold.start
-    wins, state = find_winners(state, cell, fitness, fitness > old)
-    state = write_winners(state, cell, wins, wins & is_empty, batch)
-    counts = count_insertions(new=wins & is_empty, better=wins & ~is_empty, validity=validity)
+    is_new = is_empty if threshold is None else elite_fitness <= threshold.start
+    is_winner, state = find_winners(state, cell, fitness, fitness > elite_fitness)
+    state = write_winners(state, cell, is_winner, is_winner & is_empty, batch)
+    counts = count_insertions(
+        new=is_winner & is_empty, better=is_winner & ~is_empty, validity=validity
+    )
     if threshold is not None:
         state = update_thresholds(state, cell, fitness, accepted, threshold)
-        below = validity.finite & ~accepted
-        counts = counts._replace(below_threshold=jnp.sum(below, dtype=jnp.float32))
+        is_below_threshold = validity.finite & ~accepted
+        counts = counts._replace(below_threshold=jnp.sum(is_below_threshold, dtype=jnp.float32))
     result = InsertionResult(status=insertion_status(accepted, is_new), improvement=improvement)
     return Insertion(state=state, result=result, counts=counts)
 
@@ -245,9 +247,9 @@ def set_thresholds(state: CellsState, thresholds: jax.Array) -> CellsState:
 
 def make_solution_placement(state: CellsState) -> CellsState:
     """Return the placement of an archive state: split solutions, and replicated other arrays."""
-    marks = uniform_placement(state, False)
-    return marks._replace(
-        elites=marks.elites._replace(solution=uniform_placement(state.elites.solution))
+    placement = uniform_placement(state, False)
+    return placement._replace(
+        elites=placement.elites._replace(solution=uniform_placement(state.elites.solution))
     )
 
 
@@ -314,7 +316,7 @@ def compute_acceptance(
     thresholds: jax.Array | None,
     cell: jax.Array,
     fitness: jax.Array,
-    old: jax.Array,
+    elite_fitness: jax.Array,
     is_empty: jax.Array,
     threshold: AcceptanceThreshold | None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -327,7 +329,8 @@ def compute_acceptance(
         thresholds: Thresholds of the cells, float32 `[C]`, or None.
         cell: Cell of each solution, int32 `[B]`.
         fitness: Fitness of each solution, -inf if its score is not finite, float32 `[B]`.
-        old: Fitness of the elite in each solution's cell, -inf in empty cells, float32 `[B]`.
+        elite_fitness: Fitness of the elite in each solution's cell, -inf in empty cells, float32
+            `[B]`.
         is_empty: Whether each solution's cell is empty, bool `[B]`.
         threshold: Settings of the acceptance thresholds, or None.
 
@@ -335,8 +338,8 @@ def compute_acceptance(
         Whether each solution is accepted, bool `[B]`, and its improvement, float32 `[B]`.
     """
     if thresholds is None or threshold is None:
-        improvement = jnp.where(is_empty, fitness, fitness - old)
-        return fitness > old, jnp.where(fitness == -jnp.inf, -jnp.inf, improvement)
+        improvement = jnp.where(is_empty, fitness, fitness - elite_fitness)
+        return fitness > elite_fitness, jnp.where(fitness == -jnp.inf, -jnp.inf, improvement)
     improvement = fitness - thresholds[cell]
     return improvement > 0, improvement
 
@@ -373,13 +376,13 @@ def min_per_cell(
         The minimum, int32 `[B]`, and the archive state with reset claims. The minimum is
         `UNCLAIMED` for cells without masked values.
     """
-    at = jnp.where(mask, cell, state.claims.shape[0])
-    claims = state.claims.at[at].min(value, mode="drop")
+    target_cell = jnp.where(mask, cell, state.claims.shape[0])
+    claims = state.claims.at[target_cell].min(value, mode="drop")
     minimum = claims[cell]
     # Only the cells of the batch are reset, so the cost does not depend on the number of cells. The
     # reset depends on the value read, because otherwise XLA could reorder them and copy all claims.
     reset = jnp.where(minimum == UNCLAIMED, minimum, UNCLAIMED)
-    return minimum, state._replace(claims=claims.at[at].set(reset, mode="drop"))
+    return minimum, state._replace(claims=claims.at[target_cell].set(reset, mode="drop"))
 
 
 def descending_sort_keys(fitness: jax.Array) -> jax.Array:
@@ -394,7 +397,7 @@ def descending_sort_keys(fitness: jax.Array) -> jax.Array:
 
 
 def find_winners(
-    state: CellsState, cell: jax.Array, fitness: jax.Array, competes: jax.Array
+    state: CellsState, cell: jax.Array, fitness: jax.Array, is_candidate: jax.Array
 ) -> tuple[jax.Array, CellsState]:
     """Return a mask of the solutions that win their cell, and the archive state with reset claims.
 
@@ -404,27 +407,31 @@ def find_winners(
         state: State of the archive.
         cell: Cell of each solution, `[B]`.
         fitness: Fitness of each solution, `[B]`.
-        competes: Solutions that compete, bool `[B]`.
+        is_candidate: Solutions that compete, bool `[B]`.
 
     Returns:
         The mask, bool `[B]`, and the state.
     """
     value = descending_sort_keys(fitness)
-    best, state = min_per_cell(state, cell, value, competes)
-    is_best = competes & (value == best)
+    best, state = min_per_cell(state, cell, value, is_candidate)
+    is_best = is_candidate & (value == best)
     first, state = first_index_per_cell(state, cell, is_best)
     return is_best & (first == jnp.arange(cell.shape[0])), state
 
 
 def write_winners(
-    state: CellsState, cell: jax.Array, wins: jax.Array, is_new: jax.Array, batch: ScoredSolutions
+    state: CellsState,
+    cell: jax.Array,
+    is_winner: jax.Array,
+    is_new: jax.Array,
+    batch: ScoredSolutions,
 ) -> CellsState:
     """Return the state with the winners written to their cells, at most one per cell.
 
     Args:
         state: State of the archive.
         cell: Cell of each solution, `[B]`.
-        wins: Solutions to write, bool `[B]`.
+        is_winner: Solutions to write, bool `[B]`.
         is_new: Winners of empty cells, bool `[B]`.
         batch: Scored batch.
 
@@ -432,17 +439,21 @@ def write_winners(
         The state with updated elites, filling order and best elite.
     """
     size = state.order.shape[0]
-    at = jnp.where(wins, cell, size)
-    elites = jax.tree.map(lambda rows, x: rows.at[at].set(x, mode="drop"), state.elites, batch)
-    place = jnp.where(is_new, state.filled + jnp.cumsum(is_new) - 1, size)
-    order = state.order.at[place].set(cell, mode="drop")
+    target_cell = jnp.where(is_winner, cell, size)
+    elites = jax.tree.map(
+        lambda rows, x: rows.at[target_cell].set(x, mode="drop"), state.elites, batch
+    )
+    position = jnp.where(is_new, state.filled + jnp.cumsum(is_new) - 1, size)
+    order = state.order.at[position].set(cell, mode="drop")
     filled = state.filled + jnp.sum(is_new, dtype=jnp.int32)
     # A cell never gets worse, so the best elite is the previous one or one of the winners. Fitness
     # is read after it is written, because reading it before would make XLA copy the fitness of all
     # cells.
-    fitness = jnp.where(wins, batch.fitness, -jnp.inf)
+    fitness = jnp.where(is_winner, batch.fitness, -jnp.inf)
     first = jnp.argmax(fitness)
-    is_better = (fitness[first] > elites.fitness[state.best]) | jnp.any(wins & (cell == state.best))
+    is_better = (fitness[first] > elites.fitness[state.best]) | jnp.any(
+        is_winner & (cell == state.best)
+    )
     best = jnp.where(is_better, cell[first], state.best)
     return state._replace(elites=elites, order=order, filled=filled, best=best)
 
@@ -479,17 +490,17 @@ def update_thresholds(
     # One row of the batch represents each cell, so that sums are over `[B]` instead of `[C]`.
     row, state = first_index_per_cell(state, cell, accepted)
     row = jnp.where(accepted, row, size)
-    number = jax.ops.segment_sum(jnp.ones(size), row, size)[row]
+    num_accepted = jax.ops.segment_sum(jnp.ones(size), row, size)[row]
     total = jax.ops.segment_sum(fitness, row, size)[row]
-    keep = (1.0 - threshold.learning_rate) ** number
-    new = keep * thresholds[cell] + (1 - keep) * total / number
-    at = jnp.where(accepted, cell, state.order.shape[0])
-    return state._replace(threshold=thresholds.at[at].set(new, mode="drop"))
+    decay = (1.0 - threshold.learning_rate) ** num_accepted
+    new_threshold = decay * thresholds[cell] + (1 - decay) * total / num_accepted
+    target_cell = jnp.where(accepted, cell, state.order.shape[0])
+    return state._replace(threshold=thresholds.at[target_cell].set(new_threshold, mode="drop"))
 
 
-def sample_elites(state: CellsState, key: jax.Array, number: int) -> ScoredSolutions:
-    """Sample `number` elites uniformly with replacement, or return zeros for an empty archive."""
-    index = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
+def sample_elites(state: CellsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
+    """Sample elites uniformly with replacement, or return zeros for an empty archive."""
+    index = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return gather_elites(state.elites, state.order[index])
 
 
@@ -498,6 +509,6 @@ def best_elite(state: CellsState) -> ScoredSolutions:
     return jax.tree.map(lambda row: row[0], gather_elites(state.elites, state.best[None]))
 
 
-def gather_elites(elites: ScoredSolutions, places: jax.Array) -> ScoredSolutions:
-    """Return the elites with indices `places`, int32 `[n]`, replicated on every device."""
-    return tree.constrain_sharding(jax.tree.map(lambda rows: rows[places], elites), False)
+def gather_elites(elites: ScoredSolutions, indices: jax.Array) -> ScoredSolutions:
+    """Return the elites at `indices`, int32 `[n]`, replicated on every device."""
+    return tree.constrain_sharding(jax.tree.map(lambda rows: rows[indices], elites), False)

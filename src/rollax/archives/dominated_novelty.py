@@ -145,16 +145,16 @@ def add_batch(
     novelty = dominated_novelty(union.fitness, union.descriptor, num_neighbors)
     keep = select_survivors(novelty, union.fitness, size)
     elites = jax.tree.map(lambda rows: rows[keep], union)
-    stays = jnp.zeros(union.fitness.shape, bool).at[keep].set(True)[size:] & finite
+    is_retained = jnp.zeros(union.fitness.shape, bool).at[keep].set(True)[size:] & finite
     filled = jnp.sum(is_filled(elites), dtype=jnp.int32)
     num_new = (filled - state.filled).astype(jnp.float32)
-    status = jnp.where(stays, STATUS_NEW, STATUS_REJECTED).astype(jnp.int32)
+    status = jnp.where(is_retained, STATUS_NEW, STATUS_REJECTED).astype(jnp.int32)
     return Insertion(
         state=PopulationState(elites=elites, filled=filled, best=find_best_row(elites)),
         result=InsertionResult(status=status, improvement=novelty[size:]),
         counts=InsertionCounts(
             new=num_new,
-            better=jnp.sum(stays) - num_new,
+            better=jnp.sum(is_retained) - num_new,
             outside=jnp.sum(outside, dtype=jnp.float32),
             nonfinite=jnp.sum(~finite, dtype=jnp.float32),
         ),
@@ -183,12 +183,12 @@ class NeighborSearch(NamedTuple):
         distance: Distances to the remaining fitter solutions, and inf to all other solutions,
             float32 `[N, N]`.
         total: Sum of the distances to the neighbors found so far, float32 `[N]`.
-        number: Number of neighbors found so far, float32 `[N]`.
+        num_found: Number of neighbors found so far, float32 `[N]`.
     """
 
     distance: jax.Array
     total: jax.Array
-    number: jax.Array
+    num_found: jax.Array
 
 
 def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: int) -> jax.Array:
@@ -213,19 +213,21 @@ def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: 
     squares = jnp.sum((descriptor[:, None] - descriptor[None, :]) ** 2, axis=-1)
     distance = jnp.where(is_fitter, jnp.sqrt(squares), jnp.inf)
 
-    def take(search: NeighborSearch, _: None) -> tuple[NeighborSearch, None]:
+    def add_nearest(search: NeighborSearch, _: None) -> tuple[NeighborSearch, None]:
         distance = search.distance
         smallest = jnp.min(distance, axis=1)
         # One at a time, so that equal distances count separately.
-        place = jnp.min(
+        nearest = jnp.min(
             jnp.where(distance == smallest[:, None], index[None, :], index.shape[0]), axis=1
         )
         is_fitter_left = jnp.isfinite(smallest)
-        distance = jnp.where(index[None, :] == place[:, None], jnp.inf, distance)
+        distance = jnp.where(index[None, :] == nearest[:, None], jnp.inf, distance)
         total = search.total + jnp.where(is_fitter_left, smallest, 0.0)
-        return NeighborSearch(distance, total, search.number + is_fitter_left), None
+        return NeighborSearch(distance, total, search.num_found + is_fitter_left), None
 
     start = NeighborSearch(distance, jnp.zeros(fitness.shape), jnp.zeros(fitness.shape))
-    search, _ = jax.lax.scan(take, start, None, length=num_neighbors)
-    novelty = jnp.where(search.number > 0, search.total / jnp.maximum(search.number, 1), jnp.inf)
+    search, _ = jax.lax.scan(add_nearest, start, None, length=num_neighbors)
+    novelty = jnp.where(
+        search.num_found > 0, search.total / jnp.maximum(search.num_found, 1), jnp.inf
+    )
     return jnp.where(fitness == -jnp.inf, -jnp.inf, novelty)

@@ -125,11 +125,11 @@ def pareto_front_archive(cells: Cells, front_size: int, reference: tuple[float, 
     )
 
 
-def make_empty_state(cells: Cells, made: PyTree, rows: ScoredSolutions) -> ParetoFrontsState:
-    """Return a state without elites, from the data of the cells, `made`, and the empty `rows`."""
+def make_empty_state(cells: Cells, cells_data: PyTree, rows: ScoredSolutions) -> ParetoFrontsState:
+    """Return a state without elites, from the data of the cells and the empty `rows`."""
     zero = jnp.zeros((), jnp.int32)
     return ParetoFrontsState(
-        cells=made,
+        cells=cells_data,
         elites=rows,
         order=jnp.zeros(cells.size, jnp.int32),
         filled=zero,
@@ -155,25 +155,25 @@ def add_batch(
     """
     validity = find_valid_solutions(batch, cells.low, cells.high)
     cell = cells.cell_of(state.cells, validity.descriptor)
-    before = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
-    was_empty = before == -jnp.inf
+    old_fitness = jnp.max(state.elites.fitness.reshape(cells.size, front_size)[cell], axis=1)
+    was_empty = old_fitness == -jnp.inf
     solutions = PlacedSolution(solution=batch, cell=cell, is_finite=validity.finite)
-    state, (entered, filled) = jax.lax.scan(
+    state, (is_inserted, is_new) = jax.lax.scan(
         functools.partial(add_solution, front_size), state, solutions
     )
-    improvement = jnp.where(was_empty, batch.fitness, batch.fitness - before)
+    improvement = jnp.where(was_empty, batch.fitness, batch.fitness - old_fitness)
     return Insertion(
         state=state._replace(best=find_best_row(state.elites)),
         result=InsertionResult(
-            status=insertion_status(entered, was_empty),
+            status=insertion_status(is_inserted, was_empty),
             improvement=jnp.where(validity.finite, improvement, -jnp.inf),
         ),
-        counts=count_insertions(new=filled, better=entered & ~filled, validity=validity),
+        counts=count_insertions(new=is_new, better=is_inserted & ~is_new, validity=validity),
     )
 
 
 def sample_elites(
-    front_size: int, state: ParetoFrontsState, key: jax.Array, number: int
+    front_size: int, state: ParetoFrontsState, key: jax.Array, num_elites: int
 ) -> ScoredSolutions:
     """Sample n elites with replacement, each uniformly from the front of a uniformly sampled cell.
 
@@ -181,19 +181,19 @@ def sample_elites(
         front_size: Maximum number of solutions per front.
         state: State of the archive.
         key: Random key.
-        number: Number of elites n.
+        num_elites: Number of elites n.
 
     Returns:
         The elites.
     """
     cell_key, place_key = jax.random.split(key)
-    cell = state.order[jax.random.randint(cell_key, (number,), 0, jnp.maximum(state.filled, 1))]
+    cell = state.order[jax.random.randint(cell_key, (num_elites,), 0, jnp.maximum(state.filled, 1))]
     mask = state.elites.fitness.reshape(-1, front_size)[cell] > -jnp.inf
     rank = jax.random.randint(
-        place_key, (number, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+        place_key, (num_elites, 1), 0, jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
     )
-    within = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
-    return gather_elites(state.elites, cell * front_size + within)
+    offset = jnp.argmax(mask & (jnp.cumsum(mask, axis=1) == rank + 1), axis=1)
+    return gather_elites(state.elites, cell * front_size + offset)
 
 
 def front_metrics(
@@ -218,15 +218,15 @@ def front_metrics(
     objectives = state.elites.extras.reshape(-1, front_size, len(reference))
     volumes = jax.vmap(lambda front, mask: hypervolume(front, mask, reference))(objectives, mask)
     best = jnp.max(state.elites.fitness.reshape(-1, front_size), axis=1)
-    of_fronts = {
+    metrics = {
         "moqd_score": jnp.sum(volumes),
         "front_mean": jnp.sum(mask) / jnp.maximum(state.filled, 1),
     }
     if (
         len(reference) == 2
     ):  # With more objectives, the time grows with the square of the number of places.
-        of_fronts["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
-    return qd_metrics(best, best > -jnp.inf, offset) | of_fronts
+        metrics["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
+    return qd_metrics(best, best > -jnp.inf, offset) | metrics
 
 
 class PlacedSolution(NamedTuple):
@@ -263,35 +263,43 @@ def add_solution(
     fitness = jax.lax.dynamic_slice_in_dim(state.elites.fitness, start, front_size)
     mask = fitness > -jnp.inf
     # An existing equal solution counts as better, so that the first of several copies is kept.
-    enters = is_finite & ~jnp.any(mask & jnp.all(objectives >= solution.extras[None], axis=1))
-    stays = mask & ~(enters & jnp.all(objectives <= solution.extras[None], axis=1))
+    is_inserted = is_finite & ~jnp.any(mask & jnp.all(objectives >= solution.extras[None], axis=1))
+    is_retained = mask & ~(is_inserted & jnp.all(objectives <= solution.extras[None], axis=1))
     points = jnp.concatenate([objectives, solution.extras[None]])
     slot = jax.lax.cond(
-        jnp.all(stays), most_crowded_index, lambda points, stays: jnp.argmin(stays), points, stays
+        jnp.all(is_retained),
+        most_crowded_index,
+        lambda points, is_retained: jnp.argmin(is_retained),
+        points,
+        is_retained,
     )
-    enters &= slot < front_size  # otherwise the new solution is the most crowded one
-    kept = jnp.where(stays, fitness, -jnp.inf)
+    is_inserted &= slot < front_size  # otherwise the new solution is the most crowded one
+    retained_fitness = jnp.where(is_retained, fitness, -jnp.inf)
     elites = state.elites._replace(
-        fitness=jax.lax.dynamic_update_slice_in_dim(state.elites.fitness, kept, start, 0)
+        fitness=jax.lax.dynamic_update_slice_in_dim(
+            state.elites.fitness, retained_fitness, start, 0
+        )
     )
-    place = jnp.where(enters, start + slot, state.elites.fitness.shape[0])
-    elites = jax.tree.map(lambda rows, new: rows.at[place].set(new, mode="drop"), elites, solution)
-    is_new = enters & ~jnp.any(mask)
+    row = jnp.where(is_inserted, start + slot, state.elites.fitness.shape[0])
+    elites = jax.tree.map(
+        lambda rows, value: rows.at[row].set(value, mode="drop"), elites, solution
+    )
+    is_new = is_inserted & ~jnp.any(mask)
     order = state.order.at[jnp.where(is_new, state.filled, state.order.shape[0])].set(
         cell, mode="drop"
     )
     return state._replace(elites=elites, order=order, filled=state.filled + is_new), (
-        enters,
+        is_inserted,
         is_new,
     )
 
 
-def most_crowded_index(points: jax.Array, stays: jax.Array) -> jax.Array:
+def most_crowded_index(points: jax.Array, is_retained: jax.Array) -> jax.Array:
     """Return the index of the most crowded point of `[F + 1, M]`. Ties go to the highest index.
 
-    `stays` is unused, because all points stay in this branch of `jax.lax.cond`.
+    `is_retained` is unused, because all points stay in this branch of `jax.lax.cond`.
     """
-    del stays
+    del is_retained
     crowding = crowding_distance(points)
     return points.shape[0] - 1 - jnp.argmin(crowding[::-1])
 
@@ -310,14 +318,14 @@ def crowding_distance(points: jax.Array) -> jax.Array:
         The distances.
     """
 
-    def along(values: jax.Array) -> jax.Array:
+    def normalized_gaps(values: jax.Array) -> jax.Array:
         order = jnp.argsort(values, stable=True)
         ranked = values[order]
         extent = ranked[-1] - ranked[0]
         gaps = jnp.append(ranked[1:], jnp.inf) - jnp.append(-jnp.inf, ranked[:-1])
         return jnp.zeros_like(values).at[order].set(gaps / jnp.where(extent > 0, extent, 1.0))
 
-    return jnp.sum(jax.vmap(along, in_axes=1)(points), axis=0)
+    return jnp.sum(jax.vmap(normalized_gaps, in_axes=1)(points), axis=0)
 
 
 def hypervolume(points: jax.Array, mask: jax.Array, reference: tuple[float, ...]) -> jax.Array:
@@ -340,17 +348,17 @@ def hypervolume(points: jax.Array, mask: jax.Array, reference: tuple[float, ...]
     return _hypervolume_above_origin(above)
 
 
-def _hypervolume_above_origin(above: jax.Array) -> jax.Array:
-    if above.shape[1] == 1:
-        return jnp.max(above, initial=0.0)
-    above = above[jnp.argsort(-above[:, -1], stable=True)]
-    depth = above[:, -1] - jnp.append(above[1:, -1], 0.0)
-    if above.shape[1] == 2:
-        return jnp.sum(depth * jax.lax.cummax(above[:, 0]))
-    index = jnp.arange(above.shape[0])
+def _hypervolume_above_origin(points: jax.Array) -> jax.Array:
+    if points.shape[1] == 1:
+        return jnp.max(points, initial=0.0)
+    points = points[jnp.argsort(-points[:, -1], stable=True)]
+    depth = points[:, -1] - jnp.append(points[1:, -1], 0.0)
+    if points.shape[1] == 2:
+        return jnp.sum(depth * jax.lax.cummax(points[:, 0]))
+    index = jnp.arange(points.shape[0])
     slices = jax.vmap(
         lambda last: _hypervolume_above_origin(
-            jnp.where((index <= last)[:, None], above[:, :-1], 0.0)
+            jnp.where((index <= last)[:, None], points[:, :-1], 0.0)
         )
     )(index)
     return jnp.sum(depth * slices)

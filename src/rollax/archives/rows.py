@@ -62,14 +62,14 @@ def find_best_row(elites: ScoredSolutions) -> jax.Array:
     return jnp.argmax(elites.fitness).astype(jnp.int32)
 
 
-def set_best(state: State, place: jax.Array | int) -> State:
-    """Return the state with the elite at index `place` marked as the best."""
-    return state._replace(best=jnp.asarray(place, jnp.int32))
+def set_best(state: State, row: jax.Array | int) -> State:
+    """Return the state with the elite in row `row` marked as the best."""
+    return state._replace(best=jnp.asarray(row, jnp.int32))
 
 
-def sample_rows_uniformly(state: RowsState, key: jax.Array, number: int) -> ScoredSolutions:
-    """Sample `number` elites uniformly with replacement, or return zeros for an empty archive."""
-    rows = jax.random.randint(key, (number,), 0, jnp.maximum(state.filled, 1))
+def sample_rows_uniformly(state: RowsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
+    """Sample elites uniformly with replacement, or return zeros for an empty archive."""
+    rows = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return jax.tree.map(lambda x: x[rows], state.elites)
 
 

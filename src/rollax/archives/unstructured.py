@@ -314,27 +314,32 @@ def add_solution(
     """
     solution, code, is_finite = candidate
     size = state.code.shape[0]
-    away = jnp.sqrt(jnp.sum((state.code - code[None]) ** 2, axis=1))
-    away = jnp.where(state.elites.fitness > -jnp.inf, away, jnp.inf)
-    nearest = jnp.argmin(away)
-    second = jnp.min(away.at[nearest].set(jnp.inf))
-    old = state.elites.fitness[nearest]
-    is_novel = away[nearest] > state.distance
-    enters = is_finite & is_novel & (state.filled < size)
-    replaces = is_finite & ~is_novel & (solution.fitness > old) & (second > state.distance)
-    place = jnp.where(enters, state.filled, jnp.where(replaces, nearest, size))
+    distances = jnp.sqrt(jnp.sum((state.code - code[None]) ** 2, axis=1))
+    distances = jnp.where(state.elites.fitness > -jnp.inf, distances, jnp.inf)
+    nearest = jnp.argmin(distances)
+    second_distance = jnp.min(distances.at[nearest].set(jnp.inf))
+    nearest_fitness = state.elites.fitness[nearest]
+    is_novel = distances[nearest] > state.distance
+    is_inserted = is_finite & is_novel & (state.filled < size)
+    is_replacement = (
+        is_finite
+        & ~is_novel
+        & (solution.fitness > nearest_fitness)
+        & (second_distance > state.distance)
+    )
+    row = jnp.where(is_inserted, state.filled, jnp.where(is_replacement, nearest, size))
     elites = jax.tree.map(
-        lambda rows, new: rows.at[place].set(new, mode="drop"), state.elites, solution
+        lambda rows, value: rows.at[row].set(value, mode="drop"), state.elites, solution
     )
     state = state._replace(
         elites=elites,
-        code=state.code.at[place].set(code, mode="drop"),
-        filled=state.filled + enters,
+        code=state.code.at[row].set(code, mode="drop"),
+        filled=state.filled + is_inserted,
     )
     status = jnp.where(
-        enters, STATUS_NEW, jnp.where(replaces, STATUS_IMPROVED, STATUS_REJECTED)
+        is_inserted, STATUS_NEW, jnp.where(is_replacement, STATUS_IMPROVED, STATUS_REJECTED)
     ).astype(jnp.int32)
-    improvement = jnp.where(is_novel, solution.fitness, solution.fitness - old)
+    improvement = jnp.where(is_novel, solution.fitness, solution.fitness - nearest_fitness)
     return state, InsertionResult(status, jnp.where(is_finite, improvement, -jnp.inf))
 
 
@@ -345,18 +350,18 @@ def remove_near_elites(state: UnstructuredState) -> UnstructuredState:
     """
     order = jnp.argsort(-state.elites.fitness, stable=True)
 
-    def judge(kept: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
+    def keep_if_far(is_kept: jax.Array, row: jax.Array) -> tuple[jax.Array, None]:
         squares = jnp.sum((state.code - state.code[row][None]) ** 2, axis=1)
-        is_apart = ~jnp.any(kept & (jnp.sqrt(squares) <= state.distance))
-        return kept.at[row].set(is_apart & (state.elites.fitness[row] > -jnp.inf)), None
+        is_far = ~jnp.any(is_kept & (jnp.sqrt(squares) <= state.distance))
+        return is_kept.at[row].set(is_far & (state.elites.fitness[row] > -jnp.inf)), None
 
-    kept, _ = jax.lax.scan(judge, jnp.zeros(order.shape, bool), order)
-    rows = jnp.argsort(~kept, stable=True)
+    is_kept, _ = jax.lax.scan(keep_if_far, jnp.zeros(order.shape, bool), order)
+    rows = jnp.argsort(~is_kept, stable=True)
     elites = jax.tree.map(lambda x: x[rows], state.elites)
-    elites = elites._replace(fitness=jnp.where(kept[rows], elites.fitness, -jnp.inf))
+    elites = elites._replace(fitness=jnp.where(is_kept[rows], elites.fitness, -jnp.inf))
     return state._replace(
         elites=elites,
         code=state.code[rows],
-        filled=jnp.sum(kept, dtype=jnp.int32),
+        filled=jnp.sum(is_kept, dtype=jnp.int32),
         best=find_best_row(elites),
     )

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rollax.archives.archive import Archive
-from rollax.archives.cells import AcceptanceThreshold, Cells, cells_archive, check_bounds
+from rollax.archives.cells import Cells, check_bounds
 from rollax.errors import UsageError
 
 SAMPLES_PER_CENTROID, MIN_SAMPLES, NUM_ITERATIONS = (
@@ -54,31 +53,6 @@ class BinnedCentroids(NamedTuple):
     centroids: jax.Array
     bins: jax.Array | None
     is_whole: jax.Array | None
-
-
-def voronoi_archive(
-    size: int,
-    low: tuple[float, ...],
-    high: tuple[float, ...],
-    centroids: npt.ArrayLike | None = None,
-    threshold: AcceptanceThreshold | None = None,
-) -> Archive:
-    """Build an archive whose cells are a Voronoi tessellation.
-
-    Args:
-        size: Number of cells.
-        low: Lower bounds of descriptors.
-        high: Upper bounds of descriptors.
-        centroids: Centroids `[size, K]`, or None to compute them by k-means.
-        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
-
-    Returns:
-        The archive.
-
-    Raises:
-        UsageError: If the bounds or the centroids are not valid, or if there are too many cells.
-    """
-    return cells_archive(voronoi_cells(size, low, high, centroids), threshold)
 
 
 def voronoi_cells(
@@ -132,12 +106,12 @@ def voronoi_cells(
     return Cells(size, low, high, make_cells, cell_of, center_of, False)
 
 
-def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:
+def kmeans(key: jax.Array, num_centroids: int, dimensions: int) -> jax.Array:
     """Compute centroids of uniform samples in the unit cube with Lloyd's algorithm.
 
     Args:
         key: Random key.
-        number: Number of centroids C.
+        num_centroids: Number of centroids C.
         dimensions: Number of dimensions K.
 
     Returns:
@@ -145,64 +119,66 @@ def kmeans(key: jax.Array, number: int, dimensions: int) -> jax.Array:
     """
     sample_key, start_key = jax.random.split(key)
     samples = jax.random.uniform(
-        sample_key, (max(SAMPLES_PER_CENTROID * number, MIN_SAMPLES), dimensions)
+        sample_key, (max(SAMPLES_PER_CENTROID * num_centroids, MIN_SAMPLES), dimensions)
     )
-    start = jax.random.uniform(start_key, (number, dimensions))
+    initial_centroids = jax.random.uniform(start_key, (num_centroids, dimensions))
     block = min(SAMPLE_BLOCK_SIZE, samples.shape[0])
     padded = jnp.concatenate([samples, jnp.zeros((-samples.shape[0] % block, dimensions))])
     blocks = padded.reshape(-1, block, dimensions)
 
-    def move(centroids: jax.Array, _: None) -> tuple[jax.Array, None]:
+    def update_centroids(centroids: jax.Array, _: None) -> tuple[jax.Array, None]:
         cells = bin_centroids(centroids, MAX_PER_BIN_IN_KMEANS)
         cell = jax.lax.map(lambda block: nearest_centroids(cells, block), blocks).reshape(-1)[
             : samples.shape[0]
         ]
-        total = jax.ops.segment_sum(samples, cell, number)
-        count = jax.ops.segment_sum(jnp.ones((samples.shape[0], 1)), cell, number)
+        total = jax.ops.segment_sum(samples, cell, num_centroids)
+        count = jax.ops.segment_sum(jnp.ones((samples.shape[0], 1)), cell, num_centroids)
         return jnp.where(count > 0, total / jnp.maximum(count, 1), centroids), None
 
-    return jax.lax.scan(move, start, None, length=NUM_ITERATIONS)[0]
+    return jax.lax.scan(update_centroids, initial_centroids, None, length=NUM_ITERATIONS)[0]
 
 
-def bin_centroids(centroids: jax.Array, in_bin: int = MAX_PER_BIN) -> BinnedCentroids:
+def bin_centroids(centroids: jax.Array, max_per_bin: int = MAX_PER_BIN) -> BinnedCentroids:
     """Sort centroids into about as many bins as there are centroids.
 
     Args:
         centroids: Centroids `[C, K]` in the unit cube.
-        in_bin: Maximum number of centroids listed per bin.
+        max_per_bin: Maximum number of centroids listed per bin.
 
     Returns:
         The binned centroids.
     """
-    number, dimensions = centroids.shape
+    num_centroids, dimensions = centroids.shape
     if dimensions > MAX_BINNED_DIMENSIONS:
         return BinnedCentroids(centroids, None, None)
-    side = num_bins_per_dimension(number, dimensions)
-    bin = jax.vmap(lambda x: bin_index(bin_coordinates(x, side), side))(centroids)
+    num_bins = num_bins_per_dimension(num_centroids, dimensions)
+    bin = jax.vmap(lambda x: bin_index(bin_coordinates(x, num_bins), num_bins))(centroids)
     order = jnp.argsort(bin)  # stable
-    first = jnp.searchsorted(bin[order], jnp.arange(side**dimensions))
-    count = jnp.bincount(bin, length=side**dimensions)
-    places = first[:, None] + jnp.arange(in_bin)[None, :]
-    listed = jnp.where(
-        jnp.arange(in_bin)[None, :] < count[:, None], order[jnp.minimum(places, number - 1)], number
+    first = jnp.searchsorted(bin[order], jnp.arange(num_bins**dimensions))
+    count = jnp.bincount(bin, length=num_bins**dimensions)
+    positions = first[:, None] + jnp.arange(max_per_bin)[None, :]
+    binned_indices = jnp.where(
+        jnp.arange(max_per_bin)[None, :] < count[:, None],
+        order[jnp.minimum(positions, num_centroids - 1)],
+        num_centroids,
     )
-    return BinnedCentroids(centroids, listed.astype(jnp.int32), count <= in_bin)
+    return BinnedCentroids(centroids, binned_indices.astype(jnp.int32), count <= max_per_bin)
 
 
-def num_bins_per_dimension(number: int, dimensions: int) -> int:
+def num_bins_per_dimension(num_centroids: int, dimensions: int) -> int:
     """Return the number of bins along each dimension."""
-    return max(1, int(number ** (1 / dimensions)))
+    return max(1, int(num_centroids ** (1 / dimensions)))
 
 
-def bin_coordinates(point: jax.Array, side: int) -> jax.Array:
+def bin_coordinates(point: jax.Array, num_bins: int) -> jax.Array:
     """Return the bin of a point `[K]` along each dimension, clipped to the bounds, int32 `[K]`."""
-    return jnp.clip(jnp.floor(point * side), 0, side - 1).astype(jnp.int32)
+    return jnp.clip(jnp.floor(point * num_bins), 0, num_bins - 1).astype(jnp.int32)
 
 
-def bin_index(place: jax.Array, side: int) -> jax.Array:
-    """Return the row-major index of the bin with coordinates `place`, int32 `[]`."""
-    strides = jnp.asarray([side**k for k in reversed(range(place.shape[0]))], jnp.int32)
-    return jnp.sum(place * strides)
+def bin_index(coordinates: jax.Array, num_bins: int) -> jax.Array:
+    """Return the row-major index of the bin with these coordinates, int32 `[]`."""
+    strides = jnp.asarray([num_bins**k for k in reversed(range(coordinates.shape[0]))], jnp.int32)
+    return jnp.sum(coordinates * strides)
 
 
 def nearest_centroids(cells: BinnedCentroids, points: jax.Array) -> jax.Array:
@@ -212,39 +188,41 @@ def nearest_centroids(cells: BinnedCentroids, points: jax.Array) -> jax.Array:
     """
     if cells.bins is None:
         return nearest_exhaustive(cells.centroids, points)
-    number, dimensions = cells.centroids.shape
-    side = num_bins_per_dimension(number, dimensions)
-    nearest, is_certain = jax.vmap(lambda point: nearest_in_bins(cells, point, side))(points)
+    num_centroids, dimensions = cells.centroids.shape
+    num_bins = num_bins_per_dimension(num_centroids, dimensions)
+    nearest, is_certain = jax.vmap(lambda point: nearest_in_bins(cells, point, num_bins))(points)
 
     # The few points without a certain answer, such as those far out of bounds, are compared with
     # all centroids, one at a time.
-    def settle(loop: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        nearest, is_certain = loop
+    def compare_with_all(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        nearest, is_certain = carry
         index = jnp.argmin(is_certain)
         return nearest.at[index].set(
             nearest_exhaustive(cells.centroids, points[index][None])[0]
         ), is_certain.at[index].set(True)
 
-    return jax.lax.while_loop(lambda loop: ~jnp.all(loop[1]), settle, (nearest, is_certain))[0]
+    return jax.lax.while_loop(
+        lambda carry: ~jnp.all(carry[1]), compare_with_all, (nearest, is_certain)
+    )[0]
 
 
 def nearest_in_bins(
-    cells: BinnedCentroids, point: jax.Array, side: int
+    cells: BinnedCentroids, point: jax.Array, num_bins: int
 ) -> tuple[jax.Array, jax.Array]:
     """Return the nearest centroid in the bins around a point.
 
     Args:
         cells: Binned centroids.
         point: Point `[K]`.
-        side: Number of bins along each dimension.
+        num_bins: Number of bins along each dimension.
 
     Returns:
         The index of the centroid, int32 `[]`, and whether it is certainly the nearest of all
         centroids, bool `[]`.
     """
     assert cells.bins is not None and cells.is_whole is not None
-    number = cells.centroids.shape[0]
-    place = bin_coordinates(point, side)
+    num_centroids = cells.centroids.shape[0]
+    coordinates = bin_coordinates(point, num_bins)
     steps = jnp.asarray(
         list(
             itertools.product(
@@ -253,29 +231,41 @@ def nearest_in_bins(
         ),
         jnp.int32,
     )
-    around = place[None] + steps
-    is_inside = jnp.all((around >= 0) & (around < side), axis=1)
-    bins = jax.vmap(lambda place: bin_index(place, side))(jnp.clip(around, 0, side - 1))
-    listed = jnp.where(is_inside[:, None], cells.bins[bins], number).reshape(-1)
-    squares = squared_distances(point[None], cells.centroids[jnp.minimum(listed, number - 1)])[0]
-    squares = jnp.where(listed < number, squares, jnp.inf)
-    smallest = jnp.min(squares)
-    nearest = jnp.min(jnp.where(squares == smallest, listed, number))
+    neighbor_coordinates = coordinates[None] + steps
+    is_inside = jnp.all((neighbor_coordinates >= 0) & (neighbor_coordinates < num_bins), axis=1)
+    bins = jax.vmap(lambda coordinates: bin_index(coordinates, num_bins))(
+        jnp.clip(neighbor_coordinates, 0, num_bins - 1)
+    )
+    candidates = jnp.where(is_inside[:, None], cells.bins[bins], num_centroids).reshape(-1)
+    squared = squared_distances(
+        point[None], cells.centroids[jnp.minimum(candidates, num_centroids - 1)]
+    )[0]
+    squared = jnp.where(candidates < num_centroids, squared, jnp.inf)
+    smallest = jnp.min(squared)
+    nearest = jnp.min(jnp.where(squared == smallest, candidates, num_centroids))
     # All centroids in the searched bins were compared. Border bins include centroids out of bounds.
-    to_border = jnp.minimum(
-        point * side - (place - BIN_SEARCH_RADIUS), place + BIN_SEARCH_RADIUS + 1 - point * side
+    border_distance = jnp.minimum(
+        point * num_bins - (coordinates - BIN_SEARCH_RADIUS),
+        coordinates + BIN_SEARCH_RADIUS + 1 - point * num_bins,
     )
-    to_border = jnp.where(
-        place - BIN_SEARCH_RADIUS <= 0, place + BIN_SEARCH_RADIUS + 1 - point * side, to_border
+    border_distance = jnp.where(
+        coordinates - BIN_SEARCH_RADIUS <= 0,
+        coordinates + BIN_SEARCH_RADIUS + 1 - point * num_bins,
+        border_distance,
     )
-    to_border = jnp.where(
-        place + BIN_SEARCH_RADIUS >= side - 1, point * side - (place - BIN_SEARCH_RADIUS), to_border
+    border_distance = jnp.where(
+        coordinates + BIN_SEARCH_RADIUS >= num_bins - 1,
+        point * num_bins - (coordinates - BIN_SEARCH_RADIUS),
+        border_distance,
     )
-    reaches_all = (place - BIN_SEARCH_RADIUS <= 0) & (place + BIN_SEARCH_RADIUS >= side - 1)
-    reach = jnp.min(jnp.where(reaches_all, jnp.inf, to_border)) / side
-    # `nearest` is `number` if the compiler computed the distances twice with different rounding.
-    is_found = (nearest < number) & jnp.all(cells.is_whole[bins] | ~is_inside)
-    return nearest, is_found & (jnp.sqrt(smallest) < reach * (1 - 1e-5))
+    has_all_bins = (coordinates - BIN_SEARCH_RADIUS <= 0) & (
+        coordinates + BIN_SEARCH_RADIUS >= num_bins - 1
+    )
+    search_radius = jnp.min(jnp.where(has_all_bins, jnp.inf, border_distance)) / num_bins
+    # `nearest` is `num_centroids` if the compiler computed the distances twice with different
+    # rounding.
+    is_found = (nearest < num_centroids) & jnp.all(cells.is_whole[bins] | ~is_inside)
+    return nearest, is_found & (jnp.sqrt(smallest) < search_radius * (1 - 1e-5))
 
 
 def squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
@@ -294,23 +284,24 @@ def nearest_exhaustive(centroids: jax.Array, points: jax.Array) -> jax.Array:
     Returns:
         The index of the nearest centroid of each point, int32 `[B]`. Ties go to the lowest index.
     """
-    number, size = centroids.shape[0], points.shape[0]
+    num_centroids, size = centroids.shape[0], points.shape[0]
     block = min(DESCRIPTOR_BLOCK_SIZE, size)
     padded = jnp.concatenate([points, jnp.zeros((-size % block, points.shape[1]))]).reshape(
         -1, block, points.shape[1]
     )
 
     def find_nearest_in_block(points: jax.Array) -> jax.Array:
-        squares = squared_distances(points, centroids)
-        smallest = jnp.min(squares, axis=1, keepdims=True)
+        squared = squared_distances(points, centroids)
+        smallest = jnp.min(squared, axis=1, keepdims=True)
         # Faster than `argmin`, which the compiler does not vectorize. It may compute the distances
         # twice with different rounding, so that none equals the smallest.
         nearest = jnp.min(
-            jnp.where(squares == smallest, jnp.arange(number)[None, :], number), axis=1
+            jnp.where(squared == smallest, jnp.arange(num_centroids)[None, :], num_centroids),
+            axis=1,
         )
-        is_found = jnp.all(nearest < number)
+        is_found = jnp.all(nearest < num_centroids)
         return jax.lax.cond(
-            is_found, lambda: nearest, lambda: jnp.argmin(squares, axis=1).astype(nearest.dtype)
+            is_found, lambda: nearest, lambda: jnp.argmin(squared, axis=1).astype(nearest.dtype)
         )
 
     return jax.lax.map(find_nearest_in_block, padded).reshape(-1)[:size].astype(jnp.int32)

@@ -150,8 +150,10 @@ def make_body_poses(model: MujocoModel, positions: ArrayLike, quaternions: Array
     Returns:
         The poses. NaN becomes 0, and infinite numbers become the largest finite floats.
     """
-    places, turns = (np.nan_to_num(np.asarray(each, float)) for each in (positions, quaternions))
-    return BodyPoses(model, places, turns)
+    position_array, quaternion_array = (
+        np.nan_to_num(np.asarray(each, float)) for each in (positions, quaternions)
+    )
+    return BodyPoses(model, position_array, quaternion_array)
 
 
 def make_bodies_drawing(
@@ -238,28 +240,30 @@ def camera_positions(view: BodyView, poses: Sequence[BodyPoses]) -> list[np.ndar
     path = np.asarray([each.positions[0, :2] for each in poses], float)
     if view.directions is SIDE_VIEW:
         path = path * np.asarray([1.0, 0.0])
-    room = view.width * np.asarray([0.22, 0.12 * SCENE_HEIGHT / SCENE_WIDTH])
-    return list(smooth_camera_path(path, view.directions[:, :2], room))
+    max_offset = view.width * np.asarray([0.22, 0.12 * SCENE_HEIGHT / SCENE_WIDTH])
+    return list(smooth_camera_path(path, view.directions[:, :2], max_offset))
 
 
-def _draw_ground(scene: Scene, view: np.ndarray, place: np.ndarray, across: float) -> None:
+def _draw_ground(scene: Scene, view: np.ndarray, center: np.ndarray, width: float) -> None:
     """Draw the ground as stripes below a line in side views and as a checkerboard otherwise.
 
     Stripes and squares are one meter wide, or 0.1 m in small scenes.
     """
-    size = 1.0 if across > 2 else 0.1
+    size = 1.0 if width > 2 else 0.1
     # The oblique view compresses depth, so more of the ground is visible.
-    reach = math.ceil(across / size) * (2 if view is OBLIQUE_VIEW else 1)
-    first_x, first_y = (round(float(value) / size) for value in place)
+    num_tiles = math.ceil(width / size) * (2 if view is OBLIQUE_VIEW else 1)
+    first_x, first_y = (round(float(value) / size) for value in center)
     if view is SIDE_VIEW:
-        for x in range(first_x - reach, first_x + reach + 1):
+        for x in range(first_x - num_tiles, first_x + num_tiles + 1):
             scene.box(
-                (x + 0.5) * size, -0.02 * across, size, 0.04 * across, GRAY if x % 2 else LIGHT_GRAY
+                (x + 0.5) * size, -0.02 * width, size, 0.04 * width, GRAY if x % 2 else LIGHT_GRAY
             )
-        scene.line([((first_x - reach) * size, 0.0), ((first_x + reach) * size, 0.0)], DARK_GRAY, 1)
+        scene.line(
+            [((first_x - num_tiles) * size, 0.0), ((first_x + num_tiles) * size, 0.0)], DARK_GRAY, 1
+        )
         return
-    for x in range(first_x - reach, first_x + reach + 1):
-        for y in range(first_y - reach, first_y + reach + 1):
+    for x in range(first_x - num_tiles, first_x + num_tiles + 1):
+        for y in range(first_y - num_tiles, first_y + num_tiles + 1):
             if (x + y) % 2:
                 corners = [(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1)]
                 scene.polygon(
@@ -278,20 +282,22 @@ def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsul
     Returns:
         One rod for each geom that can be drawn. Boxes are approximated by rods.
     """
-    towards = np.cross(view[0], view[1])  # direction to the viewer
+    viewer_direction = np.cross(view[0], view[1])  # direction to the viewer
     rods = []
     for geom, body, color in drawable_geoms(poses.model):
-        place, turn = (
+        position, quaternion = (
             (poses.positions[body - 1], poses.quaternions[body - 1])
             if body
             else (np.zeros(3), np.asarray([1.0, 0.0, 0.0, 0.0]))
         )
         capsule = approximate_capsule(int(geom.type[0]), np.asarray(geom.size, float))
-        middle = place + rotate_vector(turn, geom.pos)
-        axis = capsule.half_length * rotate_vector(turn, rotate_vector(geom.quat, capsule.axis))
+        middle = position + rotate_vector(quaternion, geom.pos)
+        axis = capsule.half_length * rotate_vector(
+            quaternion, rotate_vector(geom.quat, capsule.axis)
+        )
         rods.append(
             ProjectedCapsule(
-                nearness=float(towards @ middle),
+                nearness=float(viewer_direction @ middle),
                 start=view @ (middle - axis),
                 end=view @ (middle + axis),
                 radius=capsule.radius,
@@ -331,10 +337,10 @@ def approximate_capsule(kind: int, size: np.ndarray) -> Capsule:
     return Capsule(np.eye(3)[longest], float(size[longest]) - radius, radius)
 
 
-def rotate_vector(turn: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def rotate_vector(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Rotate a vector `[3]` by a unit quaternion (w, x, y, z)."""
-    across = 2 * np.cross(turn[1:], vector)
-    return vector + turn[0] * across + np.cross(turn[1:], across)
+    across = 2 * np.cross(quaternion[1:], vector)
+    return vector + quaternion[0] * across + np.cross(quaternion[1:], across)
 
 
 def page_data(

@@ -7,7 +7,9 @@ from scipy.ndimage import gaussian_filter1d
 FILTER_WIDTH_DIVISORS = (4, 6, 9, 13, 20, 32, 50, 80)
 
 
-def smooth_camera_path(path: np.ndarray, seen: np.ndarray, room: np.ndarray) -> np.ndarray:
+def smooth_camera_path(
+    path: np.ndarray, projection: np.ndarray, max_offset: np.ndarray
+) -> np.ndarray:
     """Return camera targets on the ground that follow the path of a body.
 
     The targets are constant if the body stays in view. Otherwise they are the path after smoothing
@@ -15,25 +17,25 @@ def smooth_camera_path(path: np.ndarray, seen: np.ndarray, room: np.ndarray) -> 
 
     Args:
         path: Positions of the body on the ground, `[F, 2]`.
-        seen: Projection of ground directions to picture axes, `[2, 2]`.
-        room: Largest allowed distance of the body from the center of the picture, to the right and
-            upward, `[2]`.
+        projection: Projection of ground directions to picture axes, `[2, 2]`.
+        max_offset: Largest allowed distance of the body from the center of the picture, to the
+            right and upward, `[2]`.
 
     Returns:
         Camera targets, `[F, 2]`.
     """
     path = np.nan_to_num(path)
     middle = np.broadcast_to((path.min(axis=0) + path.max(axis=0)) / 2, path.shape)
-    if _is_in_view(path, middle, seen, room):
+    if _is_in_view(path, middle, projection, max_offset):
         return middle
-    for part in FILTER_WIDTH_DIVISORS:
-        smooth = gaussian_filter1d(path, max(len(path) / part, 1.0), axis=0, mode="nearest")
-        if _is_in_view(path, smooth, seen, room):
+    for divisor in FILTER_WIDTH_DIVISORS:
+        smooth = gaussian_filter1d(path, max(len(path) / divisor, 1.0), axis=0, mode="nearest")
+        if _is_in_view(path, smooth, projection, max_offset):
             return smooth
     return gaussian_filter1d(path, 1.0, axis=0, mode="nearest")
 
 
 def _is_in_view(
-    path: np.ndarray, looked_at: np.ndarray, seen: np.ndarray, room: np.ndarray
+    path: np.ndarray, targets: np.ndarray, projection: np.ndarray, max_offset: np.ndarray
 ) -> bool:
-    return bool(np.all(np.abs((path - looked_at) @ seen.T) <= room))
+    return bool(np.all(np.abs((path - targets) @ projection.T) <= max_offset))

@@ -54,35 +54,35 @@ def load_font(size: float) -> Font:
     return ImageFont.load_default(size)
 
 
-def fit_font(words: str, size: int, room: float) -> Font:
-    """Return the font in the largest size from 7 to `size` whose text fits into `room` pixels."""
-    sizes = [each for each in range(size, 7, -1) if load_font(each).getlength(words) <= room]
+def fit_font(text: str, size: int, max_width: float) -> Font:
+    """Return the font in the largest size from 7 to `size` whose text fits `max_width` pixels."""
+    sizes = [each for each in range(size, 7, -1) if load_font(each).getlength(text) <= max_width]
     return load_font(sizes[0] if sizes else 7)
 
 
-def truncate_text(words: str, style: Font, room: float) -> str:
+def truncate_text(text: str, style: Font, max_width: float) -> str:
     """Return the text, truncated with three dots if it is wider than the given width.
 
     Args:
-        words: Text.
+        text: Text.
         style: Font of the text.
-        room: Available width in pixels.
+        max_width: Available width in pixels.
 
     Returns:
         The text, its longest prefix that fits followed by "...", or an empty string if nothing
         fits.
     """
-    if style.getlength(words) <= room:
-        return words
-    kept = next(
+    if style.getlength(text) <= max_width:
+        return text
+    length = next(
         (
             n
-            for n in range(len(words) - 1, 0, -1)
-            if style.getlength(words[:n].rstrip() + "...") <= room
+            for n in range(len(text) - 1, 0, -1)
+            if style.getlength(text[:n].rstrip() + "...") <= max_width
         ),
         0,
     )
-    return words[:kept].rstrip() + "..." if kept else ""
+    return text[:length].rstrip() + "..." if length else ""
 
 
 class LegendEntry(NamedTuple):

@@ -15,6 +15,7 @@ from rollax import environments
 from rollax.acting.evaluation import make_evaluator
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
+from rollax.checks.environment_check import quick_compilation
 from rollax.checks.known_environments import KnownReturnEnvironment, TimeLimitEnvironment
 from rollax.config import DataclassInstance, resolve_settings, traced_field_names
 from rollax.environments.environment import Environment
@@ -92,15 +93,9 @@ def check_algorithm(
     if entry.network_config is not None:
         network = resolve_settings("network", entry.network_config, {}, network)
     subject = _make_checked_algorithm(name, entry, settings, network)
-    before = jax.config.read("jax_disable_most_optimizations")
-    # The checks compile many programs that run only briefly.
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        # The checks run the same state twice on purpose, to compare the results.
-        with jax.debug_key_reuse(False):
-            return _run_checks(name, subject)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+    # The checks run the same state twice on purpose, to compare the results.
+    with quick_compilation(), jax.debug_key_reuse(False):
+        return _run_checks(name, subject)
 
 
 def _make_checked_algorithm(
@@ -137,15 +132,15 @@ def _run_checks(name: str, subject: _CheckedAlgorithm) -> AlgorithmReport:
     runs = functools.partial(_run_updates, init, step)
     faults += _randomness_faults(runs, subject.config)
     faults += _population_faults(algorithm, runs, subject.config)
-    dead = _find_unused_settings(runs, subject.config)
+    unused = _find_unused_settings(runs, subject.config)
     faults += _acting_faults(algorithm, runs, subject)
     faults += _metrics_faults(subject)
     faults += _learning_faults(subject)
     if faults:
         raise FaultyAlgorithmError(name, faults)
     notes = (
-        (f"these settings had no effect in combination with the others: {', '.join(dead)}.",)
-        if dead
+        (f"these settings had no effect in combination with the others: {', '.join(unused)}.",)
+        if unused
         else ()
     )
     return AlgorithmReport(name, notes)
@@ -171,32 +166,32 @@ def _form_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
         step = jax.jit(algorithm.step).trace(state)
     except Exception as error:  # User code may raise any error.
         return [f"step fails with {type(error).__name__}: {str(error).strip().splitlines()[0]}"]
-    after = step.out_info
-    if not (isinstance(after, tuple) and len(after) == 2 and isinstance(after[1], Metrics)):
+    result = step.out_info
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Metrics)):
         return ["step must return (state, rollax.Metrics(values, episodes, finite))."]
     faults = [
         f"metrics.values[{n!r}] must be a scalar, got shape {v.shape}. Report scalars only."
-        for n, v in after[1].values.items()
+        for n, v in result[1].values.items()
         if v.shape
     ]
-    if jax.tree.structure(state) != jax.tree.structure(after[0]):
+    if jax.tree.structure(state) != jax.tree.structure(result[0]):
         return [
             *faults,
             "step changes the structure of the state. Return a state with the same fields.",
         ]
-    for (path, old), new in zip(
-        jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(after[0]), strict=True
+    for (path, leaf), new_leaf in zip(
+        jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(result[0]), strict=True
     ):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            where = jax.tree_util.keystr(path)
+        if (leaf.shape, leaf.dtype) != (new_leaf.shape, new_leaf.dtype):
+            leaf_name = jax.tree_util.keystr(path)
             faults.append(
-                f"step changes state{where} from {old.dtype}{list(old.shape)} to "
-                f"{new.dtype}{list(new.shape)}. Keep shape and dtype."
+                f"step changes state{leaf_name} from {leaf.dtype}{list(leaf.shape)} to "
+                f"{new_leaf.dtype}{list(new_leaf.shape)}. Keep shape and dtype."
             )
     calls = {
         name
         for name in _iterate_primitives(step.jaxpr.jaxpr)
-        if any(word in name for word in ("callback", "print", "feed"))
+        if any(substring in name for substring in ("callback", "print", "feed"))
     }
     if calls:
         faults.append(
@@ -299,7 +294,7 @@ def _find_unused_settings(
     runs: Callable[..., tuple[State, Metrics]], config: DataclassInstance
 ) -> list[str]:
     """Return the traced settings that affect neither the state nor the metrics."""
-    metrics, dead = _to_numpy_leaves(runs(0, config)[1].values), []
+    metrics, unused = _to_numpy_leaves(runs(0, config)[1].values), []
     for name in traced_field_names(type(config)):
         if name == "total_updates":
             continue
@@ -311,8 +306,8 @@ def _find_unused_settings(
         base = dataclasses.replace(config, total_updates=2.0 * NUM_UPDATES)
         pairs = [_leaves_except_config(runs(0, c)[0]) for c in (base, changed)]
         if _is_equal(*pairs):
-            dead.append(name)
-    return dead if metrics else []
+            unused.append(name)
+    return unused if metrics else []
 
 
 def _leaves_except_config(state: State) -> Any:
@@ -331,8 +326,12 @@ def _acting_faults(
     act = jax.jit(algorithm.act, static_argnums=4)
     try:
         carry = algorithm.initial_carry(state)
-        one, *others = (act(state, obs, carry, jax.random.key(seed), True) for seed in range(1, 17))
-        kept = act(algorithm.acting_state(state), obs, carry, jax.random.key(1), True)
+        result, *other_results = (
+            act(state, obs, carry, jax.random.key(seed), True) for seed in range(1, 17)
+        )
+        acting_state_result = act(
+            algorithm.acting_state(state), obs, carry, jax.random.key(1), True
+        )
     except Exception as error:
         text = str(error).strip().splitlines()[0]
         return [
@@ -340,11 +339,11 @@ def _acting_faults(
             f"{type(error).__name__}: {text}"
         ]
     faults = []
-    if not bool(environment.action_space.contains(one[0])):
-        faults.append(f"act must return an action in {environment.action_space}, got {one[0]}.")
-    if not all(_is_equal(one, other) for other in others):
+    if not bool(environment.action_space.contains(result[0])):
+        faults.append(f"act must return an action in {environment.action_space}, got {result[0]}.")
+    if not all(_is_equal(result, other) for other in other_results):
         faults.append("act with greedy=True depends on its key. Return the mode of the policy.")
-    if not _is_equal(one, kept):
+    if not _is_equal(result, acting_state_result):
         faults.append(
             "act returns another action with acting_state(state). Keep everything that act reads."
         )
@@ -357,22 +356,25 @@ def _metrics_faults(subject: _CheckedAlgorithm) -> list[str]:
     faults = []
     algorithm = subject.make(KnownReturnEnvironment(space))
     _, metrics = _run_updates(jax.jit(algorithm.init), jax.jit(algorithm.step), 0, subject.config)
-    number, total, length = (float(x) for x in metrics.episodes[:3])
-    if number == 0:
+    num_episodes, total, length = (float(x) for x in metrics.episodes[:3])
+    if num_episodes == 0:
         faults.append(
             f"metrics.episodes.number must be positive after {NUM_UPDATES} updates of episodes "
             "with 3 steps, got 0. Count the episodes that end."
         )
     elif (
-        abs(total / number - KnownReturnEnvironment.total) > 1e-3 or abs(length / number - 3) > 1e-3
+        abs(total / num_episodes - KnownReturnEnvironment.total) > 1e-3
+        or abs(length / num_episodes - 3) > 1e-3
     ):
-        mean = f"{total / number:.3g} and {length / number:.3g}"
+        mean = f"{total / num_episodes:.3g} and {length / num_episodes:.3g}"
         faults.append(
             f"Episodes of return {KnownReturnEnvironment.total} and length 3 are reported as "
             f"{mean}. Use the sums that unroll returns."
         )
-    bad = subject.make(KnownReturnEnvironment(space, bad=True))
-    _, metrics = _run_updates(jax.jit(bad.init), jax.jit(bad.step), 0, subject.config)
+    faulty_algorithm = subject.make(KnownReturnEnvironment(space, has_nan_reward=True))
+    _, metrics = _run_updates(
+        jax.jit(faulty_algorithm.init), jax.jit(faulty_algorithm.step), 0, subject.config
+    )
     if bool(jnp.all(jnp.stack([jnp.asarray(x) for x in metrics.finite]))):
         faults.append(
             "A NaN reward leaves every field of metrics.finite True. Report it "
@@ -388,19 +390,21 @@ def _learning_faults(subject: _CheckedAlgorithm) -> list[str]:
     if it treats truncation as termination.
     """
     best = {"probe/action-observation": (0.9, "the action that matches the observation")}
-    required, what = best.get(
+    required_return, best_action = best.get(
         subject.probe_environment, (-0.05, "the action that equals the observation")
     )
-    reached = _train_and_evaluate(subject, environments.make(subject.probe_environment), required)
-    if reached < required:
-        outcome = f"a mean return of {reached:.2f}, required {required}"
+    mean_return = _train_and_evaluate(
+        subject, environments.make(subject.probe_environment), required_return
+    )
+    if mean_return < required_return:
+        outcome = f"a mean return of {mean_return:.2f}, required {required_return}"
         return [
-            f"it does not learn {what} ({subject.probe_environment}): {outcome}. Check the sign of "
-            "the loss."
+            f"it does not learn {best_action} ({subject.probe_environment}): {outcome}. Check the "
+            "sign of the loss."
         ]
-    world = TimeLimitEnvironment(environments.make(subject.probe_environment).action_space)
-    went = _train_and_evaluate(subject, world, 1.5, below=True)
-    if went > 1.5:
+    environment = TimeLimitEnvironment(environments.make(subject.probe_environment).action_space)
+    time_limit_return = _train_and_evaluate(subject, environment, 1.5, stops_below=True)
+    if time_limit_return > 1.5:
         return [
             "A time limit counts as termination: the policy stops for a reward of 2, although "
             "continuing pays 1 per step without end. Bootstrap with the value of next_obs where "
@@ -410,11 +414,14 @@ def _learning_faults(subject: _CheckedAlgorithm) -> list[str]:
 
 
 def _train_and_evaluate(
-    subject: _CheckedAlgorithm, environment: Environment, wanted: float, below: bool = False
+    subject: _CheckedAlgorithm,
+    environment: Environment,
+    threshold: float,
+    stops_below: bool = False,
 ) -> float:
     """Train the algorithm, and return the mean return of greedy episodes.
 
-    Training stops when the mean return reaches `wanted` (or falls below `wanted` if `below` is
+    Training stops when the mean return reaches `threshold` (or falls below it if `stops_below` is
     true), or after the maximum number of frames.
     """
     algorithm, per_update = subject.make(environment), subject.config.steps_per_update
@@ -424,11 +431,11 @@ def _train_and_evaluate(
         jax.jit(make_evaluator(environment, algorithm, 64, 16, True)),
     )
     total = max(MAX_FRAMES // per_update, 20)
-    reached = math.nan
+    mean_return = math.nan
     for update in range(1, total + 1):
         state, _ = step(state)
         if update % max(total // 20, 1) == 0:
-            reached = float(jnp.mean(evaluate(state, jax.random.key(update)).returns))
-            if (reached < wanted) if below else (reached >= wanted):
+            mean_return = float(jnp.mean(evaluate(state, jax.random.key(update)).returns))
+            if (mean_return < threshold) if stops_below else (mean_return >= threshold):
                 break
-    return reached
+    return mean_return

@@ -122,17 +122,17 @@ def _agent_type_faults(env: Any) -> list[str]:
         return [
             f"agent_types fails with {describe_error(error)}. Make it a tuple of names, or omit it."
         ]
-    number = env.num_agents
-    if types is None or number is None:
+    num_agents = env.num_agents
+    if types is None or num_agents is None:
         return []
     if (
         isinstance(types, tuple)
-        and len(types) == number
+        and len(types) == num_agents
         and all(isinstance(name, str) and name for name in types)
     ):
         return []
     return [
-        f"agent_types must be a tuple of {number} names, or omitted if there is one type, got "
+        f"agent_types must be a tuple of {num_agents} names, or omitted if there is one type, got "
         f"{types!r}."
     ]
 
@@ -182,17 +182,17 @@ def space_faults(env: Environment) -> list[str]:
     return faults or _action_mask_faults(env)
 
 
-def _space_faults(space: Space, what: str) -> list[str]:
+def _space_faults(space: Space, label: str) -> list[str]:
     if isinstance(space, Dict):
         if not space.items:
-            return [f"{what} must have at least one part, got an empty Dict."]
+            return [f"{label} must have at least one part, got an empty Dict."]
         return [
             fault
             for name, part in space.items
-            for fault in _space_faults(part, f"{what}['{name}']")
+            for fault in _space_faults(part, f"{label}['{name}']")
         ]
     if not isinstance(space, ActionSpace | Grid):
-        return [f"{what} must be a space of rollax.spaces, got {format_value(space)}."]
+        return [f"{label} must be a space of rollax.spaces, got {format_value(space)}."]
     counts: tuple[Any, ...] = ()
     if isinstance(space, Discrete):
         counts = (space.n,)
@@ -206,37 +206,37 @@ def _space_faults(space: Space, what: str) -> list[str]:
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in counts
     )
     if not are_counts or any(n < 1 for n in space.shape):
-        return [f"The sizes of {what} must be positive integers, got {space}."]
+        return [f"The sizes of {label} must be positive integers, got {space}."]
     if any(n >= _MAX_COUNT for n in counts):
         return [
-            f"The sizes of {what} must be less than 2^31, got {space}. Use a MultiDiscrete of "
+            f"The sizes of {label} must be less than 2^31, got {space}. Use a MultiDiscrete of "
             "digits, or a Box."
         ]
     if isinstance(space, Ball) and not 0 < space.radius < float("inf"):
-        return [f"The radius of {what} must be finite and greater than 0, got {space}."]
-    return _bound_faults(space, what) if isinstance(space, Box) else []
+        return [f"The radius of {label} must be finite and greater than 0, got {space}."]
+    return _bound_faults(space, label) if isinstance(space, Box) else []
 
 
-def _bound_faults(space: Box, what: str) -> list[str]:
+def _bound_faults(space: Box, label: str) -> list[str]:
     try:
         low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
     except ValueError:
         return [
-            f"The bounds of {what} must be numbers, or arrays that broadcast to its shape "
+            f"The bounds of {label} must be numbers, or arrays that broadcast to its shape "
             f"{space.shape}, got {space}."
         ]
     if np.dtype(space.dtype).kind not in "biuf" or space.dtype in ("float64", "int64", "uint64"):
         return [
-            f"The dtype of {what} must be bool, or an integer or float of at most 32 bits, got "
+            f"The dtype of {label} must be bool, or an integer or float of at most 32 bits, got "
             f"{space}."
         ]
     fault = layout_fault(space.shape, space.layout)
     if fault is not None:
-        return [f"{what} is {space}. Its {fault}"]
+        return [f"{label} is {space}. Its {fault}"]
     return (
         []
         if (low <= high).all()
-        else [f"The bounds of {what} must satisfy low <= high without NaN, got {space}."]
+        else [f"The bounds of {label} must satisfy low <= high without NaN, got {space}."]
     )
 
 
@@ -247,20 +247,21 @@ def _action_mask_faults(env: Environment) -> list[str]:
         return []
     mask = space.spaces["action_mask"]
     if isinstance(actions, Discrete):
-        wanted = (actions.n,)
+        mask_shape = (actions.n,)
     elif isinstance(actions, MultiDiscrete):
-        wanted = (len(actions.sizes), max(actions.sizes))
+        mask_shape = (len(actions.sizes), max(actions.sizes))
     elif isinstance(actions, Box):
-        wanted = actions.shape
+        mask_shape = actions.shape
     else:
         return [
             f'Observations have an "action_mask", but {actions} cannot be masked. Rename that '
             "part, or change the actions."
         ]
-    if isinstance(mask, Box) and mask.shape == wanted and mask.dtype == "bool":
+    if isinstance(mask, Box) and mask.shape == mask_shape and mask.dtype == "bool":
         return []
     return [
-        f'The space of "action_mask" must be Box(0, 1, {wanted}, "bool") for {actions}, got {mask}.'
+        f'The space of "action_mask" must be Box(0, 1, {mask_shape}, "bool") for {actions}, got '
+        f"{mask}."
     ]
 
 
@@ -274,36 +275,37 @@ def batch_faults(env: Any) -> list[str]:
         List with one message, or an empty list.
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(env)]
-    leads = {shape[0] if shape else None for shape in shapes}
-    if len(leads) != 1 or None in leads:
+    leading_sizes = {shape[0] if shape else None for shape in shapes}
+    if len(leading_sizes) != 1 or None in leading_sizes:
         return []
-    (number,) = leads
+    (leading_size,) = leading_sizes
     return [
         f"its leaves must belong to one environment, but all {len(shapes)} lead with an axis of "
-        f"{number}, as under jax.vmap. Pass one environment. To sample leaves for every episode, "
-        "use rollax.environments.wrappers.DomainRandomization(environment, {NAME: (LOW, HIGH)})."
+        f"{leading_size}, as under jax.vmap. Pass one environment. To sample leaves for every "
+        "episode, use rollax.environments.wrappers.DomainRandomization(environment, "
+        "{NAME: (LOW, HIGH)})."
     ]
 
 
-def leaf_faults(value: object, what: str) -> list[str]:
+def leaf_faults(value: object, label: str) -> list[str]:
     """Return faults of leaves: non-arrays, weakly typed arrays, and arrays that are not numeric.
 
     Args:
         value: The pytree.
-        what: Name of the pytree in messages.
+        label: Name of the pytree in messages.
 
     Returns:
         One message per fault.
     """
     faults = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        name = what + jax.tree_util.keystr(path)
+        leaf_name = label + jax.tree_util.keystr(path)
         if isinstance(leaf, bool | int | float):
-            typed = {bool: "jnp.bool_", int: "jnp.int32", float: "jnp.float32"}[type(leaf)]
-            static = ", or mark it static" if what == "the environment" else ""
+            array_type = {bool: "jnp.bool_", int: "jnp.int32", float: "jnp.float32"}[type(leaf)]
+            static = ", or mark it static" if label == "the environment" else ""
             faults.append(
-                f"{name} must be an array, got the Python number {leaf}. Use "
-                f"jnp.asarray({leaf}, {typed}){static}."
+                f"{leaf_name} must be an array, got the Python number {leaf}. Use "
+                f"jnp.asarray({leaf}, {array_type}){static}."
             )
         elif (
             isinstance(leaf, jax.Array)
@@ -312,19 +314,22 @@ def leaf_faults(value: object, what: str) -> list[str]:
         ):
             remedy = f"Specify it explicitly, for example jnp.asarray(..., jnp.{leaf.dtype.name})"
             faults.append(
-                f"{name} is weakly typed, so its dtype may change and trigger recompilation. "
+                f"{leaf_name} is weakly typed, so its dtype may change and trigger recompilation. "
                 f"{remedy}."
             )
-        elif leaf is value and what == "the environment":
+        elif leaf is value and label == "the environment":
             remedy = (
                 "Make its class an equinox.Module (class Mine(eqx.Module)) whose fields are "
                 "arrays or static"
             )
-            faults.append(f"{name} must be a pytree, got {type(leaf).__name__}. {remedy}.")
+            faults.append(f"{leaf_name} must be a pytree, got {type(leaf).__name__}. {remedy}.")
         elif not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             faults.append(
-                f"{name} must be an array, got {format_value(leaf)}. Mark other fields as static."
+                f"{leaf_name} must be an array, got {format_value(leaf)}. Mark other fields as "
+                "static."
             )
         elif isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "biufc":
-            faults.append(f"{name} must be an array of numbers, got the NumPy dtype {leaf.dtype}.")
+            faults.append(
+                f"{leaf_name} must be an array of numbers, got the NumPy dtype {leaf.dtype}."
+            )
     return faults

@@ -30,9 +30,9 @@ class FaultyEnvironmentError(UsageError):
 
     def __init__(self, name: str, faults: list[str]) -> None:
         lines = [f"{i}. {fault}" for i, fault in enumerate(faults, start=1)]
-        ways = "1 way" if len(faults) == 1 else f"{len(faults)} ways"
+        ways_text = "1 way" if len(faults) == 1 else f"{len(faults)} ways"
         ValueError.__init__(
-            self, "\n".join([f"{name} breaks the contract of environments in {ways}:", *lines])
+            self, "\n".join([f"{name} breaks the contract of environments in {ways_text}:", *lines])
         )
         self.faults = faults
 
@@ -124,21 +124,25 @@ def check_values(env: Environment, steps: int = 8) -> None:
             lambda: random_play.collect_first_episodes(env, jax.random.key(0), steps),
         )
         _raise_faults(name, faults)
-        start, after, terminated = episodes
-        seen = {
+        start, next_obs, terminated = episodes
+        samples = {
             "after reset, obs": start,
-            "after step, obs": jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after),
+            "after step, obs": jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), next_obs),
         }
-        exact, inexact = (
+        integer_faults, float_faults = (
             [
                 fault
-                for what, obs in seen.items()
-                for fault in out_of_space_faults(obs, env.observation_space, axes, what, is_exact)
+                for description, obs in samples.items()
+                for fault in out_of_space_faults(
+                    obs, env.observation_space, axes, description, is_exact
+                )
             ]
             for is_exact in (True, False)
         )
-        _raise_faults(name, [*exact, *random_play.mask_faults(env, start, after, terminated)])
-    for fault in dict.fromkeys(inexact):
+        _raise_faults(
+            name, [*integer_faults, *random_play.mask_faults(env, start, next_obs, terminated)]
+        )
+    for fault in dict.fromkeys(float_faults):
         warnings.warn(f"{name}: {fault}", RuntimeWarning, stacklevel=2)
 
 
@@ -208,31 +212,34 @@ def check_environment(
 def _check_random_steps(env: Environment, steps: int, key: jax.Array) -> EnvironmentReport:
     rollout_key, starts_key = jax.random.split(key)
     faults: list[str] = []
-    visits = attempt(
+    random_steps = attempt(
         faults,
         "acting in a vmapped scan",
         lambda: random_play.collect_random_steps(env, rollout_key, steps),
     )
     starts = attempt(faults, "vmapping reset", lambda: random_play.sample_starts(env, starts_key))
     _raise_faults(_display_name(env), faults)
-    for what, find_faults in (
+    for description, find_faults in (
         (
             "a reset and a step by themselves",
-            lambda: random_play.compilation_faults(env, visits, starts_key, starts),
+            lambda: random_play.compilation_faults(env, random_steps, starts_key, starts),
         ),
-        ("comparing values with the spaces", lambda: random_play.value_faults(env, visits, starts)),
+        (
+            "comparing values with the spaces",
+            lambda: random_play.value_faults(env, random_steps, starts),
+        ),
         (
             "comparing the ends of episodes",
-            lambda: random_play.episode_end_faults(env, visits, starts),
+            lambda: random_play.episode_end_faults(env, random_steps, starts),
         ),
     ):
-        attempt(faults, what, lambda find_faults=find_faults: faults.extend(find_faults()))
+        attempt(faults, description, lambda find_faults=find_faults: faults.extend(find_faults()))
     _raise_faults(_display_name(env), faults)
     return EnvironmentReport(
         _display_name(env),
         steps * random_play.NUM_COPIES,
-        int(jnp.sum(visits.is_episode_end)),
-        random_play.collect_notes(visits, starts, steps),
+        int(jnp.sum(random_steps.is_episode_end)),
+        random_play.collect_notes(random_steps, starts, steps),
     )
 
 

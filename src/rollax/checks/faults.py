@@ -12,12 +12,14 @@ from rollax.spaces import Dict, Space
 from rollax.types import Leaf, PyTree
 
 
-def attempt(faults: list[str], what: str, function: Callable[[], object], remedy: str = "") -> Any:
+def attempt(
+    faults: list[str], description: str, function: Callable[[], object], remedy: str = ""
+) -> Any:
     """Call a function, and append a fault to `faults` if it raises an error.
 
     Args:
         faults: List of messages.
-        what: Description of the call in the message.
+        description: Description of the call in the message.
         function: Function to call.
         remedy: Remedy in the message. "" selects a general remedy.
 
@@ -27,15 +29,15 @@ def attempt(faults: list[str], what: str, function: Callable[[], object], remedy
     try:
         return function()
     except Exception as error:  # User code may raise any error.
-        faults.append(describe_failure(what, error, remedy))
+        faults.append(describe_failure(description, error, remedy))
         return None
 
 
-def describe_failure(what: str, error: Exception, remedy: str = "") -> str:
+def describe_failure(description: str, error: Exception, remedy: str = "") -> str:
     """Return the message of a fault for an error.
 
     Args:
-        what: Description of the failed call.
+        description: Description of the failed call.
         error: The error.
         remedy: Remedy in the message. "" selects a general remedy.
 
@@ -44,7 +46,7 @@ def describe_failure(what: str, error: Exception, remedy: str = "") -> str:
     """
     text = error_message(error).split("\n")[0].rstrip(".")
     return (
-        f"{what} fails with {type(error).__name__}: {text}. "
+        f"{description} fails with {type(error).__name__}: {text}. "
         f"{remedy or 'Run it in isolation to locate the error.'}"
     )
 
@@ -72,30 +74,30 @@ def format_value(value: object) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-def find_differences(a: PyTree, b: PyTree, tolerance: float) -> list[str]:
+def find_differences(first: PyTree, second: PyTree, tolerance: float) -> list[str]:
     """Return a description of each leaf that differs between two pytrees.
 
     Args:
-        a: First pytree.
-        b: Second pytree.
+        first: First pytree.
+        second: Second pytree.
         tolerance: Relative and absolute tolerance of floats.
 
     Returns:
         One description per difference.
     """
-    if jax.tree.structure(a) != jax.tree.structure(b):
+    if jax.tree.structure(first) != jax.tree.structure(second):
         return ["its structure differs each time"]
     differences = []
     for (path, x), y in zip(
-        jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True
+        jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True
     ):
         x, y = to_numpy(x), to_numpy(y)
-        near = (
+        is_close = (
             x.dtype.kind in "fc"
             and x.shape == y.shape
             and np.allclose(x, y, tolerance, tolerance, equal_nan=True)
         )
-        if not (near or np.array_equal(x, y)):
+        if not (is_close or np.array_equal(x, y)):
             differences.append(
                 f"{jax.tree_util.keystr(path)} is {format_array(x)} and {format_array(y)}"
             )
@@ -103,15 +105,15 @@ def find_differences(a: PyTree, b: PyTree, tolerance: float) -> list[str]:
 
 
 def out_of_space_faults(
-    samples: PyTree, space: Space, axes: int, what: str, is_exact: bool | None = None
+    samples: PyTree, space: Space, num_axes: int, label: str, is_exact: bool | None = None
 ) -> list[str]:
     """Return faults of values outside of their space.
 
     Args:
         samples: Values to compare with the space, with leading axes.
         space: The space.
-        axes: Number of leading axes.
-        what: Name of the values in messages.
+        num_axes: Number of leading axes.
+        label: Name of the values in messages.
         is_exact: True checks only integers and booleans, False checks only floats, None checks all
             parts.
 
@@ -123,20 +125,20 @@ def out_of_space_faults(
             fault
             for name, part in space.items
             for fault in out_of_space_faults(
-                samples[name], part, axes, f"{what}['{name}']", is_exact
+                samples[name], part, num_axes, f"{label}['{name}']", is_exact
             )
         ]
     if is_exact is not None and is_exact == space.dtype.startswith("float"):
         return []
     contains: Callable[[Any], Any] = space.contains
-    for _ in range(axes):
+    for _ in range(num_axes):
         contains = jax.vmap(contains)
-    inside = np.asarray(contains(jnp.asarray(samples)))
-    if inside.all():
+    is_inside = np.asarray(contains(jnp.asarray(samples)))
+    if is_inside.all():
         return []
     values = to_numpy(samples)
-    worst = values[~inside][0] if axes else values
+    example = values[~is_inside][0] if num_axes else values
     return [
-        f"{what} leaves its space: {format_array(worst)} is not in {space} (values seen: "
+        f"{label} leaves its space: {format_array(example)} is not in {space} (values seen: "
         f"{values.min():g} to {values.max():g}). Widen the bounds or clip the observation."
     ]

@@ -69,15 +69,15 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
     except UsageError as error:
         if is_gymnasium(env):
             faults += _gymnasium_checker_faults(env, notes)
-        return GymnasiumFindings([*faults, str(error)], _remove_duplicates(notes), 0, 0)
+        return GymnasiumFindings([*faults, str(error)], list(dict.fromkeys(notes)), 0, 0)
     inner = getattr(simulator, "environment", None)
     if is_gymnasium(inner):
         faults += _gymnasium_checker_faults(getattr(inner, "unwrapped", inner), notes)
     faults += space_faults(spaces)
-    taken, episodes = 0, 0
+    num_steps, episodes = 0, 0
     if not faults:
         with _record_warnings(notes):
-            step_faults, taken, episodes = _take_random_steps(simulator, spaces, steps)
+            step_faults, num_steps, episodes = _take_random_steps(simulator, spaces, steps)
         faults += step_faults
     if not is_gymnasium(env):
         simulator.close()
@@ -85,7 +85,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
         notes.append(
             f"no episode ended within {steps} random steps, so episode ends were not checked."
         )
-    return GymnasiumFindings(faults, _remove_duplicates(notes), taken, episodes)
+    return GymnasiumFindings(faults, list(dict.fromkeys(notes)), num_steps, episodes)
 
 
 def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
@@ -93,13 +93,13 @@ def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
     from rollax.environments.suites.gymnasium import simulator as gymnasium_simulator
 
     if not is_gymnasium(env):
-        made = env.make_simulator()
-        made.is_strict = True
-        return made, env
-    seen, masks = gymnasium_simulator.inspect_environment(env, name, warned=set())
-    made = gymnasium_simulator.GymnasiumSimulator(env, name, None, masks, warned=set())
-    made.is_strict = True
-    return made, seen
+        simulator = env.make_simulator()
+        simulator.is_strict = True
+        return simulator, env
+    declared_spaces, masks = gymnasium_simulator.inspect_environment(env, name, warned_parts=set())
+    simulator = gymnasium_simulator.GymnasiumSimulator(env, name, None, masks, warned_parts=set())
+    simulator.is_strict = True
+    return simulator, declared_spaces
 
 
 def _gymnasium_checker_faults(env: Any, notes: list[str]) -> list[str]:
@@ -123,18 +123,16 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
     texts = [
         _ANSI_COLORS.sub("", str(warning.message)).removeprefix("WARN: ") for warning in caught
     ]
-    notes += [text for text in texts if not any(words in text for words in _IRRELEVANT_WARNINGS)]
-
-
-def _remove_duplicates(notes: list[str]) -> list[str]:
-    return list(dict.fromkeys(notes))
+    notes += [
+        text for text in texts if not any(pattern in text for pattern in _IRRELEVANT_WARNINGS)
+    ]
 
 
 def _take_random_steps(
     simulator: Simulator, spaces: Environment, steps: int
 ) -> tuple[list[str], int, int]:
     """Take random steps. Return the first fault, and the numbers of steps and episodes."""
-    generator, episodes, taken = np.random.default_rng(0), 0, 0
+    generator, num_episodes, num_steps = np.random.default_rng(0), 0, 0
     try:
         obs = _call_method("reset", lambda: simulator.reset(0))
         for _ in range(steps):
@@ -142,21 +140,21 @@ def _take_random_steps(
             obs, reward, terminated, truncated, _ = _call_method(
                 "step", lambda a=action: simulator.step(a)
             )
-            taken += 1
+            num_steps += 1
             if not np.isfinite(to_reward(reward)):
                 raise SimulatorFaultError(
                     f"reward must be finite, got {reward}. Return a finite float."
                 )
             _check_finite(obs)
             if terminated or truncated:
-                episodes += 1
+                num_episodes += 1
                 obs = _call_method("reset", lambda: simulator.reset(None))
     except SimulatorFaultError as error:
-        return [f"after {taken} random steps: {error}"], taken, episodes
-    return [], taken, episodes
+        return [f"after {num_steps} random steps: {error}"], num_steps, num_episodes
+    return [], num_steps, num_episodes
 
 
-def _call_method(what: str, function: Callable[[], T]) -> T:
+def _call_method(name: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except SimulatorFaultError:
@@ -164,7 +162,7 @@ def _call_method(what: str, function: Callable[[], T]) -> T:
     except Exception as error:  # An environment may raise any error.
         kind = type(error).__name__
         raise SimulatorFaultError(
-            f"{what} raises {kind}: {error_message(error)}. Correct that method."
+            f"{name} raises {kind}: {error_message(error)}. Correct that method."
         ) from error
 
 

@@ -15,7 +15,7 @@ class KnownReturnEnvironment(eqx.Module):
     """Episodes of three steps with rewards 1, 2 and 3. If `bad`, the last reward is NaN."""
 
     action_space: ActionSpace = eqx.field(static=True)
-    bad: bool = eqx.field(static=True, default=False)
+    has_nan_reward: bool = eqx.field(static=True, default=False)
 
     name = "check/paid"
     observation_space = Box(0.0, 3.0, (1,))
@@ -29,10 +29,10 @@ class KnownReturnEnvironment(eqx.Module):
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         time = state + 1
         reward = time.astype(jnp.float32)
-        reward = jnp.where((time == 3) & self.bad, jnp.nan, reward)
+        reward = jnp.where((time == 3) & self.has_nan_reward, jnp.nan, reward)
         return Transition(
             time,
-            reward[None] if not self.bad else time[None].astype(jnp.float32),
+            reward[None] if not self.has_nan_reward else time[None].astype(jnp.float32),
             reward,
             time == 3,
             jnp.zeros((), bool),

@@ -43,7 +43,7 @@ def random_action(env: Environment, key: jax.Array, obs: Observation) -> Any:
         The action, with a leading agent axis in multi-agent environments.
     """
 
-    def one(key: jax.Array, obs: Observation) -> Any:
+    def sample_action(key: jax.Array, obs: Observation) -> Any:
         if isinstance(obs, dict) and "action_mask" in obs:
             if isinstance(env.action_space, Box):
                 return jnp.where(obs["action_mask"], env.action_space.sample(key), 0).astype(
@@ -54,9 +54,9 @@ def random_action(env: Environment, key: jax.Array, obs: Observation) -> Any:
         return env.action_space.sample(key)
 
     return (
-        one(key, obs)
+        sample_action(key, obs)
         if env.num_agents is None
-        else jax.vmap(one)(jax.random.split(key, env.num_agents), obs)
+        else jax.vmap(sample_action)(jax.random.split(key, env.num_agents), obs)
     )
 
 
@@ -77,27 +77,29 @@ def collect_random_steps(env: Environment, key: jax.Array, steps: int) -> Random
         The steps, `[E, T, ...]`.
     """
 
-    def act(
-        loop: tuple[ActorState, jax.Array], time: jax.Array
+    def take_step(
+        carry: tuple[ActorState, jax.Array], time: jax.Array
     ) -> tuple[tuple[ActorState, jax.Array], RandomStep]:
-        before, copy_keys = loop
+        old_actor, copy_keys = carry
         keys = jax.vmap(lambda key: jax.random.fold_in(key, time))(copy_keys)
-        actor, experience, after = streams.step(
-            env, random_policy(env), before, streams.split_step_keys(keys)
+        actor, experience, transition = streams.step(
+            env, random_policy(env), old_actor, streams.split_step_keys(keys)
         )
-        ended = streams.has_episode_ended(env, after)
+        ended = streams.has_episode_ended(env, transition)
         env_keys = jax.vmap(lambda key: jax.random.split(key)[1])(keys)  # as the step splits them
-        visit = RandomStep(env_keys, before.env_state, before.obs, experience.action, after, ended)
-        return (streams.restart_ended_episodes(env, actor, ended), copy_keys), visit
+        random_step = RandomStep(
+            env_keys, old_actor.env_state, old_actor.obs, experience.action, transition, ended
+        )
+        return (streams.restart_ended_episodes(env, actor, ended), copy_keys), random_step
 
     def run(key: jax.Array) -> RandomStep:
         start_key, step_key = jax.random.split(key)
-        loop = (
+        carry = (
             streams.init_actor(env, start_key, NUM_COPIES, ()),
             jax.random.split(step_key, NUM_COPIES),
         )
-        visits = jax.lax.scan(act, loop, jnp.arange(steps))[1]
-        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), visits)
+        random_steps = jax.lax.scan(take_step, carry, jnp.arange(steps))[1]
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), random_steps)
 
     return jax.jit(run)(key)
 
@@ -108,56 +110,61 @@ def sample_starts(env: Environment, key: jax.Array) -> tuple[Any, Any]:
 
 
 def compilation_faults(
-    env: Environment, visits: RandomStep, key: jax.Array, starts: tuple[State, Observation]
+    env: Environment, random_steps: RandomStep, key: jax.Array, starts: tuple[State, Observation]
 ) -> list[str]:
     """Return faults of resets and steps whose results change under jit and vmap.
 
     Args:
         env: The environment.
-        visits: Random steps.
+        random_steps: Random steps.
         key: Random key that was passed to `sample_starts`.
         starts: Result of `sample_starts`.
 
     Returns:
         One message per fault.
     """
-    alone = env.reset(jax.random.split(key, NUM_STARTS)[0])
-    different = find_differences(jax.tree.map(lambda x: x[0], starts), alone, 1e-3)
+    expected = env.reset(jax.random.split(key, NUM_STARTS)[0])
+    differences = find_differences(jax.tree.map(lambda x: x[0], starts), expected, 1e-3)
     faults = [
         f"reset differs when compiled with jit and vmap: {x}. {_SIDE_EFFECTS_REMEDY}."
-        for x in different
+        for x in differences
     ]
-    for step in (0, min(2, visits.is_episode_end.shape[1] - 1)):
-        visit = jax.tree.map(lambda x, step=step: x[0, step], visits)
-        alone = env.step(visit.key, visit.state, visit.action)
-        different = find_differences(visit.transition, alone, 1e-3)
+    for step in (0, min(2, random_steps.is_episode_end.shape[1] - 1)):
+        random_step = jax.tree.map(lambda x, step=step: x[0, step], random_steps)
+        expected = env.step(random_step.key, random_step.state, random_step.action)
+        differences = find_differences(random_step.transition, expected, 1e-3)
         faults += [
             f"step differs when compiled with jit and vmap: {x}. {_SIDE_EFFECTS_REMEDY}."
-            for x in different
+            for x in differences
         ]
     return list(dict.fromkeys(faults))
 
 
 def value_faults(
-    env: Environment, visits: RandomStep, starts: tuple[State, Observation]
+    env: Environment, random_steps: RandomStep, starts: tuple[State, Observation]
 ) -> list[str]:
     """Return faults of values: outside of the space, not finite, or masks without a legal action.
 
     Args:
         env: The environment.
-        visits: Random steps.
+        random_steps: Random steps.
         starts: States and observations after resets.
 
     Returns:
         One message per fault.
     """
-    after = visits.transition
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), after.obs)
-    axes = 1 if env.num_agents is None else 2
-    faults = out_of_space_faults(starts[1], env.observation_space, axes, "after reset, obs")
-    faults += out_of_space_faults(flat, env.observation_space, axes, "after step, obs")
-    watched = {"obs": after.obs, "reward": after.reward, "state": after.state, "info": after.info}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(watched):
+    transition = random_steps.transition
+    flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), transition.obs)
+    num_axes = 1 if env.num_agents is None else 2
+    faults = out_of_space_faults(starts[1], env.observation_space, num_axes, "after reset, obs")
+    faults += out_of_space_faults(flat_obs, env.observation_space, num_axes, "after step, obs")
+    checked_values = {
+        "obs": transition.obs,
+        "reward": transition.reward,
+        "state": transition.state,
+        "info": transition.info,
+    }
+    for path, leaf in jax.tree_util.tree_leaves_with_path(checked_values):
         name = jax.tree_util.keystr(path[1:])
         array = to_numpy(leaf)
         if array.dtype.kind == "f" and np.isnan(array).any():
@@ -166,10 +173,10 @@ def value_faults(
                 f"{path[0].key}{name} is NaN, first at step {step}. Look for 0/0, and sqrt or log "
                 "of negative numbers."
             )
-    reward = np.asarray(after.reward)
+    reward = np.asarray(transition.reward)
     if np.isinf(reward).any():
         faults.append(f"reward must be finite, got {reward[np.isinf(reward)][0]}.")
-    return faults + mask_faults(env, starts[1], after.obs, after.terminated)
+    return faults + mask_faults(env, starts[1], transition.obs, transition.terminated)
 
 
 def collect_first_episodes(
@@ -190,174 +197,194 @@ def collect_first_episodes(
         its last values are repeated.
     """
 
-    def advance(before: tuple[State, Observation, jax.Array, jax.Array], key: jax.Array) -> Any:
-        state, obs, terminated, is_over = before
+    def advance(carry: tuple[State, Observation, jax.Array, jax.Array], key: jax.Array) -> Any:
+        state, obs, terminated, is_over = carry
         action_key, step_key = jax.random.split(key)
-        after = trace_once(env, "step")(step_key, state, random_action(env, action_key, obs))
-        moved = (
-            after.state,
-            after.obs,
-            after.terminated,
-            is_over | jnp.all(after.terminated | after.truncated),
+        transition = trace_once(env, "step")(step_key, state, random_action(env, action_key, obs))
+        new_carry = (
+            transition.state,
+            transition.obs,
+            transition.terminated,
+            is_over | jnp.all(transition.terminated | transition.truncated),
         )
-        kept = tree.where(is_over, before, moved)
-        return kept, (kept[1], kept[2])
+        next_carry = tree.where(is_over, carry, new_carry)
+        return next_carry, (next_carry[1], next_carry[2])
 
-    def run(key: jax.Array) -> Any:
+    def run_episode(key: jax.Array) -> Any:
         reset_key, *keys = jax.random.split(key, 1 + steps)
         state, obs = trace_once(env, "reset")(reset_key)
         agents = () if env.num_agents is None else (env.num_agents,)
-        begun = state, obs, jnp.zeros(agents, bool), jnp.zeros((), bool)
-        return obs, *jax.lax.scan(advance, begun, jnp.stack(keys))[1]
+        initial_carry = state, obs, jnp.zeros(agents, bool), jnp.zeros((), bool)
+        return obs, *jax.lax.scan(advance, initial_carry, jnp.stack(keys))[1]
 
-    return jax.jit(jax.vmap(run))(jax.random.split(key, NUM_COPIES))
+    return jax.jit(jax.vmap(run_episode))(jax.random.split(key, NUM_COPIES))
 
 
-def mask_faults(env: Environment, start: PyTree, after: PyTree, ended: PyTree) -> list[str]:
+def mask_faults(
+    env: Environment, start_obs: PyTree, next_obs: PyTree, is_terminated: PyTree
+) -> list[str]:
     """Return faults of masks that allow no action before the task has terminated.
 
     Args:
         env: The environment.
-        start: Observations after resets, `[E, ...]`.
-        after: Observations after steps, `[E, T, ...]`.
-        ended: Whether the task has terminated, bool `[E, T]` or `[E, T, A]`.
+        start_obs: Observations after resets, `[E, ...]`.
+        next_obs: Observations after steps, `[E, T, ...]`.
+        is_terminated: Whether the task has terminated, bool `[E, T]` or `[E, T, A]`.
 
     Returns:
         One message per fault.
     """
     if (
-        not isinstance(start, dict)
-        or "action_mask" not in start
+        not isinstance(start_obs, dict)
+        or "action_mask" not in start_obs
         or isinstance(env.action_space, Box)
     ):
         return []
     faults = []
-    mask, terminated = np.asarray(after["action_mask"]), np.asarray(ended)
-    if not np.asarray(start["action_mask"]).any(axis=-1).all():
+    mask, terminated = np.asarray(next_obs["action_mask"]), np.asarray(is_terminated)
+    if not np.asarray(start_obs["action_mask"]).any(axis=-1).all():
         faults.append(
             "action_mask is all False after a reset. Leave at least one action legal until the "
             "task has terminated."
         )
     has_choice = mask.any(axis=-1).reshape(*terminated.shape, -1).all(axis=-1)
-    stuck = np.argwhere(~has_choice & ~terminated)
-    if stuck.size:
+    masked_steps = np.argwhere(~has_choice & ~terminated)
+    if masked_steps.size:
         faults.append(
-            f"action_mask is all False at step {int(stuck[:, 1].min()) + 1}, but the task has not "
-            "terminated. Leave at least one action legal there, or terminate the episode."
+            f"action_mask is all False at step {int(masked_steps[:, 1].min()) + 1}, but the task "
+            "has not terminated. Leave at least one action legal there, or terminate the episode."
         )
     return faults
 
 
 def episode_end_faults(
-    env: Environment, visits: RandomStep, starts: tuple[State, Observation]
+    env: Environment, random_steps: RandomStep, starts: tuple[State, Observation]
 ) -> list[str]:
     """Return faults of episode ends: automatic resets, and episodes beyond the time limit.
 
     Args:
         env: The environment.
-        visits: Random steps.
+        random_steps: Random steps.
         starts: States and observations after resets.
 
     Returns:
         One message per fault.
     """
     faults = []
-    if _has_automatic_reset(visits, starts[0]) and _is_last_state_from_key_only(env, visits):
+    if _has_automatic_reset(random_steps, starts[0]) and _is_last_state_from_key_only(
+        env, random_steps
+    ):
         faults.append(
             "step resets by itself: after the end of an episode, the state is one that reset "
             "returns. Return the true last state and observation. rollax restarts episodes."
         )
     limit = env.time_limit
-    lengths = _longest_episode(np.asarray(visits.is_episode_end))
-    if limit is not None and lengths > limit:
+    max_length = _longest_episode(np.asarray(random_steps.is_episode_end))
+    if limit is not None and max_length > limit:
         faults.append(
-            f"an episode lasted {lengths} steps without an end, but time_limit is {limit}. End "
+            f"an episode lasted {max_length} steps without an end, but time_limit is {limit}. End "
             "it, or raise the limit."
         )
-    forgetful = (
+    inconsistent_agents = (
         []
         if env.num_agents is None
         else np.flatnonzero(
-            (_agents_done_before(visits) & ~_reported_ends(visits)).any(axis=(0, 1))
+            (_agents_done_before(random_steps) & ~_reported_ends(random_steps)).any(axis=(0, 1))
         ).tolist()
     )
-    if forgetful:
+    if inconsistent_agents:
         faults.append(
-            f"agent {forgetful[0]} reports its end and then no longer, but an episode ends when "
-            "all agents report their end at one step. Keep in the state which agents have ended, "
-            "and report terminated or truncated for them until all have."
+            f"agent {inconsistent_agents[0]} reports its end and then no longer, but an episode "
+            "ends when all agents report their end at one step. Keep in the state which agents "
+            "have ended, and report terminated or truncated for them until all have."
         )
     return faults
 
 
-def _reported_ends(visits: RandomStep) -> np.ndarray:
+def _reported_ends(random_steps: RandomStep) -> np.ndarray:
     """Return whether each step reports termination or truncation, `[E, T]` or `[E, T, A]`."""
-    return np.asarray(visits.transition.terminated | visits.transition.truncated)
+    return np.asarray(random_steps.transition.terminated | random_steps.transition.truncated)
 
 
-def _agents_done_before(visits: RandomStep) -> np.ndarray:
+def _agents_done_before(random_steps: RandomStep) -> np.ndarray:
     """Return a mask of agents that ended before a step of the same episode, bool `[E, T, A]`."""
-    ends, ended = _reported_ends(visits), np.asarray(visits.is_episode_end)
-    done = np.zeros_like(ends)
-    for step in range(1, ends.shape[1]):
-        done[:, step] = (done[:, step - 1] | ends[:, step - 1]) & ~ended[:, step - 1, None]
+    is_reported, is_episode_end = (
+        _reported_ends(random_steps),
+        np.asarray(random_steps.is_episode_end),
+    )
+    done = np.zeros_like(is_reported)
+    for step in range(1, is_reported.shape[1]):
+        done[:, step] = (done[:, step - 1] | is_reported[:, step - 1]) & ~is_episode_end[
+            :, step - 1, None
+        ]
     return done
 
 
-def _has_automatic_reset(visits: RandomStep, start_states: State) -> bool:
+def _has_automatic_reset(random_steps: RandomStep, start_states: State) -> bool:
     """Return whether the states at all episode ends look like states after a reset.
 
     The result is true if all values that are constant after resets have these constants at the ends
     of episodes, although they changed during the episodes. For example, a step counter starts at 0.
     If it is 0 after the last step, this step has reset it.
     """
-    ended = np.asarray(visits.is_episode_end)
-    moved = np.zeros(ended.sum(), bool)
-    back = np.ones(ended.sum(), bool)
-    leaves = (jax.tree.leaves(x) for x in (start_states, visits.state, visits.transition.state))
+    is_episode_end = np.asarray(random_steps.is_episode_end)
+    has_changed = np.zeros(is_episode_end.sum(), bool)
+    has_returned = np.ones(is_episode_end.sum(), bool)
+    leaves = (
+        jax.tree.leaves(x)
+        for x in (start_states, random_steps.state, random_steps.transition.state)
+    )
     for start, before, after in zip(*leaves, strict=True):
-        start, before, after = to_numpy(start), to_numpy(before)[ended], to_numpy(after)[ended]
+        start, before, after = (
+            to_numpy(start),
+            to_numpy(before)[is_episode_end],
+            to_numpy(after)[is_episode_end],
+        )
         if (start == start[0]).all():
             axes = tuple(range(1, before.ndim))
-            moved |= (before != start[0]).any(axis=axes)
-            back &= (after == start[0]).all(axis=axes)
-    return bool(moved.any() and back[moved].all())
+            has_changed |= (before != start[0]).any(axis=axes)
+            has_returned &= (after == start[0]).all(axis=axes)
+    return bool(has_changed.any() and has_returned[has_changed].all())
 
 
-def _is_last_state_from_key_only(env: Environment, visits: RandomStep) -> bool:
+def _is_last_state_from_key_only(env: Environment, random_steps: RandomStep) -> bool:
     """Return whether the last state of an episode depends only on the key, as after a reset.
 
     Every last step is repeated with the same key, but with the state and action of another episode.
     """
-    copies, steps = np.nonzero(np.asarray(visits.is_episode_end))
-    last = jax.tree.map(lambda x: x[copies, steps], visits)
-    moved = jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), (last.state, last.action))
-    again = jax.jit(jax.vmap(lambda key, state, action: env.step(key, state, action)))(
-        last.key, *moved
+    copies, steps = np.nonzero(np.asarray(random_steps.is_episode_end))
+    last_steps = jax.tree.map(lambda x: x[copies, steps], random_steps)
+    other_inputs = jax.tree.map(
+        lambda x: jnp.roll(x, 1, axis=0), (last_steps.state, last_steps.action)
     )
-    pairs = zip(jax.tree.leaves(last.transition.state), jax.tree.leaves(again.state), strict=True)
+    repeated = jax.jit(jax.vmap(lambda key, state, action: env.step(key, state, action)))(
+        last_steps.key, *other_inputs
+    )
+    pairs = zip(
+        jax.tree.leaves(last_steps.transition.state), jax.tree.leaves(repeated.state), strict=True
+    )
     return all(
         np.array_equal(to_numpy(a), to_numpy(b), equal_nan=to_numpy(a).dtype.kind == "f")
         for a, b in pairs
     )
 
 
-def _longest_episode(ended: np.ndarray) -> int:
-    """Return the length of the longest episode. `ended` is `[E, T]`."""
+def _longest_episode(is_episode_end: np.ndarray) -> int:
+    """Return the length of the longest episode. `is_episode_end` is `[E, T]`."""
     longest = 0
-    for row in ended:
-        marks = np.concatenate([[-1], np.flatnonzero(row), [len(row) - 1]])
-        longest = max(longest, int(np.diff(marks).max()))
+    for row in is_episode_end:
+        boundaries = np.concatenate([[-1], np.flatnonzero(row), [len(row) - 1]])
+        longest = max(longest, int(np.diff(boundaries).max()))
     return longest
 
 
 def collect_notes(
-    visits: RandomStep, starts: tuple[State, Observation], steps: int
+    random_steps: RandomStep, starts: tuple[State, Observation], steps: int
 ) -> tuple[str, ...]:
     """Return observations that are allowed but may be unintended.
 
     Args:
-        visits: Random steps.
+        random_steps: Random steps.
         starts: States and observations after resets.
         steps: Number of steps, for the messages.
 
@@ -368,15 +395,15 @@ def collect_notes(
     leaves = [to_numpy(x) for x in jax.tree.leaves(starts)]
     if all((x == x[0]).all() for x in leaves):
         notes.append("reset returns the same start for every key.")
-    if not np.asarray(visits.is_episode_end).any():
+    if not np.asarray(random_steps.is_episode_end).any():
         notes.append(
             f"no episode ended within {steps} random steps, so episode ends were not checked."
         )
-    if np.asarray(visits.transition.terminated & visits.transition.truncated).any():
+    if np.asarray(random_steps.transition.terminated & random_steps.transition.truncated).any():
         notes.append("some steps are both terminated and truncated and count as terminated.")
     if (
-        np.ndim(visits.transition.reward) == 3
-        and np.asarray(visits.transition.reward)[_agents_done_before(visits)].any()
+        np.ndim(random_steps.transition.reward) == 3
+        and np.asarray(random_steps.transition.reward)[_agents_done_before(random_steps)].any()
     ):
         notes.append("agents get rewards after their own end, which do not count.")
     return tuple(notes)

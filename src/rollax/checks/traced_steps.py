@@ -84,14 +84,14 @@ def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
         "traced. Store changing values in the state, and draw randomness from the key."
         for name in changed
     ]
-    for what, arguments, one, other in (
+    for method, description, first_program, second_program in (
         ("reset", "its key", first.reset, second.reset),
         ("step", "its arguments", first.step, second.step),
     ):
-        if not faults and _is_different_program(one, other):
+        if not faults and _is_different_program(first_program, second_program):
             faults.append(
-                f"{what} is not a function of {arguments}: traced twice, it gives two programs. "
-                f"{_RANDOMNESS_REMEDY}."
+                f"{method} is not a function of {description}: traced twice, it gives two "
+                f"programs. {_RANDOMNESS_REMEDY}."
             )
     return faults or _vmapped_faults(env)
 
@@ -113,93 +113,101 @@ def _trace_programs(
         return start if isinstance(start, tuple) and len(start) == 2 and are_numbers else ()
 
     def step(keys: jax.Array, state: State, obs: Observation) -> Any:
-        after = method(env, "step")(keys[1], state, random_play.random_action(env, keys[0], obs))
-        faults.extend(_transition_faults(env, state, after))
-        return () if faults else after
+        transition = method(env, "step")(
+            keys[1], state, random_play.random_action(env, keys[0], obs)
+        )
+        faults.extend(_transition_faults(env, state, transition))
+        return () if faults else transition
 
     reset_program, start = _attempt_trace(
         faults, "reset(key)", jax.make_jaxpr(reset, return_shape=True), key
     ) or (None, ())
     if start == ():
         return _TracedPrograms(None, None, faults)
-    raised: list[str] = []
+    tracing_faults: list[str] = []
     step_program = _attempt_trace(
-        raised, "step(key, state, action)", jax.make_jaxpr(step), (key, key), *start
+        tracing_faults, "step(key, state, action)", jax.make_jaxpr(step), (key, key), *start
     )
-    if not (faults or raised):
+    if not (faults or tracing_faults):
         attempt(
             faults,
             "sample_task and reset_task",
             lambda: faults.extend(_task_faults(env, key, start)),
         )
     # Errors may be consequences of faults that were found.
-    return _TracedPrograms(reset_program, step_program, faults or raised)
+    return _TracedPrograms(reset_program, step_program, faults or tracing_faults)
 
 
 def _attempt_trace(
-    faults: list[str], what: str, function: Callable[..., PyTree], *arguments: PyTree
+    faults: list[str], description: str, function: Callable[..., PyTree], *arguments: PyTree
 ) -> Any:
     """Call a function as `attempt` does, with a remedy for tracing errors."""
     try:
         return function(*arguments)
     except Exception as error:  # User code may raise any error.
-        is_of_jax = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
+        is_tracing_error = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
         faults.append(
             describe_failure(
-                f"tracing {what}" if is_of_jax else what,
+                f"tracing {description}" if is_tracing_error else description,
                 error,
-                _TRACING_REMEDY if is_of_jax else "",
+                _TRACING_REMEDY if is_tracing_error else "",
             )
         )
         return None
 
 
-def _start_faults(env: Environment, start: PyTree, what: str) -> list[str]:
+def _start_faults(env: Environment, start: PyTree, method: str) -> list[str]:
     if not (isinstance(start, tuple) and len(start) == 2):
-        return [f"{what} must return the tuple (state, obs), got {type(start).__name__}."]
-    return _value_faults(env, *start, f"after {what}")
+        return [f"{method} must return the tuple (state, obs), got {type(start).__name__}."]
+    return _value_faults(env, *start, f"after {method}")
 
 
-def _transition_faults(env: Environment, state: State, after: PyTree) -> list[str]:
-    if not isinstance(after, Transition):
-        return [f"step must return rollax.environments.Transition, got {type(after).__name__}."]
-    faults = _value_faults(env, after.state, after.obs, "after step")
+def _transition_faults(env: Environment, state: State, transition: PyTree) -> list[str]:
+    if not isinstance(transition, Transition):
+        return [
+            f"step must return rollax.environments.Transition, got {type(transition).__name__}."
+        ]
+    faults = _value_faults(env, transition.state, transition.obs, "after step")
     # Leaves that are not arrays have no dtype to compare.
-    faults = faults or _type_change_faults(state, after.state, "state")
-    faults += _signal_faults(after, env.num_agents)
+    faults = faults or _type_change_faults(state, transition.state, "state")
+    faults += _signal_faults(transition, env.num_agents)
     if not faults:
         attempt(
-            faults, "descriptor(state)", lambda: faults.extend(_descriptor_faults(env, after.state))
+            faults,
+            "descriptor(state)",
+            lambda: faults.extend(_descriptor_faults(env, transition.state)),
         )
     return faults
 
 
-def _value_faults(env: Environment, state: State, obs: Observation, when: str) -> list[str]:
+def _value_faults(env: Environment, state: State, obs: Observation, moment: str) -> list[str]:
     """Return faults of a state and an observation: non-arrays, and mismatches with the spaces."""
     faults: list[str] = []
     attempt(
         faults,
-        f"reading the state {when}",
-        lambda: faults.extend(leaf_faults(state, f"{when}, state")),
+        f"reading the state {moment}",
+        lambda: faults.extend(leaf_faults(state, f"{moment}, state")),
     )
-    attempt(faults, f"reading obs {when}", lambda: faults.extend(leaf_faults(obs, f"{when}, obs")))
-    return faults + structure_faults(obs, env.observation_space, env.num_agents, f"{when}, obs")
+    attempt(
+        faults, f"reading obs {moment}", lambda: faults.extend(leaf_faults(obs, f"{moment}, obs"))
+    )
+    return faults + structure_faults(obs, env.observation_space, env.num_agents, f"{moment}, obs")
 
 
-def _is_different_program(one: PyTree, other: PyTree) -> bool:
+def _is_different_program(first: PyTree, second: PyTree) -> bool:
     """Return whether two closed jaxprs differ in their operations or constants."""
-    texts = [re.sub("0x[0-9a-f]+", "", str(program)) for program in (one, other)]
-    return texts[0] != texts[1] or bool(find_differences(one.consts, other.consts, 0.0))
+    texts = [re.sub("0x[0-9a-f]+", "", str(program)) for program in (first, second)]
+    return texts[0] != texts[1] or bool(find_differences(first.consts, second.consts, 0.0))
 
 
-def structure_faults(value: PyTree, space: Space, num_agents: int | None, what: str) -> list[str]:
+def structure_faults(value: PyTree, space: Space, num_agents: int | None, label: str) -> list[str]:
     """Return faults of structure, shapes and dtypes of a value.
 
     Args:
         value: The value.
         space: Declared space of the value.
         num_agents: Number of agents, or None without an agent axis.
-        what: Name of the value in messages.
+        label: Name of the value in messages.
 
     Returns:
         One message per fault.
@@ -207,48 +215,52 @@ def structure_faults(value: PyTree, space: Space, num_agents: int | None, what: 
     if isinstance(space, Dict):
         if not isinstance(value, dict) or set(value) != set(space.spaces):
             received = list(value) if isinstance(value, dict) else type(value).__name__
-            return [f"{what} must be a dictionary of {sorted(space.spaces)}, got {received}."]
+            return [f"{label} must be a dictionary of {sorted(space.spaces)}, got {received}."]
         return [
             f
             for name, part in space.items
-            for f in structure_faults(value[name], part, num_agents, f"{what}['{name}']")
+            for f in structure_faults(value[name], part, num_agents, f"{label}['{name}']")
         ]
     shape = space.shape if num_agents is None else (num_agents, *space.shape)
     agents = "" if num_agents is None else f" for each of {num_agents} agents"
-    wanted = f"{space.dtype}{list(space.shape)}{agents}, as its space declares"
+    expected = f"{space.dtype}{list(space.shape)}{agents}, as its space declares"
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
-        is_told = jax.tree.structure(value) == jax.tree.structure(0)  # by leaf_faults
-        return [] if is_told else [f"{what} must be {wanted}, got {type(value).__name__}."]
+        is_reported_leaf = jax.tree.structure(value) == jax.tree.structure(0)  # by leaf_faults
+        return (
+            [] if is_reported_leaf else [f"{label} must be {expected}, got {type(value).__name__}."]
+        )
     if value.shape == shape and value.dtype.name == space.dtype:
         return []
-    return [f"{what} must be {wanted}, got {describe_type(value)}. Change either to match."]
+    return [f"{label} must be {expected}, got {describe_type(value)}. Change either to match."]
 
 
-def _type_change_faults(before: PyTree, after: PyTree, what: str) -> list[str]:
+def _type_change_faults(carry: PyTree, next_carry: PyTree, label: str) -> list[str]:
     """Return faults of a carry whose structure, shapes or dtypes differ before and after a step."""
-    old = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(before)}
-    new = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(after)}
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        changed = sorted(set(old) ^ set(new)) or ["the types of its nodes"]
+    leaves = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(carry)}
+    next_leaves = {
+        jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(next_carry)
+    }
+    if jax.tree.structure(carry) != jax.tree.structure(next_carry):
+        changed = sorted(set(leaves) ^ set(next_leaves)) or ["the types of its nodes"]
         return [
-            f"{what} changes its structure between reset and step ({', '.join(changed)}), so a "
+            f"{label} changes its structure between reset and step ({', '.join(changed)}), so a "
             "scan cannot carry it. Give it the same entries in both."
         ]
     return [
-        f"{what}{path} is {describe_type(old[path])} after reset and {describe_type(new[path])} "
-        "after step, so a scan cannot carry it. Give it one shape and dtype in both, for example "
-        "with .astype."
-        for path in old
-        if describe_type(old[path]) != describe_type(new[path])
+        f"{label}{path} is {describe_type(leaves[path])} after reset and "
+        f"{describe_type(next_leaves[path])} after step, so a scan cannot carry it. Give it one "
+        "shape and dtype in both, for example with .astype."
+        for path in leaves
+        if describe_type(leaves[path]) != describe_type(next_leaves[path])
     ]
 
 
-def _signal_faults(after: Transition, num_agents: int | None) -> list[str]:
+def _signal_faults(transition: Transition, num_agents: int | None) -> list[str]:
     """Return faults of reward, terminated, truncated and info."""
     faults = []
     shape = () if num_agents is None else (num_agents,)
     for name, dtype in (("reward", "float32"), ("terminated", "bool"), ("truncated", "bool")):
-        value = after._asdict()[name]
+        value = transition._asdict()[name]
         if isinstance(value, jax.Array) and value.shape == shape and value.dtype.name == dtype:
             continue
         received = describe_type(value) if isinstance(value, jax.Array) else format_value(value)
@@ -256,23 +268,24 @@ def _signal_faults(after: Transition, num_agents: int | None) -> list[str]:
             f"{name} must be an array {dtype}{list(shape)}, got {received}. Use "
             f"jnp.asarray(..., jnp.{dtype})."
         )
-    if not isinstance(after.info, dict):
+    if not isinstance(transition.info, dict):
         return [
             *faults,
-            f"info must be a dictionary of arrays, got {type(after.info).__name__}. Return {{}} "
-            "if there is none.",
+            f"info must be a dictionary of arrays, got {type(transition.info).__name__}. Return "
+            f"{{}} if there is none.",
         ]
-    if not all(isinstance(name, str) and name for name in after.info):
+    if not all(isinstance(name, str) and name for name in transition.info):
         return [
             *faults,
-            f"The keys of info must be strings, got {list(after.info)}. Evaluations use them as "
-            "names of metrics.",
+            f"The keys of info must be strings, got {list(transition.info)}. Evaluations use them "
+            "as names of metrics.",
         ]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(after.info):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(transition.info):
         if not isinstance(leaf, jax.Array | np.ndarray) or leaf.dtype.kind not in "biuf":
-            shown = f"info{jax.tree_util.keystr(path)}"
+            leaf_name = f"info{jax.tree_util.keystr(path)}"
             faults.append(
-                f"{shown} must be an array of numbers, got {format_value(leaf)}. Omit other values."
+                f"{leaf_name} must be an array of numbers, got {format_value(leaf)}. Omit other "
+                "values."
             )
     return faults
 
@@ -290,16 +303,16 @@ def _task_faults(env: Environment, key: jax.Array, start: PyTree) -> list[str]:
         return []
     faults: list[str] = []
 
-    def begin(task_key: jax.Array, start_key: jax.Array) -> Any:
+    def start_task(task_key: jax.Array, start_key: jax.Array) -> Any:
         started = env.reset_task(start_key, env.sample_task(task_key))
         faults.extend(_start_faults(env, started, "reset_task"))
         return () if faults else started
 
-    started = jax.eval_shape(begin, key, key)
-    other = [] if faults else _type_change_faults(start, started, "(state, obs)")
+    started = jax.eval_shape(start_task, key, key)
+    change_faults = [] if faults else _type_change_faults(start, started, "(state, obs)")
     return faults + [
         fault.replace("after step", "after reset_task").replace("and step", "and reset_task")
-        for fault in other
+        for fault in change_faults
     ]
 
 
@@ -313,10 +326,10 @@ def _snapshot_python_state(env: Environment) -> dict[str, Any]:
         "numpy.random's state": pickle.dumps(np.random.get_state()),
         "random's state": random.getstate(),
     }
-    parts, place = [("the environment", env)], 0
-    while place < len(parts):
-        label, part = parts[place]
-        place += 1
+    parts, index = [("the environment", env)], 0
+    while index < len(parts):
+        label, part = parts[index]
+        index += 1
         values = {**vars(type(part)), **getattr(part, "__dict__", {})}
         parts += [
             (f"{label}.{name}", value)
@@ -330,12 +343,12 @@ def _snapshot_python_state(env: Environment) -> dict[str, Any]:
         }
     for function in (env.reset, env.step):
         try:
-            used = inspect.getclosurevars(getattr(function, "__func__", function))
+            variables = inspect.getclosurevars(getattr(function, "__func__", function))
         except (TypeError, ValueError):  # not a Python function
             continue
         snapshot |= {
             f"the variable {name}": _snapshot_value(value)
-            for name, value in {**used.nonlocals, **used.globals}.items()
+            for name, value in {**variables.nonlocals, **variables.globals}.items()
         }
     return snapshot
 
@@ -354,7 +367,7 @@ def _vmapped_faults(env: Environment) -> list[str]:
     """Return faults that appear under vmap."""
     faults: list[str] = []
 
-    def before_and_after(key: jax.Array) -> tuple[Any, Any]:
+    def reset_and_step(key: jax.Array) -> tuple[Any, Any]:
         reset_key, step_key, action_key = jax.random.split(key, 3)
         state, obs = env.reset(reset_key)
         return state, env.step(
@@ -365,7 +378,7 @@ def _vmapped_faults(env: Environment) -> list[str]:
     traced = attempt(
         faults,
         "vmapping reset and step",
-        lambda: jax.eval_shape(jax.vmap(before_and_after), keys),
+        lambda: jax.eval_shape(jax.vmap(reset_and_step), keys),
         _TRACING_REMEDY,
     )
     return (

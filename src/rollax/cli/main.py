@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run_command(words)
     except SystemExit as ended:  # raised by the argument parser
         ended.code = output.finish_output(
-            ended.code if isinstance(ended.code, int) else 0, is_run=False
+            ended.code if isinstance(ended.code, int) else 0, is_run_complete=False
         )
         raise
     except OSError:  # standard error cannot be written

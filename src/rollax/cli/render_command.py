@@ -90,7 +90,7 @@ def render(arguments: list[str], shared: SharedOptions) -> int:
     }
     which["eval_arguments"] = eval_arguments
     if given.text:
-        print_episodes(given.run, greedy=not given.stochastic, say=print_note, **which)
+        print_episodes(given.run, greedy=not given.stochastic, notify_fn=print_note, **which)
         return 0
     path = draw(
         given.run,
@@ -98,8 +98,8 @@ def render(arguments: list[str], shared: SharedOptions) -> int:
         greedy=not given.stochastic,
         descriptor=given.descriptor,
         cell=given.cell,
-        tell=print_warning,
-        say=print_note,
+        warn_fn=print_warning,
+        notify_fn=print_note,
         **which,
     )
     print_line(path)
@@ -139,7 +139,7 @@ def render_sheet(given: RenderOptions, number: int, eval_arguments: SettingValue
         member=given.member,
         eval_arguments=eval_arguments,
         greedy=not given.stochastic,
-        tell=print_warning,
+        warn_fn=print_warning,
     )
     print_line(path)
     return 0

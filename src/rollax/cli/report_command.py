@@ -45,7 +45,9 @@ def report(arguments: list[str], shared: SharedOptions) -> int:
         from rollax.training.compile import cache
 
         cache.enable()
-    path = write(given.runs, given.out, render=given.render, label=given.label, tell=print_note)
+    path = write(
+        given.runs, given.out, render=given.render, label=given.label, notify_fn=print_note
+    )
     print_line(path)
     if given.open:
         _open_in_browser(path)

@@ -47,16 +47,19 @@ def find_missing_processes(exchange: int) -> list[str]:
     client, limit = _find_coordination_client(), time.monotonic() + _WAIT_SECONDS
     with contextlib.suppress(RuntimeError):
         while client is not None:
-            said = {
+            arrived = {
                 int(key.rpartition("/")[2]): text.split("\n")
                 for key, text in client.key_value_dir_get(_KEY_PREFIX)
             }
             absent = [
-                i for i in range(jax.process_count()) if i not in said or int(said[i][0]) < exchange
+                i
+                for i in range(jax.process_count())
+                if i not in arrived or int(arrived[i][0]) < exchange
             ]
             if not absent or time.monotonic() > limit:
                 return [
-                    f"process {i}" + (f" (PID {said[i][2]} on {said[i][1]})" if i in said else "")
+                    f"process {i}"
+                    + (f" (PID {arrived[i][2]} on {arrived[i][1]})" if i in arrived else "")
                     for i in absent
                 ]
             time.sleep(0.2)

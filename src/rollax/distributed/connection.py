@@ -53,16 +53,16 @@ def connect(
         _wait_for_coordinator(coordinator, process_id)
     elif coordinator is not None:
         _check_port(coordinator)
-    who = f"process {process_id} of {num_processes}" if all(is_set) else "this process"
+    process_label = f"process {process_id} of {num_processes}" if all(is_set) else "this process"
     # With explicit arguments, Slurm's variables may be inherited from the shell.
-    by = " (with srun)" if "SLURM_JOB_ID" in os.environ and not any(is_set) else ""
-    remedy = f"Start every process once{by}, on hosts that can reach the first process."
+    launcher_hint = " (with srun)" if "SLURM_JOB_ID" in os.environ and not any(is_set) else ""
+    remedy = f"Start every process once{launcher_hint}, on hosts that can reach the first process."
     # Otherwise a process that ends would abort the others before they can print an error.
     jax.config.update("jax_enable_recoverability", True)
     # JAX aborts the process on a timeout, which no exception handler can report.
     dismiss = start_witness(
-        f"error: {who} ended before all processes connected within {CONNECT_TIMEOUT_SECONDS} s. "
-        f"{remedy}"
+        f"error: {process_label} ended before all processes connected within "
+        f"{CONNECT_TIMEOUT_SECONDS} s. {remedy}"
     )
     try:
         _initialize_jax(coordinator, num_processes, process_id)
@@ -71,8 +71,8 @@ def connect(
     except Exception as error:  # includes errors of JAX's Kubernetes client
         reason = first_line(error) if str(error).strip() else type(error).__name__
         raise UsageError(
-            f"{who} could not connect to the others within {CONNECT_TIMEOUT_SECONDS} s ({reason}). "
-            f"{remedy}"
+            f"{process_label} could not connect to the others within {CONNECT_TIMEOUT_SECONDS} s "
+            f"({reason}). {remedy}"
         ) from error
     finally:
         dismiss()
@@ -94,15 +94,15 @@ def _initialize_jax(
     sees only its own GPU, which has index 0.
     """
     device_ids = find_local_device_ids(os.environ)
-    before = {name: jax.config.values[name] for name in _JAX_VISIBLE_DEVICES_OPTIONS}
+    old_config = {name: jax.config.values[name] for name in _JAX_VISIBLE_DEVICES_OPTIONS}
     # With explicit arguments, disable detection, because JAX would query Kubernetes, which may
     # hang.
-    how = "deactivate" if coordinator is not None else None
+    mode = "deactivate" if coordinator is not None else None
     jax.distributed.initialize(
-        coordinator, num_processes, process_id, device_ids, how, CONNECT_TIMEOUT_SECONDS
+        coordinator, num_processes, process_id, device_ids, mode, CONNECT_TIMEOUT_SECONDS
     )
     if device_ids is None and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
-        for name, value in before.items():
+        for name, value in old_config.items():
             jax.config.update(name, value)
 
 
@@ -116,16 +116,18 @@ def find_local_device_ids(environment: Mapping[str, str]) -> list[int] | None:
         The indices, or None for all visible GPUs. The result is also None if JAX_LOCAL_DEVICE_IDS
         is set, or if the number of processes on the host is unknown.
     """
-    rank, number = _local_rank_and_size(environment)
-    if "JAX_LOCAL_DEVICE_IDS" in environment or number == 1:
+    rank, num_local_processes = _local_rank_and_size(environment)
+    if "JAX_LOCAL_DEVICE_IDS" in environment or num_local_processes == 1:
         return None
     lists = [environment[name] for name in _VISIBLE_DEVICES_VARIABLES if environment.get(name)]
-    seen = len(lists[0].split(",")) if lists else None
-    if seen is None:
+    num_visible = len(lists[0].split(",")) if lists else None
+    if num_visible is None:
         return [rank]
-    if seen < number or environment.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2] == str(seen):
+    if num_visible < num_local_processes or environment.get("SLURM_GPUS_PER_TASK", "").rpartition(
+        ":"
+    )[2] == str(num_visible):
         return None  # each process sees only its own GPUs
-    share = seen // number
+    share = num_visible // num_local_processes
     return list(range(rank * share, (rank + 1) * share))
 
 

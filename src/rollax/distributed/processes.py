@@ -78,7 +78,7 @@ def all_gather_numbers(*numbers: float) -> np.ndarray:
     return row[None] if num_processes() == 1 else np.asarray(multihost_utils.process_allgather(row))
 
 
-def all_gather_text(words: str) -> list[str]:
+def all_gather_text(text: str) -> list[str]:
     """Gather the text of every process, truncated to 4 kB each.
 
     All processes must call this function.
@@ -87,13 +87,13 @@ def all_gather_text(words: str) -> list[str]:
         RuntimeError: If a process does not call it. The message names the missing processes.
     """
     if num_processes() == 1:
-        return [words]
+        return [text]
     _ExchangeState.has_exchanged, _ExchangeState.num_exchanges = (
         True,
         _ExchangeState.num_exchanges + 1,
     )
     arrivals.announce_arrival(_ExchangeState.num_exchanges)
-    encoded = words.encode()[:_MESSAGE_BYTES]
+    encoded = text.encode()[:_MESSAGE_BYTES]
     row = np.frombuffer(encoded.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
     try:
         rows = np.asarray(multihost_utils.process_allgather(row))
@@ -101,10 +101,10 @@ def all_gather_text(words: str) -> list[str]:
         absent = (
             " and ".join(arrivals.find_missing_processes(_ExchangeState.num_exchanges)) or "another"
         )
-        what = f"got no answer from {absent}, which has ended or cannot be reached"
+        description = f"got no answer from {absent}, which has ended or cannot be reached"
         raise RuntimeError(
-            f"process {process_index()} of {num_processes()} {what} ({first_line(error)}). Check "
-            "its output for the reason."
+            f"process {process_index()} of {num_processes()} {description} ({first_line(error)}). "
+            "Check its output for the reason."
         ) from error
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
@@ -113,25 +113,25 @@ class _ExchangeState:
     has_exchanged, num_exchanges = False, 0
 
 
-def run_on_all(do: Callable[[], T]) -> T:
-    """Call `do` in all processes, and return its result in this process.
+def run_on_all(function: Callable[[], T]) -> T:
+    """Call `function` in all processes, and return its result in this process.
 
     All processes must call this function.
 
     Raises:
-        UsageError: If `do` raises a `UsageError` in this or another process.
+        UsageError: If `function` raises a `UsageError` in this or another process.
     """
     if num_processes() == 1:
-        return do()
+        return function()
     try:
-        value = do()
+        value = function()
     except UsageError as error:
         all_gather_text(str(error) or "failed")
         raise
     messages = all_gather_text("")
-    for number, words in enumerate(messages):
-        if words:
-            raise UsageError(f"process {number} of {len(messages)} could not start: {words}")
+    for number, message in enumerate(messages):
+        if message:
+            raise UsageError(f"process {number} of {len(messages)} could not start: {message}")
     return value
 
 
@@ -155,8 +155,8 @@ def broadcast_from_first(make: Callable[[], str]) -> str:
     Raises:
         UsageError: In all processes, if `make` raises a `UsageError`.
     """
-    made = run_on_all(lambda: make() if is_first_process() else "")
-    return all_gather_text(made)[0]
+    values = run_on_all(lambda: make() if is_first_process() else "")
+    return all_gather_text(values)[0]
 
 
 def check_processes_match(settings: str, imports: Iterable[str] = ()) -> None:
@@ -184,14 +184,15 @@ def check_processes_match(settings: str, imports: Iterable[str] = ()) -> None:
     ]
     differing = [name for name in compared if len({row[name] for row in rows}) > 1]
     if differing:
-        shown = (
+        details = (
             "; ".join(f"process {i}: {row['versions']}" for i, row in enumerate(rows))
             if "versions" in differing
             else ""
         )
         raise UsageError(
             f"All processes must be identical, but they differ in {' and '.join(differing)}"
-            f"{f' ({shown})' if shown else ''}. Start all with the same command and installation."
+            f"{f' ({details})' if details else ''}. Start all with the same command and "
+            "installation."
         )
 
 
@@ -215,17 +216,17 @@ def _hash_modules(*modules: str) -> str:
 def _format_versions() -> str:
     """Return the versions of Python and of the imported packages that affect compiled programs."""
     packages = {name: name for name in ("numpy", "equinox", "optax")} | list_compiled_modules()
-    known = {
+    versions = {
         package: version
         for module, package in packages.items()
         if module in sys.modules and (version := _find_version(package))
     }
-    known = {
+    versions = {
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
         "Python": platform.python_version(),
-    } | known
-    return " ".join(f"{name} {version}" for name, version in known.items())
+    } | versions
+    return " ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _find_version(name: str) -> str | None:
@@ -234,20 +235,20 @@ def _find_version(name: str) -> str | None:
     return None
 
 
-def replicate(tree: PyTree, over: Mesh) -> Any:
+def replicate(tree: PyTree, mesh: Mesh) -> Any:
     """Replicate a pytree on all devices of a mesh. All processes must have the same values."""
-    where = NamedSharding(over, PartitionSpec())
+    sharding = NamedSharding(mesh, PartitionSpec())
 
-    def place(leaf: Leaf) -> jax.Array:
+    def replicate_leaf(leaf: Leaf) -> jax.Array:
         if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             wrap = jax.jit(
                 lambda data: jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf)),
-                out_shardings=where,
+                out_shardings=sharding,
             )
             return wrap(np.asarray(jax.random.key_data(leaf)))
-        return jax.jit(jnp.copy, out_shardings=where)(np.asarray(leaf))
+        return jax.jit(jnp.copy, out_shardings=sharding)(np.asarray(leaf))
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(replicate_leaf, tree)
 
 
 def gather_arrays(tree: PyTree) -> Any:
@@ -256,28 +257,28 @@ def gather_arrays(tree: PyTree) -> Any:
     All processes must call this function.
     """
 
-    def gather(leaf: jax.Array) -> Any:
-        at_hand = leaf.is_fully_addressable or leaf.is_fully_replicated
+    def gather_leaf(leaf: jax.Array) -> Any:
+        is_local = leaf.is_fully_addressable or leaf.is_fully_replicated
         return (
             np.asarray(leaf)
-            if at_hand
+            if is_local
             else np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         )
 
-    return tree if num_processes() == 1 else jax.tree.map(gather, tree)
+    return tree if num_processes() == 1 else jax.tree.map(gather_leaf, tree)
 
 
-def start_witness(words: str) -> Callable[[], None]:
+def start_witness(text: str) -> Callable[[], None]:
     """Start a child process that prints a text if this process is killed or aborts.
 
     Args:
-        words: Text to print.
+        text: Text to print.
 
     Returns:
         Function that ends the child process without printing.
     """
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _WITNESS_PROGRAM, words], stdin=subprocess.PIPE
+        [sys.executable, "-I", "-S", "-c", _WITNESS_PROGRAM, text], stdin=subprocess.PIPE
     )
 
     def dismiss() -> None:
@@ -295,9 +296,9 @@ class ProcessMonitor:
     changes, so the clocks of hosts need not be synchronized.
     """
 
-    def __init__(self, folder: Path, before_end: Callable[[], None]) -> None:
-        self._folder, self._before_exit_fn = folder, before_end
-        self._number, self._message, self._finished = 0, "", threading.Event()
+    def __init__(self, folder: Path, before_exit_fn: Callable[[], None]) -> None:
+        self._folder, self._before_exit_fn = folder, before_exit_fn
+        self._num_heartbeats, self._message, self._finished = 0, "", threading.Event()
         self._dismiss_witness_fn = start_witness(self._format_witness_message())
         self._lock = threading.Lock()
         self._path = folder / HEARTBEAT_FOLDER / str(process_index())
@@ -305,33 +306,33 @@ class ProcessMonitor:
         with self._path.open("xb") as file:
             file.write(b" " * _HEARTBEAT_BYTES)
         now = time.monotonic()
-        self._seen = {i: ("", now) for i in range(num_processes()) if i != process_index()}
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._heartbeats = {i: ("", now) for i in range(num_processes()) if i != process_index()}
+        self._thread = threading.Thread(target=self._monitor, name="watch", daemon=True)
         self._write_heartbeat()
         self._thread.start()
 
-    def close(self, words: str = "done") -> None:
+    def close(self, message: str = "done") -> None:
         """Stop monitoring because this process ends.
 
         Args:
-            words: "done" for a normal end, or the message of an error.
+            message: "done" for a normal end, or the message of an error.
         """
-        self._message = words
+        self._message = message
         self._finished.set()
         self._write_heartbeat()
         self._dismiss_witness_fn()
 
     def _format_witness_message(self) -> str:
-        who = (
+        process_label = (
             f"process {process_index()} of {num_processes()} (PID {os.getpid()} on "
             f"{socket.gethostname()})"
         )
         return (
-            f"error: {who} was killed, or aborted by JAX because the first process has ended. All "
-            f"other processes end within a minute. {self._go_on()}"
+            f"error: {process_label} was killed, or aborted by JAX because the first process has "
+            f"ended. All other processes end within a minute. {self._resume_hint()}"
         )
 
-    def _go_on(self) -> str:
+    def _resume_hint(self) -> str:
         return (
             "Continue from the last checkpoint with: "
             f"{format_command_line('rollax', 'resume', self._folder)}"
@@ -339,47 +340,49 @@ class ProcessMonitor:
 
     def _write_heartbeat(self) -> None:
         with self._lock:
-            self._number += 1
-            text = f"{self._number}\n{socket.gethostname()}\n{os.getpid()}\n{self._message}\n"
+            self._num_heartbeats += 1
+            text = (
+                f"{self._num_heartbeats}\n{socket.gethostname()}\n{os.getpid()}\n{self._message}\n"
+            )
             try:
                 with self._path.open("r+b") as file:
                     file.write(text.encode()[:_HEARTBEAT_BYTES].ljust(_HEARTBEAT_BYTES))
             except OSError:
                 pass  # other processes report a missing heartbeat
 
-    def _run(self) -> None:
+    def _monitor(self) -> None:
         while not self._finished.wait(_HEARTBEAT_SECONDS):
             self._write_heartbeat()
-            for number in list(self._seen):
-                self._check_process(number)
+            for process_id in list(self._heartbeats):
+                self._check_process(process_id)
 
-    def _check_process(self, number: int) -> None:
-        before, since = self._seen[number]
+    def _check_process(self, process_id: int) -> None:
+        old_text, last_change = self._heartbeats[process_id]
         try:
-            text = (self._path.parent / str(number)).read_text(errors="replace")
+            text = (self._path.parent / str(process_id)).read_text(errors="replace")
         except OSError:
-            text = before
+            text = old_text
         now = time.monotonic()
         lines = [*text.split("\n"), "", "", "", ""]
         if lines[3].strip() == "done":
-            del self._seen[number]
+            del self._heartbeats[process_id]
         elif lines[3].strip():
-            self._exit_with_error(number, lines, f"failed: {lines[3].strip()}")
-        elif text != before:
-            self._seen[number] = text, now
-        elif now - since > HEARTBEAT_TIMEOUT_SECONDS:
+            self._exit_with_error(process_id, lines, f"failed: {lines[3].strip()}")
+        elif text != old_text:
+            self._heartbeats[process_id] = text, now
+        elif now - last_change > HEARTBEAT_TIMEOUT_SECONDS:
             self._exit_with_error(
-                number,
+                process_id,
                 lines,
                 f"has sent no heartbeat for {HEARTBEAT_TIMEOUT_SECONDS:.0f} s, so it has ended or "
                 "cannot be reached",
             )
 
-    def _exit_with_error(self, number: int, lines: list[str], what: str) -> NoReturn:
-        who = f" (PID {lines[2]} on {lines[1]})" if lines[1] else ""
+    def _exit_with_error(self, process_id: int, lines: list[str], reason: str) -> NoReturn:
+        origin = f" (PID {lines[2]} on {lines[1]})" if lines[1] else ""
         print_line(
-            f"\nerror: process {number} of {num_processes()}{who} {what}. This process ends too. "
-            f"{self._go_on()}",
+            f"\nerror: process {process_id} of {num_processes()}{origin} {reason}. This process "
+            f"ends too. {self._resume_hint()}",
             sys.stderr,
         )
         self._before_exit_fn()
@@ -398,29 +401,29 @@ def share_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def monitor_processes(folder: Path, before_end: Callable[[], None]) -> Iterator[None]:
+def monitor_processes(folder: Path, before_exit_fn: Callable[[], None]) -> Iterator[None]:
     """End this process within the context when another process of the run has ended.
 
     Args:
         folder: Existing run folder.
-        before_end: Function to call before this process is ended.
+        before_exit_fn: Function to call before this process is ended.
     """
     if num_processes() == 1:
         yield
         return
     run_on_all(lambda: _prepare_heartbeat_folder(folder))
-    watch = ProcessMonitor(folder, before_end)
+    monitor = ProcessMonitor(folder, before_exit_fn)
     try:
         yield
     except BaseException as error:
         if _is_maybe_remote_failure(error):
             time.sleep(HEARTBEAT_TIMEOUT_SECONDS + 3 * _HEARTBEAT_SECONDS)
-        watch.close(first_line(error) if str(error).strip() else type(error).__name__)
+        monitor.close(first_line(error) if str(error).strip() else type(error).__name__)
         if is_first_process():
             # JAX aborts the other processes when the first ends. Let them read the reason first.
             time.sleep(3 * _HEARTBEAT_SECONDS)
         raise
-    watch.close()
+    monitor.close()
 
 
 def _is_maybe_remote_failure(error: BaseException | None) -> bool:
@@ -458,7 +461,7 @@ def _prepare_heartbeat_folder(folder: Path) -> None:
         )
 
 
-def exit_process(code: int, alone: bool) -> int:
+def exit_process(code: int, is_alone: bool) -> int:
     """End one of several processes without the exit handlers of JAX.
 
     These handlers wait for processes that have already ended, and abort if the first process ends
@@ -466,14 +469,14 @@ def exit_process(code: int, alone: bool) -> int:
 
     Args:
         code: Exit code.
-        alone: Whether to end without waiting for the other processes.
+        is_alone: Whether to end without waiting for the other processes.
 
     Returns:
         The exit code if there is only one process. Otherwise, the function does not return.
     """
     if num_processes() == 1:
         return code
-    if not alone:
+    if not is_alone:
         all_gather_text("")
     if is_first_process():
         # JAX aborts the other processes when the first ends. Let them end by themselves.

@@ -23,9 +23,9 @@ def make_mesh(num_devices: int, axis: str) -> Mesh:
     """
     available = jax.devices()
     if num_devices > len(available):
-        there = f"{len(available)} ({available[0].platform})"
+        available_text = f"{len(available)} ({available[0].platform})"
         raise UsageError(
-            f"devices ({num_devices}) must be at most the number of devices, {there}. Use "
+            f"devices ({num_devices}) must be at most the number of devices, {available_text}. Use "
             "--devices auto for all of them."
         )
     return jax.make_mesh(
@@ -33,36 +33,36 @@ def make_mesh(num_devices: int, axis: str) -> Mesh:
     )
 
 
-def make_run_shardings(state: State, placement: PyTree, over: Mesh) -> Any:
+def make_run_shardings(state: State, placement: PyTree, mesh: Mesh) -> Any:
     """Return the sharding of each leaf of a single run's state.
 
     Args:
         state: State of the run.
         placement: Pytree of bools that marks the leaves to split along their first axis. Leaves
             whose first axis does not divide evenly are replicated.
-        over: Mesh with the axis "environments".
+        mesh: Mesh with the axis "environments".
 
     Returns:
         Pytree of shardings with the structure of the state.
     """
-    size = over.shape["environments"]
+    size = mesh.shape["environments"]
 
-    def place(is_split: bool, leaf: Leaf) -> NamedSharding:
+    def make_sharding(is_split: bool, leaf: Leaf) -> NamedSharding:
         return NamedSharding(
-            over, P("environments") if is_split and leaf.shape[0] % size == 0 else P()
+            mesh, P("environments") if is_split and leaf.shape[0] % size == 0 else P()
         )
 
-    return jax.tree.map(place, placement, state)
+    return jax.tree.map(make_sharding, placement, state)
 
 
 def shard_map_over_members(
-    function: Callable[..., PyTree], over: Mesh, in_axes: tuple[PyTree, ...], out_axes: PyTree
+    function: Callable[..., PyTree], mesh: Mesh, in_axes: tuple[PyTree, ...], out_axes: PyTree
 ) -> Callable[..., Any]:
     """Distribute a function of a population over devices, which each compute their own members.
 
     Args:
         function: Function of a population.
-        over: Mesh with the axis "members".
+        mesh: Mesh with the axis "members".
         in_axes: Member axis of each argument, as in `jax.vmap`, or None for shared arguments.
         out_axes: Member axis of each result, in the format of `in_axes`.
 
@@ -70,13 +70,13 @@ def shard_map_over_members(
         The distributed function.
     """
 
-    def spec(axis: int | None) -> P:
+    def make_partition_spec(axis: int | None) -> P:
         return P() if axis is None else P(*(None,) * axis, "members")
 
     def is_axis(x: Leaf) -> bool:
         return x is None or isinstance(x, int)
 
-    in_specs, out_specs = jax.tree.map(spec, (in_axes, out_axes), is_leaf=is_axis)
+    in_specs, out_specs = jax.tree.map(make_partition_spec, (in_axes, out_axes), is_leaf=is_axis)
     return jax.shard_map(
-        function, mesh=over, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )

@@ -87,8 +87,8 @@ def bandit_emitter(
         def refresh_slot(name: str, emitter_state: State, key: None, data: None) -> SlotResult:
             return SlotResult(emitters[name].refresh(emitter_state), ())
 
-        called = call_slot_emitters(list(emitters), refresh_slot, state, None, None)
-        return state._replace(emitter_states=called.emitter_states)
+        results = call_slot_emitters(list(emitters), refresh_slot, state, None, None)
+        return state._replace(emitter_states=results.emitter_states)
 
     return Emitter(
         init=functools.partial(init_slots, bandit),
@@ -120,10 +120,10 @@ def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditSta
     counts = jnp.zeros((max(bandit.window, 1), len(names)))
     active = choose_emitters(
         active=jnp.zeros(num_slots, jnp.int32),
-        is_over=jnp.ones(num_slots, bool),
+        is_finished=jnp.ones(num_slots, bool),
         num_proposed=counts.sum(axis=0),
         num_accepted=counts.sum(axis=0),
-        share=share,
+        slot_size=share,
         zeta=bandit.zeta,
     )
     return BanditState(
@@ -136,7 +136,7 @@ def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditSta
 
 
 def ask_slots(
-    bandit: Bandit, state: BanditState, archive_state: State, key: jax.Array, number: int
+    bandit: Bandit, state: BanditState, archive_state: State, key: jax.Array, batch_size: int
 ) -> tuple[BanditState, Any]:
     """Request a share of the batch from the active emitter of every slot.
 
@@ -145,20 +145,20 @@ def ask_slots(
         state: State of the bandit.
         archive_state: State of the archive.
         key: Random key.
-        number: Number of solutions B.
+        batch_size: Number of solutions B.
 
     Returns:
         The state, and solutions `[B]`.
     """
 
     def ask_slot(name: str, emitter_state: State, key: jax.Array, data: None) -> SlotResult:
-        share = number // bandit.num_slots
+        share = batch_size // bandit.num_slots
         return SlotResult(*bandit.emitters[name].ask(emitter_state, archive_state, key, share))
 
     keys = jax.random.split(key, bandit.num_slots)
-    called = call_slot_emitters(list(bandit.emitters), ask_slot, state, keys, None)
-    solutions = jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), called.result)
-    return state._replace(emitter_states=called.emitter_states), solutions
+    results = call_slot_emitters(list(bandit.emitters), ask_slot, state, keys, None)
+    solutions = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), results.result)
+    return state._replace(emitter_states=results.emitter_states), solutions
 
 
 def tell_slots(
@@ -190,15 +190,15 @@ def tell_slots(
 
     keys = jax.random.split(key, bandit.num_slots)
     slots = split_by_slot(evaluated, bandit.num_slots)
-    called = call_slot_emitters(list(bandit.emitters), tell_slot, state, keys, slots)
-    state = state._replace(emitter_states=called.emitter_states)
+    results = call_slot_emitters(list(bandit.emitters), tell_slot, state, keys, slots)
+    state = state._replace(emitter_states=results.emitter_states)
     state = update_counts(state, evaluated, bandit.window)
     active = choose_emitters(
         active=state.active_emitter,
-        is_over=called.result,
+        is_finished=results.result,
         num_proposed=state.num_proposed.sum(axis=0),
         num_accepted=state.num_accepted.sum(axis=0),
-        share=evaluated.solutions.fitness.shape[0] // bandit.num_slots,
+        slot_size=evaluated.solutions.fitness.shape[0] // bandit.num_slots,
         zeta=bandit.zeta,
     )
     return state._replace(active_emitter=active)
@@ -278,11 +278,11 @@ def call_slot_emitters(
     return jax.lax.map(call_slot, slots)
 
 
-def split_by_slot(evaluated: EvaluatedBatch, number: int) -> EvaluatedBatch:
+def split_by_slot(evaluated: EvaluatedBatch, num_slots: int) -> EvaluatedBatch:
     """Split an evaluated batch into slots. The leaves of the result have a leading axis `[S]`."""
     experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
     slots = jax.tree.map(
-        lambda x: x.reshape(number, -1, *x.shape[1:]), evaluated._replace(experience=experience)
+        lambda x: x.reshape(num_slots, -1, *x.shape[1:]), evaluated._replace(experience=experience)
     )
     return slots._replace(
         experience=jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), slots.experience)
@@ -306,55 +306,59 @@ def update_counts(state: BanditState, evaluated: EvaluatedBatch, window: int) ->
     With a window, they replace the oldest row. Without a window, they are added to the only row.
     """
     num_slots, num_emitters = state.active_emitter.shape[0], state.num_proposed.shape[1]
-    entered = (evaluated.insertion.status > STATUS_REJECTED).reshape(num_slots, -1)
+    is_accepted = (evaluated.insertion.status > STATUS_REJECTED).reshape(num_slots, -1)
 
-    def sum_by_emitter(of_slots: jax.Array) -> jax.Array:
-        return jax.ops.segment_sum(of_slots, state.active_emitter, num_emitters)
+    def sum_by_emitter(values: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(values, state.active_emitter, num_emitters)
 
-    proposed = sum_by_emitter(jnp.full(num_slots, float(entered.shape[1])))
-    accepted = sum_by_emitter(jnp.sum(entered, axis=1, dtype=jnp.float32))
+    proposed = sum_by_emitter(jnp.full(num_slots, float(is_accepted.shape[1])))
+    accepted = sum_by_emitter(jnp.sum(is_accepted, axis=1, dtype=jnp.float32))
     row = state.iteration % state.num_proposed.shape[0]
-    old = jnp.where(window > 0, 0.0, 1.0)  # Without a window, one row counts all iterations.
+    decay = jnp.where(window > 0, 0.0, 1.0)  # Without a window, one row counts all iterations.
     return state._replace(
-        num_proposed=state.num_proposed.at[row].set(old * state.num_proposed[row] + proposed),
-        num_accepted=state.num_accepted.at[row].set(old * state.num_accepted[row] + accepted),
+        num_proposed=state.num_proposed.at[row].set(decay * state.num_proposed[row] + proposed),
+        num_accepted=state.num_accepted.at[row].set(decay * state.num_accepted[row] + accepted),
         iteration=state.iteration + 1,
     )
 
 
 def choose_emitters(
     active: jax.Array,
-    is_over: jax.Array,
+    is_finished: jax.Array,
     num_proposed: jax.Array,
     num_accepted: jax.Array,
-    share: int,
+    slot_size: int,
     zeta: Scalar,
 ) -> jax.Array:
     """Choose the emitter of each slot. Slots whose emitter has not finished keep it.
 
     Args:
         active: Current emitter of each slot, `[S]`.
-        is_over: Whether the emitter of a slot has finished, `[S]`.
+        is_finished: Whether the emitter of a slot has finished, `[S]`.
         num_proposed: Number of solutions n of each emitter, `[E]`.
         num_accepted: Number of accepted solutions s of each emitter, `[E]`.
-        share: Number of solutions per slot and iteration.
+        slot_size: Number of solutions per slot and iteration.
         zeta: Exploration coefficient.
 
     Returns:
         Index of the emitter of each slot, int32 `[S]`.
     """
     num_emitters = num_proposed.shape[0]
-    staying = jax.ops.segment_sum(jnp.where(is_over, 0.0, float(share)), active, num_emitters)
+    num_continuing = jax.ops.segment_sum(
+        jnp.where(is_finished, 0.0, float(slot_size)), active, num_emitters
+    )
     rate = num_accepted / jnp.maximum(num_proposed, 1.0)
 
-    def choose(number: jax.Array, slot: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        before, is_over = slot
+    def choose(
+        num_solutions: jax.Array, slot: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        current, is_finished = slot
         bonus = zeta * jnp.sqrt(
-            jnp.log(jnp.maximum(jnp.sum(number), 1.0)) / jnp.maximum(number, 1.0)
+            jnp.log(jnp.maximum(jnp.sum(num_solutions), 1.0)) / jnp.maximum(num_solutions, 1.0)
         )
-        best = jnp.argmax(jnp.where(number > 0, rate + bonus, jnp.inf)).astype(jnp.int32)
-        return number.at[best].add(jnp.where(is_over, float(share), 0.0)), jnp.where(
-            is_over, best, before
+        best = jnp.argmax(jnp.where(num_solutions > 0, rate + bonus, jnp.inf)).astype(jnp.int32)
+        return num_solutions.at[best].add(jnp.where(is_finished, float(slot_size), 0.0)), jnp.where(
+            is_finished, best, current
         )
 
-    return jax.lax.scan(choose, num_proposed + staying, (active, is_over))[1]
+    return jax.lax.scan(choose, num_proposed + num_continuing, (active, is_finished))[1]

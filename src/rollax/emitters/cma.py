@@ -105,8 +105,10 @@ def _cholesky(matrix: jax.Array) -> jax.Array:
 def _batched_cholesky(
     size: int, batched: list[bool], matrices: jax.Array
 ) -> tuple[jax.Array, bool]:
-    is_apart = jax.default_backend() == "cpu" and jax.device_count() > 1
-    return jax.lax.map(_cholesky, matrices) if is_apart else jnp.linalg.cholesky(matrices), True
+    has_multiple_cpus = jax.default_backend() == "cpu" and jax.device_count() > 1
+    return jax.lax.map(_cholesky, matrices) if has_multiple_cpus else jnp.linalg.cholesky(
+        matrices
+    ), True
 
 
 def decompose(search: SearchDistribution) -> SearchDistribution:
@@ -116,82 +118,90 @@ def decompose(search: SearchDistribution) -> SearchDistribution:
     """
     covariance = search.covariance
     # Rounding may make small eigenvalues negative. This term is about the size of that error.
-    lost = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
-    factor = _cholesky(covariance + lost * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
+    jitter = jnp.finfo(covariance.dtype).eps * jnp.trace(covariance)
+    factor = _cholesky(covariance + jitter * jnp.eye(covariance.shape[0], dtype=covariance.dtype))
     return search._replace(factor=jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor))
 
 
-def sample_points(search: SearchDistribution, key: jax.Array, number: int) -> jax.Array:
+def sample_points(search: SearchDistribution, key: jax.Array, num_points: int) -> jax.Array:
     """Sample x = m + sigma A z, z ~ N(0, I) [38-40], `[B, D]`.
 
     Args:
         search: Search distribution.
         key: Random key.
-        number: Number of samples B.
+        num_points: Number of samples B.
 
     Returns:
         The samples.
     """
-    noise = jax.random.normal(key, (number, search.mean.shape[0]), search.mean.dtype)
+    noise = jax.random.normal(key, (num_points, search.mean.shape[0]), search.mean.dtype)
     return search.mean[None] + search.sigma * noise @ search.factor.T
 
 
-def compute_parameters(number: int, parents: jax.Array, size: int) -> CMAParameters:
+def compute_parameters(
+    num_solutions: int, num_parents: jax.Array, num_dimensions: int
+) -> CMAParameters:
     """Compute the default parameters (table 1 of the tutorial).
 
     Args:
-        number: Number of solutions B.
-        parents: Number of parents mu, int32 `[]`, at least 1.
-        size: Dimension D.
+        num_solutions: Number of solutions B.
+        num_parents: Number of parents mu, int32 `[]`, at least 1.
+        num_dimensions: Dimension D.
 
     Returns:
         The parameters.
     """
-    index = jnp.arange(1, number + 1)
-    weights = jnp.where(index <= parents, jnp.log(parents + 0.5) - jnp.log(index), 0.0)  # [49]
+    index = jnp.arange(1, num_solutions + 1)
+    weights = jnp.where(
+        index <= num_parents, jnp.log(num_parents + 0.5) - jnp.log(index), 0.0
+    )  # [49]
     weights = weights / jnp.sum(weights)
     mu_eff = 1 / jnp.sum(weights**2)
-    path = (4 + mu_eff / size) / (size + 4 + 2 * mu_eff / size)  # [56]
-    sigma = (mu_eff + 2) / (size + mu_eff + 5)  # [55]
-    rank_one = 2 / ((size + 1.3) ** 2 + mu_eff)  # [57]
+    path = (4 + mu_eff / num_dimensions) / (
+        num_dimensions + 4 + 2 * mu_eff / num_dimensions
+    )  # [56]
+    sigma = (mu_eff + 2) / (num_dimensions + mu_eff + 5)  # [55]
+    rank_one = 2 / ((num_dimensions + 1.3) ** 2 + mu_eff)  # [57]
     rank_mu = jnp.minimum(
-        1 - rank_one, 2 * (mu_eff - 2 + 1 / mu_eff) / ((size + 2) ** 2 + mu_eff)
+        1 - rank_one, 2 * (mu_eff - 2 + 1 / mu_eff) / ((num_dimensions + 2) ** 2 + mu_eff)
     )  # [58]
-    damping = 1 + 2 * jnp.maximum(0.0, jnp.sqrt((mu_eff - 1) / (size + 1)) - 1) + sigma
+    damping = 1 + 2 * jnp.maximum(0.0, jnp.sqrt((mu_eff - 1) / (num_dimensions + 1)) - 1) + sigma
     return CMAParameters(weights, mu_eff, path, sigma, rank_one, rank_mu, damping)
 
 
-def adapt(search: SearchDistribution, ranked: jax.Array, parents: jax.Array) -> SearchDistribution:
+def adapt(
+    search: SearchDistribution, ranked: jax.Array, num_parents: jax.Array
+) -> SearchDistribution:
     """Update a search distribution with the solutions of one generation.
 
     Args:
         search: Search distribution.
         ranked: Solutions `[B, D]`, best first.
-        parents: Number of parents, int32 `[]`, at least 1.
+        num_parents: Number of parents, int32 `[]`, at least 1.
 
     Returns:
         The updated search distribution.
     """
     number, size = ranked.shape
-    rate = compute_parameters(number, parents, size)
+    rate = compute_parameters(number, num_parents, size)
     steps = (ranked - search.mean[None]) / search.sigma  # y
     mean_step = rate.weights @ steps
     generation = search.generation + 1
     # A^(-1) y in coordinates where C is the identity, for C^(-1/2) y [43].
-    white = jax.scipy.linalg.solve_triangular(search.factor, mean_step, lower=True)
+    whitened_step = jax.scipy.linalg.solve_triangular(search.factor, mean_step, lower=True)
     sigma_path = (1 - rate.sigma) * search.sigma_path + jnp.sqrt(
         rate.sigma * (2 - rate.sigma) * rate.mu_eff
-    ) * white
+    ) * whitened_step
     squared = jnp.sum(sigma_path**2) / size
     # While the step size is far too small, the path is not updated, because C would grow too fast
     # [page 31, h_sigma].
-    is_calm = squared / (1 - (1 - rate.sigma) ** (2 * generation)) < 2 + 4 / (size + 1)
-    path = (1 - rate.path) * search.path + is_calm * jnp.sqrt(
+    h_sigma = squared / (1 - (1 - rate.sigma) ** (2 * generation)) < 2 + 4 / (size + 1)
+    path = (1 - rate.path) * search.path + h_sigma * jnp.sqrt(
         rate.path * (2 - rate.path) * rate.mu_eff
     ) * mean_step  # [45]
-    lost = jnp.where(is_calm, 0.0, rate.rank_one * rate.path * (2 - rate.path))
+    variance_correction = jnp.where(h_sigma, 0.0, rate.rank_one * rate.path * (2 - rate.path))
     covariance = (
-        (1 - rate.rank_one - rate.rank_mu + lost) * search.covariance
+        (1 - rate.rank_one - rate.rank_mu + variance_correction) * search.covariance
         + rate.rank_one * jnp.outer(path, path)
         + rate.rank_mu * (steps.T * rate.weights[None]) @ steps
     )  # [47]
@@ -231,20 +241,20 @@ def update_stall_count(
     )
 
 
-def has_stagnated(search: SearchDistribution, number: int) -> jax.Array:
+def has_stagnated(search: SearchDistribution, num_solutions: int) -> jax.Array:
     """Return whether a search has stagnated.
 
-    A search has stagnated after 120 + 30 D / `number` generations without progress. The criterion
-    "Stagnation" of the tutorial (appendix B.3) has the same limit.
+    A search has stagnated after 120 + 30 D / `num_solutions` generations without progress. The
+    criterion "Stagnation" of the tutorial (appendix B.3) has the same limit.
 
     Args:
         search: Search distribution.
-        number: Number of solutions per generation.
+        num_solutions: Number of solutions per generation.
 
     Returns:
         Whether the search has stagnated, bool `[]`.
     """
-    return search.num_stalled_generations >= 120 + 30 * search.mean.shape[0] / number
+    return search.num_stalled_generations >= 120 + 30 * search.mean.shape[0] / num_solutions
 
 
 def has_converged(search: SearchDistribution, best: jax.Array, worst: jax.Array) -> jax.Array:

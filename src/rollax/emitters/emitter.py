@@ -71,32 +71,32 @@ def check_floats(solution: Solution, emitter: str) -> None:
             )
 
 
-def compute_share(solutions: Solution, num_emitters: int, least: int) -> int:
+def compute_share(solutions: Solution, num_emitters: int, min_share: int) -> int:
     """Return the number of solutions per search if a batch `[B]` is divided among searches.
 
     Args:
         solutions: Batch of solutions.
         num_emitters: Number of searches.
-        least: Minimum number of solutions per search.
+        min_share: Minimum number of solutions per search.
 
     Returns:
         The number of solutions per search.
 
     Raises:
-        UsageError: If B is not a multiple of `num_emitters`, or the result is below `least`.
+        UsageError: If B is not a multiple of `num_emitters`, or the result is below `min_share`.
     """
     total = jax.tree.leaves(solutions)[0].shape[0]
-    if total % num_emitters or total < least * num_emitters:
-        near = suggest_multiples(max(total, least * num_emitters), num_emitters)
+    if total % num_emitters or total < min_share * num_emitters:
+        near = suggest_multiples(max(total, min_share * num_emitters), num_emitters)
         raise UsageError(
             f"batch_size must be a multiple of num_emitters ({num_emitters}) with at least "
-            f"{least} solutions for each, got {total}. Set batch_size to {near}."
+            f"{min_share} solutions for each, got {total}. Set batch_size to {near}."
         )
     return total // num_emitters
 
 
 def sample_parents(
-    archive: Archive, archive_state: State, initial: Solution, key: jax.Array, number: int
+    archive: Archive, archive_state: State, initial: Solution, key: jax.Array, num_parents: int
 ) -> Any:
     """Sample the solutions of n elites, or return initial solutions while the archive is empty.
 
@@ -105,13 +105,13 @@ def sample_parents(
         archive_state: State of the archive.
         initial: Initial solutions, which are repeated if necessary.
         key: Random key.
-        number: Number of parents n.
+        num_parents: Number of parents n.
 
     Returns:
         The solutions, `[n, ...]`.
     """
     return use_initial_if_empty(
-        archive, archive_state, initial, archive.sample(archive_state, key, number).solution
+        archive, archive_state, initial, archive.sample(archive_state, key, num_parents).solution
     )
 
 
@@ -149,44 +149,46 @@ def multi_emitter(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitte
     names = list(emitters)
     bounds = {name: sum(sizes[other] for other in names[:i]) for i, name in enumerate(names)}
 
-    def share(name: str, batch: PyTree) -> Any:
+    def select_share(name: str, batch: PyTree) -> Any:
         return jax.tree.map(lambda x: x[bounds[name] : bounds[name] + sizes[name]], batch)
 
     def keys(key: jax.Array) -> dict[str, jax.Array]:
         return dict(zip(names, jax.random.split(key, len(names)), strict=True))
 
     def init(key: jax.Array, solutions: Solution) -> Any:
-        each = keys(key)
+        emitter_keys = keys(key)
         return {
-            name: emitter.init(each[name], share(name, solutions))
+            name: emitter.init(emitter_keys[name], select_share(name, solutions))
             for name, emitter in emitters.items()
         }
 
-    def ask(state: State, archive_state: State, key: jax.Array, number: int) -> tuple[Any, Any]:
-        each = keys(key)
-        asked = {
-            name: emitter.ask(state[name], archive_state, each[name], sizes[name])
+    def ask(state: State, archive_state: State, key: jax.Array, batch_size: int) -> tuple[Any, Any]:
+        emitter_keys = keys(key)
+        results = {
+            name: emitter.ask(state[name], archive_state, emitter_keys[name], sizes[name])
             for name, emitter in emitters.items()
         }
         solutions = jax.tree.map(
-            lambda *parts: jnp.concatenate(parts), *(asked[name][1] for name in names)
+            lambda *parts: jnp.concatenate(parts), *(results[name][1] for name in names)
         )
-        return {name: asked[name][0] for name in names}, solutions
+        return {name: results[name][0] for name in names}, solutions
 
     def tell(state: State, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array) -> Any:
-        each = keys(key)
+        emitter_keys = keys(key)
         experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
 
         def share_evaluated(name: str) -> EvaluatedBatch:
-            own_experience = share(name, experience)
+            own_experience = select_share(name, experience)
             return EvaluatedBatch(
-                solutions=share(name, evaluated.solutions),
-                insertion=share(name, evaluated.insertion),
+                solutions=select_share(name, evaluated.solutions),
+                insertion=select_share(name, evaluated.insertion),
                 experience=jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), own_experience),
             )
 
         return {
-            name: emitter.tell(state[name], archive_state, share_evaluated(name), each[name])
+            name: emitter.tell(
+                state[name], archive_state, share_evaluated(name), emitter_keys[name]
+            )
             for name, emitter in emitters.items()
         }
 

@@ -110,38 +110,38 @@ def me_es_emitter(
         )
 
     def ask(
-        state: StrategyState, archive_state: State, key: jax.Array, number: int
+        state: StrategyState, archive_state: State, key: jax.Array, batch_size: int
     ) -> tuple[StrategyState, Any]:
         row, unravel = ravel_pytree(state.parent)
         noise = settings.sigma * jax.random.normal(
-            key, ((number - num_evaluations) // 2, row.shape[0]), row.dtype
+            key, ((batch_size - num_evaluations) // 2, row.shape[0]), row.dtype
         )
         pairs = jax.vmap(unravel)(jnp.concatenate([row[None] + noise, row[None] - noise]))
-        again = jax.tree.map(
+        repeated = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (num_evaluations, *x.shape)), state.offspring
         )
-        return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), again, pairs)
+        return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), repeated, pairs)
 
     def tell(
         state: StrategyState, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
     ) -> StrategyState:
-        explores = is_exploring(objective, state.generation // period)
+        exploring = is_exploring(objective, state.generation // period)
         state = record_offspring(state, evaluated, num_evaluations)
         pairs = jax.tree.map(lambda x: x[num_evaluations:], evaluated.solutions)
 
-        def measure():
+        def compute_novelty():
             return novelty_scores(
                 state.past_descriptors, state.num_past_descriptors, pairs.descriptor, num_neighbors
             )
 
-        utility = centered_ranks(jax.lax.cond(explores, measure, lambda: pairs.fitness))
+        utility = centered_ranks(jax.lax.cond(exploring, compute_novelty, lambda: pairs.fitness))
         advanced = take_step(optimizer, settings, state, pairs.solution, utility)
         generation = advanced.generation
         draws = jax.random.uniform(key, (2,))
 
         def restart_from_parent() -> StrategyState:
-            explores = is_exploring(objective, generation // period)
-            parent = next_parent(archive, archive_state, advanced, explores, num_neighbors, draws)
+            exploring = is_exploring(objective, generation // period)
+            parent = next_parent(archive, archive_state, advanced, exploring, num_neighbors, draws)
             return advanced._replace(
                 parent=parent, optimizer=optimizer.init(ravel_pytree(parent)[0])
             )
@@ -154,8 +154,8 @@ def me_es_emitter(
             "exploring": is_exploring(objective, state.generation // period).astype(jnp.float32)
         }
 
-    select = functools.partial(select_insertions, num_evaluations, adds_pairs)
-    return Emitter(init, ask, tell, metrics, select_insertions=select)
+    select_insertions_fn = functools.partial(select_insertions, num_evaluations, adds_pairs)
+    return Emitter(init, ask, tell, metrics, select_insertions=select_insertions_fn)
 
 
 def init_strategy(
@@ -200,8 +200,8 @@ def take_step(
     gradient = estimate_gradient(
         jax.vmap(lambda x: ravel_pytree(x)[0])(pairs), utility, settings.sigma
     )
-    down = settings.weight_decay * row - gradient
-    after, optimizer_state = apply_gradients(optimizer, state.optimizer, row, down)
+    descent = settings.weight_decay * row - gradient
+    after, optimizer_state = apply_gradients(optimizer, state.optimizer, row, descent)
     offspring = unravel(after)
     return state._replace(
         parent=offspring,
@@ -289,36 +289,36 @@ def estimate_gradient(points: jax.Array, utility: jax.Array, sigma: Scalar) -> j
 
 
 def novelty_scores(
-    seen: jax.Array, num_seen: jax.Array, descriptor: jax.Array, num_neighbors: int
+    past: jax.Array, num_past: jax.Array, descriptor: jax.Array, num_neighbors: int
 ) -> jax.Array:
     """Return the mean distance of descriptors to their nearest past descriptors, float32 `[B]`.
 
     Args:
-        seen: Past descriptors, `[N, K]`.
-        num_seen: Number of filled rows of `seen`.
+        past: Past descriptors, `[N, K]`.
+        num_past: Number of filled rows of `past`.
         descriptor: Descriptors, `[B, K]`.
         num_neighbors: Number of neighbors. If fewer rows are filled, all filled rows are used.
 
     Returns:
         The novelty. It is NaN if the descriptor is not finite or if all rows are empty.
     """
-    squares = jnp.sum((descriptor[:, None] - seen[None]) ** 2, axis=-1)
-    is_there = (jnp.arange(seen.shape[0]) < num_seen)[None]
+    squares = jnp.sum((descriptor[:, None] - past[None]) ** 2, axis=-1)
+    is_filled = (jnp.arange(past.shape[0]) < num_past)[None]
     nearest = -jax.lax.top_k(
-        jnp.where(is_there, -jnp.sqrt(squares), -jnp.inf), min(num_neighbors, seen.shape[0])
+        jnp.where(is_filled, -jnp.sqrt(squares), -jnp.inf), min(num_neighbors, past.shape[0])
     )[0]
-    number = jnp.minimum(num_seen, nearest.shape[1])
+    num_nearest = jnp.minimum(num_past, nearest.shape[1])
     return (
-        jnp.sum(jnp.where(jnp.arange(nearest.shape[1])[None] < number, nearest, 0.0), axis=1)
-        / number
+        jnp.sum(jnp.where(jnp.arange(nearest.shape[1])[None] < num_nearest, nearest, 0.0), axis=1)
+        / num_nearest
     )
 
 
-def average_repeats(batch: ScoredSolutions, number: int) -> ScoredSolutions:
-    """Return the first solution, `[1, ...]`, with the mean scores of the first `number` rows."""
+def average_repeats(batch: ScoredSolutions, num_repeats: int) -> ScoredSolutions:
+    """Return the first solution, `[1, ...]`, with the mean scores of `num_repeats` rows."""
     first = jax.tree.map(lambda x: x[:1], batch)
     mean_scores = jax.tree.map(
-        lambda x: jnp.mean(x[:number], axis=0, keepdims=True),
+        lambda x: jnp.mean(x[:num_repeats], axis=0, keepdims=True),
         (batch.fitness, batch.descriptor, batch.extras),
     )
     return ScoredSolutions(first.solution, *mean_scores)
@@ -343,20 +343,20 @@ def record_offspring(
     """
     mean = jax.tree.map(lambda x: x[0], average_repeats(evaluated.solutions, num_evaluations))
     is_finite = jnp.isfinite(mean.fitness) & jnp.all(jnp.isfinite(mean.descriptor))
-    at = jnp.where(
+    row = jnp.where(
         is_finite,
         state.num_past_descriptors % state.past_descriptors.shape[0],
         state.past_descriptors.shape[0],
     )
-    seen = state.past_descriptors.at[at].set(mean.descriptor, mode="drop")
-    is_taken = is_finite & (evaluated.insertion.status[0] > STATUS_REJECTED)
-    mine = ScoredSolutions(mean.solution, mean.fitness, mean.descriptor)
+    past_descriptors = state.past_descriptors.at[row].set(mean.descriptor, mode="drop")
+    is_accepted = is_finite & (evaluated.insertion.status[0] > STATUS_REJECTED)
+    offspring = ScoredSolutions(mean.solution, mean.fitness, mean.descriptor)
     latest = jax.tree.map(
-        lambda rows, x: jnp.concatenate([rows[1:], x[None]]), state.latest_accepted, mine
+        lambda rows, x: jnp.concatenate([rows[1:], x[None]]), state.latest_accepted, offspring
     )
-    latest = tree.where(jnp.broadcast_to(is_taken, (NUM_LATEST,)), latest, state.latest_accepted)
+    latest = tree.where(jnp.broadcast_to(is_accepted, (NUM_LATEST,)), latest, state.latest_accepted)
     return state._replace(
-        past_descriptors=seen,
+        past_descriptors=past_descriptors,
         num_past_descriptors=state.num_past_descriptors + is_finite.astype(jnp.int32),
         latest_accepted=latest,
     )
@@ -366,7 +366,7 @@ def next_parent(
     archive: Archive,
     archive_state: State,
     state: StrategyState,
-    explores: jax.Array,
+    is_novelty_phase: jax.Array,
     num_neighbors: int,
     draws: jax.Array,
 ) -> Any:
@@ -380,7 +380,7 @@ def next_parent(
         archive: Archive.
         archive_state: State of the archive.
         state: State of the strategy.
-        explores: Whether the phase maximizes novelty, bool `[]`.
+        is_novelty_phase: Whether the phase maximizes novelty, bool `[]`.
         num_neighbors: Number of nearest neighbors in the novelty score.
         draws: Two uniform random numbers in [0, 1).
 
@@ -389,7 +389,7 @@ def next_parent(
     """
     elites: Elites = archive.elites(archive_state)
 
-    def measure():
+    def compute_novelty():
         return novelty_scores(
             state.past_descriptors,
             state.num_past_descriptors,
@@ -397,14 +397,20 @@ def next_parent(
             num_neighbors,
         )
 
-    value = jax.lax.cond(explores, measure, lambda: elites.solutions.fitness)
+    value = jax.lax.cond(is_novelty_phase, compute_novelty, lambda: elites.solutions.fitness)
     value = jnp.where(elites.mask & jnp.isfinite(value), value, -jnp.inf)
-    count = jnp.where(explores, NUM_MOST_NOVEL, NUM_FITTEST)
-    place = sample_best_index(value, count, draws[0])
-    of_latest = sample_best_index(state.latest_accepted.fitness, jnp.asarray(NUM_FITTEST), draws[0])
-    from_latest = ~explores & (draws[1] < 0.5) & jnp.any(state.latest_accepted.fitness > -jnp.inf)
-    both = elites.solutions.solution, state.latest_accepted.solution
-    return jax.tree.map(lambda x, y: jnp.where(from_latest, y[of_latest], x[place]), *both)
+    count = jnp.where(is_novelty_phase, NUM_MOST_NOVEL, NUM_FITTEST)
+    elite_index = sample_best_index(value, count, draws[0])
+    latest_index = sample_best_index(
+        state.latest_accepted.fitness, jnp.asarray(NUM_FITTEST), draws[0]
+    )
+    uses_latest = (
+        ~is_novelty_phase & (draws[1] < 0.5) & jnp.any(state.latest_accepted.fitness > -jnp.inf)
+    )
+    solutions = elites.solutions.solution, state.latest_accepted.solution
+    return jax.tree.map(
+        lambda x, y: jnp.where(uses_latest, y[latest_index], x[elite_index]), *solutions
+    )
 
 
 def sample_best_index(values: jax.Array, count: jax.Array, draw: jax.Array) -> jax.Array:
@@ -418,7 +424,7 @@ def sample_best_index(values: jax.Array, count: jax.Array, draw: jax.Array) -> j
     Returns:
         The index, int32 `[]`.
     """
-    most = min(max(NUM_FITTEST, NUM_MOST_NOVEL), values.shape[0])
-    highest, index = jax.lax.top_k(values, most)
-    number = jnp.clip(jnp.sum(highest > -jnp.inf), 1, jnp.minimum(count, most))
-    return index[jnp.minimum((draw * number).astype(jnp.int32), number - 1)]
+    max_candidates = min(max(NUM_FITTEST, NUM_MOST_NOVEL), values.shape[0])
+    highest, index = jax.lax.top_k(values, max_candidates)
+    num_candidates = jnp.clip(jnp.sum(highest > -jnp.inf), 1, jnp.minimum(count, max_candidates))
+    return index[jnp.minimum((draw * num_candidates).astype(jnp.int32), num_candidates - 1)]

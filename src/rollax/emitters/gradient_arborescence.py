@@ -65,10 +65,10 @@ def gradient_operator_emitter(
 
     def init(key: jax.Array, solutions: Solution) -> Any:
         check_floats(solutions, "the gradient operator")
-        number = jax.tree.leaves(solutions)[0].shape[0]
-        if number % 2:
+        batch_size = jax.tree.leaves(solutions)[0].shape[0]
+        if batch_size % 2:
             raise UsageError(
-                f"batch_size must be even, got {number}. Half of the batch are elites and half "
+                f"batch_size must be even, got {batch_size}. Half of the batch are elites and half "
                 "are their offspring."
             )
         return solutions
@@ -79,13 +79,13 @@ def gradient_operator_emitter(
         coefficients = gradient_sigma * jax.random.normal(key, (rows.shape[0],))
         return unravel(flat + coefficients.at[0].set(jnp.abs(coefficients[0])) @ rows)
 
-    def ask(state: State, archive_state: State, key: jax.Array, number: int) -> tuple[Any, Any]:
+    def ask(state: State, archive_state: State, key: jax.Array, batch_size: int) -> tuple[Any, Any]:
         parent_key, noise_key, child_key = jax.random.split(key, 3)
-        parents = sample_parents(archive, archive_state, state, parent_key, number // 2)
+        parents = sample_parents(archive, archive_state, state, parent_key, batch_size // 2)
         parents = jax.tree.map(
             lambda x, noise: x + sigma * noise, parents, noise_like(parents, noise_key)
         )
-        children = jax.vmap(make_child)(parents, jax.random.split(child_key, number // 2))
+        children = jax.vmap(make_child)(parents, jax.random.split(child_key, batch_size // 2))
         return state, jax.tree.map(lambda *both: jnp.concatenate(both), parents, children)
 
     return Emitter(init=init, ask=ask, tell=ignore_evaluation)
@@ -154,12 +154,12 @@ def gradient_arborescence_emitter(
         )
 
     def ask(
-        state: ArborescencesState, archive_state: State, key: jax.Array, number: int
+        state: ArborescencesState, archive_state: State, key: jax.Array, batch_size: int
     ) -> tuple[ArborescencesState, Any]:
-        grow = functools.partial(sample_branches, gradients, number // num_emitters - 1)
+        sample_fn = functools.partial(sample_branches, gradients, batch_size // num_emitters - 1)
         keys = jax.random.split(key, num_emitters)
-        branches = jax.vmap(grow)(state.point, state.search, keys)
-        solutions = jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), branches.solutions)
+        branches = jax.vmap(sample_fn)(state.point, state.search, keys)
+        solutions = jax.tree.map(lambda x: x.reshape(batch_size, *x.shape[2:]), branches.solutions)
         state = state._replace(search=branches.search, coefficients=branches.coefficients)
         return state, solutions
 
@@ -212,7 +212,7 @@ class Branches(NamedTuple):
 
 def sample_branches(
     gradients: GradientsFn,
-    number: int,
+    num_branches: int,
     point: PyTree,
     search: cma.SearchDistribution,
     key: jax.Array,
@@ -221,7 +221,7 @@ def sample_branches(
 
     Args:
         gradients: Function from a solution to its gradients.
-        number: Number of branches n.
+        num_branches: Number of branches n.
         point: Point of the search, a solution.
         search: Distribution of the coefficients.
         key: Random key.
@@ -230,7 +230,7 @@ def sample_branches(
         The branches.
     """
     search = cma.decompose(search)
-    coefficients = cma.sample_points(search, key, number)
+    coefficients = cma.sample_points(search, key, num_branches)
     row, unravel = ravel_pytree(point)
     rows = row[None] + coefficients @ normalized_gradients(gradients, point)
     solutions = jax.vmap(unravel)(jnp.concatenate([row[None], rows]))
@@ -242,7 +242,7 @@ def update_arborescence(
     learning_rate: Scalar,
     state: ArborescencesState,
     scored: ScoredSolutions,
-    added: InsertionResult,
+    insertion: InsertionResult,
 ) -> tuple[ArborescencesState, jax.Array]:
     """Update one search with the scores of its branches.
 
@@ -251,20 +251,20 @@ def update_arborescence(
         learning_rate: Step size of the point.
         state: State of the search.
         scored: Scored branches.
-        added: Results of the insertion of the branches.
+        insertion: Results of the insertion of the branches.
 
     Returns:
         The updated state of the search, and whether the search must restart, bool `[]`.
     """
-    ranked = rank_generation(rules, state.direction, scored, added)
-    order, count = ranked.order, jnp.maximum(ranked.parents, 1)
+    ranked = rank_generation(rules, state.direction, scored, insertion)
+    order, count = ranked.order, jnp.maximum(ranked.num_parents, 1)
     search = cma.adapt(state.search, state.coefficients[order], count)
     weights = cma.compute_parameters(order.shape[0], count, state.search.mean.shape[0]).weights
     goal = jax.tree.map(lambda x: jnp.tensordot(weights, x[order], 1), scored.solution)
     point = jax.tree.map(lambda x, y: x + learning_rate * (y - x), state.point, goal)
-    search = cma.update_stall_count(search, ranked.values[0, -1], ranked.taken > 0)
-    stays = state._replace(
-        search=cma.update_stall_count(state.search, ranked.values[0, -1], ranked.taken > 0)
+    search = cma.update_stall_count(search, ranked.values[0, -1], ranked.num_accepted > 0)
+    unmoved = state._replace(
+        search=cma.update_stall_count(state.search, ranked.values[0, -1], ranked.num_accepted > 0)
     )
-    moved = tree.where(ranked.parents > 0, state._replace(point=point, search=search), stays)
+    moved = tree.where(ranked.num_parents > 0, state._replace(point=point, search=search), unmoved)
     return moved, should_restart(rules, search, ranked) | ~tree.all_finite((point, search))

@@ -76,13 +76,15 @@ def cma_es_emitter(
         )
 
     def ask(
-        state: SearchesState, archive_state: State, key: jax.Array, number: int
+        state: SearchesState, archive_state: State, key: jax.Array, batch_size: int
     ) -> tuple[SearchesState, Any]:
         def sample(search, key):
-            return cma.sample_points(search, key, number // num_emitters)
+            return cma.sample_points(search, key, batch_size // num_emitters)
 
         points = jax.vmap(sample)(state.search, jax.random.split(key, num_emitters))
-        return state, jax.vmap(ravel_pytree(state.example_solution)[1])(points.reshape(number, -1))
+        return state, jax.vmap(ravel_pytree(state.example_solution)[1])(
+            points.reshape(batch_size, -1)
+        )
 
     def tell(
         state: SearchesState, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
@@ -148,7 +150,7 @@ def update_search(
     direction: jax.Array,
     points: jax.Array,
     scored: ScoredSolutions,
-    added: InsertionResult,
+    insertion: InsertionResult,
 ) -> tuple[cma.SearchDistribution, jax.Array]:
     """Update one search with the scores of its generation.
 
@@ -158,13 +160,13 @@ def update_search(
         direction: Random direction in descriptor space used for ranking, `[K]`.
         points: Flattened solutions of the generation, `[B, D]`.
         scored: Scored solutions of the generation.
-        added: Results of their insertion.
+        insertion: Results of their insertion.
 
     Returns:
         The updated search distribution, and whether the search must restart, bool `[]`.
     """
-    ranked = rank_generation(rules, direction, scored, added)
-    after = cma.adapt(search, points[ranked.order], jnp.maximum(ranked.parents, 1))
-    after = tree.where(ranked.parents > 0, after, search)
-    after = cma.update_stall_count(after, ranked.values[0, -1], ranked.taken > 0)
+    ranked = rank_generation(rules, direction, scored, insertion)
+    after = cma.adapt(search, points[ranked.order], jnp.maximum(ranked.num_parents, 1))
+    after = tree.where(ranked.num_parents > 0, after, search)
+    after = cma.update_stall_count(after, ranked.values[0, -1], ranked.num_accepted > 0)
     return after, should_restart(rules, after, ranked) | ~tree.all_finite(after)

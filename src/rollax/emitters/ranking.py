@@ -43,20 +43,20 @@ class RankedGeneration(NamedTuple):
 
     Attributes:
         order: Indices of the solutions, best first, int32 `[B]`.
-        parents: Number of parents, which may be 0, int32 `[]`.
+        num_parents: Number of parents, which may be 0, int32 `[]`.
         values: Ranking values of the solutions, best first, float32 `[B, 1]`, or `[B, 2]` with
             two-stage ranking.
-        taken: Number of solutions that the archive accepted, int32 `[]`.
+        num_accepted: Number of solutions that the archive accepted, int32 `[]`.
     """
 
     order: jax.Array
-    parents: jax.Array
+    num_parents: jax.Array
     values: jax.Array
-    taken: jax.Array
+    num_accepted: jax.Array
 
 
 def rank_generation(
-    rules: SearchRules, direction: jax.Array, scored: ScoredSolutions, added: InsertionResult
+    rules: SearchRules, direction: jax.Array, scored: ScoredSolutions, insertion: InsertionResult
 ) -> RankedGeneration:
     """Rank the solutions of a generation `[B]`.
 
@@ -66,7 +66,7 @@ def rank_generation(
         rules: Rules of ranking and selection.
         direction: Random direction in descriptor space used for ranking, `[K]`.
         scored: Scored solutions.
-        added: Results of their insertion.
+        insertion: Results of their insertion.
 
     Returns:
         The ranked generation.
@@ -76,17 +76,19 @@ def rank_generation(
     elif rules.ranking.endswith("random_direction"):
         values = [scored.descriptor @ direction]
     else:
-        values = [added.improvement]
+        values = [insertion.improvement]
     if rules.ranking.startswith("two_stage"):
-        values.insert(0, added.status.astype(jnp.float32))
+        values.insert(0, insertion.status.astype(jnp.float32))
     is_finite = jnp.isfinite(scored.fitness) & jnp.all(jnp.isfinite(scored.descriptor), axis=-1)
     values = [
         jnp.where(is_finite & jnp.isfinite(value), value, cma.LOWEST_VALUE) for value in values
     ]
     order = jnp.lexsort([-value for value in reversed(values)])
-    taken = jnp.sum(added.status > STATUS_REJECTED, dtype=jnp.int32)
-    parents = taken if rules.selection == "filter" else jnp.asarray(order.shape[0] // 2, jnp.int32)
-    return RankedGeneration(order, parents, jnp.stack(values, axis=-1)[order], taken)
+    num_accepted = jnp.sum(insertion.status > STATUS_REJECTED, dtype=jnp.int32)
+    num_parents = (
+        num_accepted if rules.selection == "filter" else jnp.asarray(order.shape[0] // 2, jnp.int32)
+    )
+    return RankedGeneration(order, num_parents, jnp.stack(values, axis=-1)[order], num_accepted)
 
 
 def should_restart(
@@ -102,9 +104,13 @@ def should_restart(
     Returns:
         Whether the search must restart, bool `[]`.
     """
-    is_over = cma.has_converged(search, ranked.values[0], ranked.values[-1])
-    is_over |= cma.has_stagnated(search, ranked.order.shape[0])
-    return is_over | (ranked.taken == 0) if rules.restart == "no_improvement" else is_over
+    is_finished = cma.has_converged(search, ranked.values[0], ranked.values[-1])
+    is_finished |= cma.has_stagnated(search, ranked.order.shape[0])
+    return (
+        is_finished | (ranked.num_accepted == 0)
+        if rules.restart == "no_improvement"
+        else is_finished
+    )
 
 
 def random_direction(archive: Archive, key: jax.Array) -> jax.Array:

@@ -32,10 +32,10 @@ def variation_emitter(
         check_floats(solutions, name)
         return solutions
 
-    def ask(state: State, archive_state: State, key: jax.Array, number: int) -> tuple[Any, Any]:
+    def ask(state: State, archive_state: State, key: jax.Array, batch_size: int) -> tuple[Any, Any]:
         first_key, second_key, vary_key = jax.random.split(key, 3)
-        first = sample_parents(archive, archive_state, state, first_key, number)
-        second = sample_parents(archive, archive_state, state, second_key, number)
+        first = sample_parents(archive, archive_state, state, first_key, batch_size)
+        second = sample_parents(archive, archive_state, state, second_key, batch_size)
         return state, vary(first, second, vary_key)
 
     return Emitter(init=init, ask=ask, tell=ignore_evaluation)
@@ -68,12 +68,12 @@ def iso_line_emitter(archive: Archive, iso_sigma: Scalar, line_sigma: Scalar) ->
 
     def vary(first: Solution, second: Solution, key: jax.Array) -> Any:
         iso_key, line_key = jax.random.split(key)
-        along = line_sigma * jax.random.normal(line_key, (num_solutions(first),))
+        line_steps = line_sigma * jax.random.normal(line_key, (num_solutions(first),))
 
-        def child(x: jax.Array, y: jax.Array, noise: jax.Array) -> jax.Array:
-            return x + iso_sigma * noise + along.reshape(-1, *(1,) * (x.ndim - 1)) * (y - x)
+        def make_child(x: jax.Array, y: jax.Array, noise: jax.Array) -> jax.Array:
+            return x + iso_sigma * noise + line_steps.reshape(-1, *(1,) * (x.ndim - 1)) * (y - x)
 
-        return jax.tree.map(child, first, second, noise_like(first, iso_key))
+        return jax.tree.map(make_child, first, second, noise_like(first, iso_key))
 
     return variation_emitter(archive, vary, "the iso+line emitter")
 
@@ -109,26 +109,29 @@ def polynomial_emitter(
         leaves, structure = jax.tree.flatten(first)
         keys = jax.random.split(key, len(leaves))
         children = [
-            child(x, y, k) for x, y, k in zip(leaves, jax.tree.leaves(second), keys, strict=True)
+            make_child(x, y, k)
+            for x, y, k in zip(leaves, jax.tree.leaves(second), keys, strict=True)
         ]
         return structure.unflatten(children)
 
-    def child(x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
+    def make_child(x: jax.Array, y: jax.Array, key: jax.Array) -> jax.Array:
         low, high = (
             jnp.broadcast_to(jnp.asarray(bound, x.dtype), x.shape[1:])[None] for bound in bounds
         )
         x, y = jnp.clip(x, low, high), jnp.clip(y, low, high)
-        cross, mutate, cross_at, mutate_at = (
+        crossover_draw, mutation_draw, crossover_mask_draw, mutation_mask_draw = (
             jax.random.uniform(k, x.shape, x.dtype) for k in jax.random.split(key, 4)
         )
-        crossed = (
+        recombined = (
             y
             if crossover == "uniform"
-            else jnp.clip(simulated_binary_crossover(x, y, eta, cross), low, high)
+            else jnp.clip(simulated_binary_crossover(x, y, eta, crossover_draw), low, high)
         )
-        x = jnp.where(cross_at < crossover_fraction, crossed, x)
+        x = jnp.where(crossover_mask_draw < crossover_fraction, recombined, x)
         return jnp.where(
-            mutate_at < mutation_fraction, polynomial_mutation(x, low, high, eta, mutate), x
+            mutation_mask_draw < mutation_fraction,
+            polynomial_mutation(x, low, high, eta, mutation_draw),
+            x,
         )
 
     return variation_emitter(archive, vary, "the polynomial emitter")
@@ -156,9 +159,9 @@ def polynomial_mutation(
     """
     span, power = high - low, eta + 1
     below, above = ((1 - part / span) ** power for part in (x - low, high - x))
-    down = (2 * uniform + (1 - 2 * uniform) * below) ** (1 / power) - 1
-    up = 1 - (2 * (1 - uniform) + (2 * uniform - 1) * above) ** (1 / power)
-    return jnp.clip(x + span * jnp.where(uniform < 0.5, down, up), low, high)
+    decrease = (2 * uniform + (1 - 2 * uniform) * below) ** (1 / power) - 1
+    increase = 1 - (2 * (1 - uniform) + (2 * uniform - 1) * above) ** (1 / power)
+    return jnp.clip(x + span * jnp.where(uniform < 0.5, decrease, increase), low, high)
 
 
 def simulated_binary_crossover(

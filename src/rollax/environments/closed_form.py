@@ -56,10 +56,10 @@ class Task(eqx.Module):
 
     def step(self, key: jax.Array, state: TaskState, action: Action) -> Transition:
         fitness, descriptor = self.score(action)
-        yes = jnp.ones((), bool)
-        each = () if self.objectives is None else self.objectives(action)
-        info = {f"objective_{index}": value for index, value in enumerate(each)}
-        return Transition(TaskState(descriptor), jnp.zeros(1), fitness, yes, ~yes, info)
+        done = jnp.ones((), bool)
+        objectives = () if self.objectives is None else self.objectives(action)
+        info = {f"objective_{index}": value for index, value in enumerate(objectives)}
+        return Transition(TaskState(descriptor), jnp.zeros(1), fitness, done, ~done, info)
 
     def descriptor(self, state: TaskState) -> jax.Array:
         return state.descriptor

@@ -72,10 +72,10 @@ def name_fault(name: str) -> str | None:
     )
     if is_usable and "\\" not in name:
         return None
-    shown = name if len(name) <= MAX_NAME_PART_LENGTH else name[:MAX_NAME_PART_LENGTH] + "..."
+    shown_name = name if len(name) <= MAX_NAME_PART_LENGTH else name[:MAX_NAME_PART_LENGTH] + "..."
     return (
         'name must be like "Name" or "mine/Name", because run folders are named after it, '
-        f"got {shown!r}. Write parts of 1 to {MAX_NAME_PART_LENGTH} printable characters, "
+        f"got {shown_name!r}. Write parts of 1 to {MAX_NAME_PART_LENGTH} printable characters, "
         "separated by slashes, without backslashes, leading dots, or spaces at either end."
     )
 
@@ -134,15 +134,17 @@ def convert_argument(environment: str, name: str, value: Setting, default: Setti
             represent.
     """
     converted = _convert_to_default_type(environment, name, value, default)
-    if not _has_representable_numbers(converted) and not _is_default_number(converted, default):
-        shown = (
+    # The default may be infinite.
+    are_numbers = isinstance(converted, int | float) and isinstance(default, int | float)
+    if not _has_representable_numbers(converted) and not (are_numbers and converted == default):
+        shown_value = (
             str(value)
             if len(str(value)) <= 40
             else f"{str(value)[:20]}..., {len(str(value))} characters"
         )
         raise UsageError(
             f"{environment}: {name} must be finite, and an integer must be smaller than 2^31, "
-            f"got {shown}. The default is {default}."
+            f"got {shown_value}. The default is {default}."
         )
     return converted
 
@@ -165,11 +167,6 @@ def _has_representable_numbers(value: Setting) -> bool:
     return not isinstance(value, float) or abs(value) <= float(np.finfo(np.float32).max)
 
 
-def _is_default_number(value: Setting, default: Setting) -> bool:
-    """Return whether a number equals the default, which may be infinite."""
-    return isinstance(value, int | float) and isinstance(default, int | float) and value == default
-
-
 def _convert_to_default_type(environment: str, name: str, value: Setting, default: Setting) -> Any:
     """Convert a value to the type of its default without a check of its range."""
     if default is inspect.Parameter.empty or default is None:
@@ -184,14 +181,17 @@ def _convert_to_default_type(environment: str, name: str, value: Setting, defaul
             return _to_array(np.asarray(_parse_json(value)), default)
         return _to_nested_tuples(_parse_json(value))
     except (ValueError, TypeError, KeyError, OverflowError):
-        wanted = _TYPE_DESCRIPTIONS[kind] if kind is not None else "of the same type as its default"
-        shown = (
+        expected = (
+            _TYPE_DESCRIPTIONS[kind] if kind is not None else "of the same type as its default"
+        )
+        shown_value = (
             f"an array {value.dtype}{list(value.shape)}"
             if isinstance(value, jax.Array)
             else repr(value)[:200]
         )
         raise UsageError(
-            f"{environment}: {name} must be {wanted}, got {shown}. The default is {default}."
+            f"{environment}: {name} must be {expected}, got {shown_value}. The default is "
+            f"{default}."
         ) from None
 
 
@@ -218,13 +218,15 @@ def _to_array(value: Setting, default: Setting) -> Any:
 
     Integers are converted to floats. Floats are not converted to integers.
     """
-    wanted = np.asarray(default)
-    wanted_type = np.dtype({"f": "float32", "i": "int32", "b": "bool"}[wanted.dtype.kind])
-    if value.shape != wanted.shape or "bif".index(value.dtype.kind) > "bif".index(wanted_type.kind):
+    default_array = np.asarray(default)
+    default_type = np.dtype({"f": "float32", "i": "int32", "b": "bool"}[default_array.dtype.kind])
+    if value.shape != default_array.shape or "bif".index(value.dtype.kind) > "bif".index(
+        default_type.kind
+    ):
         _raise_value_error()
-    if (value.dtype.kind == "b") != (wanted_type.kind == "b"):
+    if (value.dtype.kind == "b") != (default_type.kind == "b"):
         _raise_value_error()
-    return value.astype(wanted_type)
+    return value.astype(default_type)
 
 
 def _parse_json(value: Setting) -> Any:

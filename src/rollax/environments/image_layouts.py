@@ -80,12 +80,13 @@ def move_channels_last(value: Array, layout: str) -> Array:
     """
     if layout == "HWC":
         return value
-    lead = value.ndim - len(layout)
+    num_leading = value.ndim - len(layout)
     order = [
-        lead + layout.index(letter) for letter in ("H", "W", *(x for x in "NC" if x in layout))
+        num_leading + layout.index(axis_letter)
+        for axis_letter in ("H", "W", *(x for x in "NC" if x in layout))
     ]
-    turned = value.transpose(*range(lead), *order)
-    return turned.reshape(*turned.shape[: lead + 2], -1)
+    transposed = value.transpose(*range(num_leading), *order)
+    return transposed.reshape(*transposed.shape[: num_leading + 2], -1)
 
 
 def arrange_image(space: Box, value: Array) -> Array:

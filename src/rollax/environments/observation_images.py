@@ -67,9 +67,9 @@ def draw_observation(environment: Environment, state: State, obs: Observation) -
 def _flatten_observation(space: Space, obs: Observation, name: str) -> list[tuple[str, Space, Any]]:
     if isinstance(space, Dict):
         return [
-            found
+            entry
             for key, part in space.items
-            for found in _flatten_observation(part, obs[key], f"{name} {key}".strip())
+            for entry in _flatten_observation(part, obs[key], f"{name} {key}".strip())
         ]
     return [(name, space, arrange_image(space, np.asarray(obs)) if isinstance(space, Box) else obs)]
 
@@ -99,20 +99,20 @@ def _draw_board(space: Space, values: np.ndarray) -> Image.Image:
     return draw_cell_board(colors)
 
 
-def _join_boards(boards: list[tuple[str, Image.Image]], left_out: list[str]) -> Image.Image:
+def _join_boards(boards: list[tuple[str, Image.Image]], omitted: list[str]) -> Image.Image:
     """Join boards in a row. Names are above the boards, and names of omitted boards below."""
     if len(boards) == 1:
         return boards[0][1]
     width, gap = BOARD_SIZE // 2, 8
-    small = [board.resize((width, width * board.height // board.width)) for _, board in boards]
-    below = LABEL_HEIGHT + max(board.height for board in small)
+    resized = [board.resize((width, width * board.height // board.width)) for _, board in boards]
+    footer_top = LABEL_HEIGHT + max(board.height for board in resized)
     row = Image.new(
         "RGB",
-        (len(small) * (width + gap) - gap, below + (LABEL_HEIGHT if left_out else 0)),
+        (len(resized) * (width + gap) - gap, footer_top + (LABEL_HEIGHT if omitted else 0)),
         BACKGROUND,
     )
     pen = ImageDraw.Draw(row)
-    for index, ((name, _), board) in enumerate(zip(boards, small, strict=True)):
+    for index, ((name, _), board) in enumerate(zip(boards, resized, strict=True)):
         row.paste(board, (index * (width + gap), LABEL_HEIGHT))
         pen.text(
             (index * (width + gap), 0),
@@ -120,10 +120,10 @@ def _join_boards(boards: list[tuple[str, Image.Image]], left_out: list[str]) -> 
             GRAY,
             load_font(11),
         )
-    if left_out:
+    if omitted:
         pen.text(
-            (0, below + 2),
-            truncate_text(_omitted_note(left_out), load_font(11), row.width),
+            (0, footer_top + 2),
+            truncate_text(_omitted_note(omitted), load_font(11), row.width),
             GRAY,
             load_font(11),
         )
@@ -136,21 +136,21 @@ def _omitted_note(names: list[str]) -> str:
 
 def _draw_bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
     """Draw each vector as a row of bars around zero. Wide bars show their values."""
-    left_out = [name for name, *_ in rows[MAX_ROWS:]]
+    omitted = [name for name, *_ in rows[MAX_ROWS:]]
     rows = rows[:MAX_ROWS]
     height = max(70, min(SCENE_HEIGHT - 40, 240 // len(rows)))
     picture = Image.new(
         "RGB",
-        (SCENE_WIDTH, height * len(rows) + 10 + (LABEL_HEIGHT if left_out else 0)),
+        (SCENE_WIDTH, height * len(rows) + 10 + (LABEL_HEIGHT if omitted else 0)),
         BACKGROUND,
     )
     draw = ImageDraw.Draw(picture)
     for index, (name, space, values) in enumerate(rows):
         _draw_bar_row(draw, name or "observation", space, values, 5 + index * height, height)
-    if left_out:
+    if omitted:
         draw.text(
             (8, height * len(rows) + 6),
-            truncate_text(_omitted_note(left_out), load_font(11), SCENE_WIDTH - 16),
+            truncate_text(_omitted_note(omitted), load_font(11), SCENE_WIDTH - 16),
             GRAY,
             load_font(11),
         )
@@ -160,19 +160,20 @@ def _draw_bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
 def _draw_bar_row(
     draw: ImageDraw.ImageDraw, name: str, space: Space, values: np.ndarray, top: int, height: int
 ) -> None:
-    shown = values.ravel()[:MAX_BARS].astype(float)
-    lengths = _bar_lengths(space, values)[: shown.size]
-    more = f", the first {MAX_BARS} of {values.size}" if values.size > MAX_BARS else ""
+    shown_values = values.ravel()[:MAX_BARS].astype(float)
+    lengths = _bar_lengths(space, values)[: shown_values.size]
+    suffix = f", the first {MAX_BARS} of {values.size}" if values.size > MAX_BARS else ""
     draw.text(
-        (8, top), truncate_text(name + more, load_font(11), SCENE_WIDTH - 16), GRAY, load_font(11)
+        (8, top), truncate_text(name + suffix, load_font(11), SCENE_WIDTH - 16), GRAY, load_font(11)
     )
     start, end = top + 18, top + height - 16
-    zero = end if lengths.min() >= 0 and _lower_bound(space) >= 0 else (start + end) / 2
-    reach = zero - start
-    width = min((SCENE_WIDTH - 16) / shown.size, 60.0)
-    draw.line((8, zero, 8 + width * shown.size, zero), LIGHT_GRAY)
-    for i, (value, length) in enumerate(zip(shown, lengths, strict=True)):
-        x, y = 8 + i * width, zero - length * reach
+    is_nonnegative = lengths.min() >= 0 and not (isinstance(space, Box) and np.min(space.low) < 0)
+    zero = end if is_nonnegative else (start + end) / 2
+    max_length = zero - start
+    width = min((SCENE_WIDTH - 16) / shown_values.size, 60.0)
+    draw.line((8, zero, 8 + width * shown_values.size, zero), LIGHT_GRAY)
+    for i, (value, length) in enumerate(zip(shown_values, lengths, strict=True)):
+        x, y = 8 + i * width, zero - length * max_length
         gap = 1 if width < 12 else 4
         draw.rectangle(
             (x + gap, min(y, zero), x + width - gap, max(y, zero)), BLUE if value >= 0 else RED
@@ -187,14 +188,10 @@ def _draw_bar_row(
             )
 
 
-def _format_to_width(value: float, room: float) -> str:
-    """Format a number with up to three digits that fit into `room` pixels, or return ""."""
-    written = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
-    return next((words for words in written if load_font(10).getlength(words) <= room), "")
-
-
-def _lower_bound(space: Space) -> float:
-    return float(np.min(space.low)) if isinstance(space, Box) else 0.0
+def _format_to_width(value: float, max_width: float) -> str:
+    """Format a number with up to three digits that fit into `max_width` pixels, or return ""."""
+    candidates = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
+    return next((text for text in candidates if load_font(10).getlength(text) <= max_width), "")
 
 
 def _bar_lengths(space: Space, values: np.ndarray) -> np.ndarray:
@@ -203,14 +200,16 @@ def _bar_lengths(space: Space, values: np.ndarray) -> np.ndarray:
     The length of a value x is x divided by its bound if the bound is below 100, and x / (1 + |x|)
     otherwise.
     """
-    numbers = np.nan_to_num(values.ravel().astype(float))
+    entries = np.nan_to_num(values.ravel().astype(float))
     if isinstance(space, Box):
-        reach = np.broadcast_to(
+        bounds = np.broadcast_to(
             np.maximum(np.abs(space.low), np.abs(space.high)), values.shape
         ).ravel()
-        squashed = numbers / (1 + np.abs(numbers))
+        squashed = entries / (1 + np.abs(entries))
         return np.where(
-            (reach > 0) & (reach < 100), np.clip(numbers / np.maximum(reach, 1e-9), -1, 1), squashed
+            (bounds > 0) & (bounds < 100),
+            np.clip(entries / np.maximum(bounds, 1e-9), -1, 1),
+            squashed,
         )
     sizes = np.asarray(
         space.sizes
@@ -219,4 +218,4 @@ def _bar_lengths(space: Space, values: np.ndarray) -> np.ndarray:
         if isinstance(space, Discrete)
         else 1
     )
-    return np.clip(numbers / np.maximum(sizes - 1, 1), 0, 1)
+    return np.clip(entries / np.maximum(sizes - 1, 1), 0, 1)

@@ -42,8 +42,8 @@ class DomainRandomization(Wrapper):
         self.env = env
         self.places = tuple(_find_leaf_index(env.name, name, paths) for name in ranges)
         bounds = [
-            _to_leaf_bounds(env.name, name, span, leaves[place][1])
-            for (name, span), place in zip(ranges.items(), self.places, strict=True)
+            _to_leaf_bounds(env.name, name, span, leaves[index][1])
+            for (name, span), index in zip(ranges.items(), self.places, strict=True)
         ]
         self.low, self.high = tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
 
@@ -61,8 +61,8 @@ class DomainRandomization(Wrapper):
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         inner, values = state
-        after = self.with_values(values).step(key, inner, action)
-        return after._replace(state=(after.state, values))
+        transition = self.with_values(values).step(key, inner, action)
+        return transition._replace(state=(transition.state, values))
 
     def descriptor(self, state: State) -> jax.Array:
         return self.with_values(state[1]).descriptor(state[0])
@@ -70,23 +70,26 @@ class DomainRandomization(Wrapper):
     def inner_state(self, state: State) -> Any:
         return state[0]
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
         return state_to_render(
-            self.with_values(before[1]), key, before[0], action, after[0]
-        ), after[1]
+            self.with_values(state[1]), key, state[0], action, next_state[0]
+        ), next_state[1]
 
     def draw(self, key: jax.Array) -> tuple[jax.Array, ...]:
         """Sample the values of the randomized leaves."""
         keys = jax.random.split(key, max(len(self.places), 1))
         return tuple(
-            _sample_uniform(*each) for each in zip(keys, self.low, self.high, strict=False)
+            _sample_uniform(*arguments)
+            for arguments in zip(keys, self.low, self.high, strict=False)
         )
 
     def with_values(self, values: tuple[jax.Array, ...]) -> Any:
         """Return `env` with `values` in place of the randomized leaves."""
         leaves, structure = jax.tree.flatten(self.env)
-        for place, value in zip(self.places, values, strict=True):
-            leaves[place] = value
+        for index, value in zip(self.places, values, strict=True):
+            leaves[index] = value
         return structure.unflatten(leaves)
 
 
@@ -105,34 +108,36 @@ def _format_path(path: jax.tree_util.KeyPath) -> str:
 
 
 def _find_leaf_index(environment: str, name: str, paths: list[str]) -> int:
-    found = [place for place, path in enumerate(paths) if path == name or path.endswith(f".{name}")]
-    if not found:
+    matches = [
+        index for index, path in enumerate(paths) if path == name or path.endswith(f".{name}")
+    ]
+    if not matches:
         raise UnknownNameError(
             f"leaf of {environment}", name, [path.rpartition(".")[2] for path in paths]
         )
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UsageError(
-            f"{environment}: {name!r} must be the name of one leaf, got {len(found)} leaves of "
-            f"that name. Write one of {', '.join(paths[place] for place in found)}."
+            f"{environment}: {name!r} must be the name of one leaf, got {len(matches)} leaves of "
+            f"that name. Write one of {', '.join(paths[index] for index in matches)}."
         )
-    return found[0]
+    return matches[0]
 
 
 def _to_leaf_bounds(
     environment: str, name: str, span: Setting, leaf: Leaf
 ) -> tuple[jax.Array, jax.Array]:
     """Convert the bounds of a range to the dtype and shape of the leaf."""
-    wanted = np.asarray(leaf)
+    array = np.asarray(leaf)
     try:
-        low, high = (np.broadcast_to(np.asarray(bound, float), wanted.shape) for bound in span)
+        low, high = (np.broadcast_to(np.asarray(bound, float), array.shape) for bound in span)
         is_range = bool(np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all())
     except (TypeError, ValueError):
-        low = high = wanted
+        low = high = array
         is_range = False
-    if not is_range or wanted.dtype.kind not in "iuf":
+    if not is_range or array.dtype.kind not in "iuf":
         raise UsageError(
             f"{environment}: the range of {name} must be two finite bounds (low, high) with low <= "
-            f"high for a leaf {wanted.dtype}{list(wanted.shape)}, got {span!r}. "
+            f"high for a leaf {array.dtype}{list(array.shape)}, got {span!r}. "
             f"Write for example (0.5, 2.0)."
         )
-    return jnp.asarray(low, wanted.dtype), jnp.asarray(high, wanted.dtype)
+    return jnp.asarray(low, array.dtype), jnp.asarray(high, array.dtype)

@@ -242,7 +242,7 @@ def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
     known: Any = _get_suite_member(id, "CHOICES") or {}
     if callable(known):
         known = known(id.split("/", 1)[1])
-    return {name: tuple(words) for name, words in known.items() if name in default_arguments(id)}
+    return {name: tuple(values) for name, values in known.items() if name in default_arguments(id)}
 
 
 def evaluation_arguments(id: str) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, An
 
 
 def check_evaluation(
-    id: str, training: Mapping[str, Setting], other: Mapping[str, Setting]
+    id: str, training: Mapping[str, Setting], changes: Mapping[str, Setting]
 ) -> None:
     """Check evaluation arguments that differ from the training arguments.
 
@@ -299,15 +299,15 @@ def check_evaluation(
     Args:
         id: Id of the environment.
         training: Arguments in training.
-        other: Arguments that replace training arguments in evaluations.
+        changes: Arguments that replace training arguments in evaluations.
 
     Raises:
         UsageError: If the evaluation would be misleading, for example if it claims to use unseen
             tasks but does not.
     """
-    check = _get_suite_member(id, "check_evaluation") if other else None
+    check = _get_suite_member(id, "check_evaluation") if changes else None
     if check is not None:
-        check(id, dict(training), dict(other))
+        check(id, dict(training), dict(changes))
 
 
 def check_environment_id(id: str) -> None:
@@ -362,13 +362,13 @@ def _find_factory(id: str) -> Callable[..., Environment] | None:
     is_open = suite in SUITES and SUITES[suite].is_open
     if is_open and _import_suite(suite).is_registered(name):
         return None
-    more = f" Write {suite}/PACKAGE:NAME for an environment of another package." if is_open else ""
+    hint = f" Write {suite}/PACKAGE:NAME for an environment of another package." if is_open else ""
     ids = list_environments()
     if not find_similar_names(id, ids):  # the list of all ids is too long for a message
         ids = [x for x in ids if x.startswith(f"{suite}/")] or list(
             dict.fromkeys(f"{x.partition('/')[0]}/..." for x in ids)
         )
-    raise UnknownNameError("environment", id, ids, more)
+    raise UnknownNameError("environment", id, ids, hint)
 
 
 @cache
@@ -386,13 +386,13 @@ def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
 
 def _import_suite(suite: str) -> ModuleType:
     entry = SUITES[suite]
-    needed = missing_python_version(entry)
-    if needed:
-        found = f"{sys.version_info.major}.{sys.version_info.minor}"
+    required_version = missing_python_version(entry)
+    if required_version:
+        installed_version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise UsageError(
-            f"The {suite} environments need Python {needed} or newer, and this is Python {found}. "
-            "Create a virtual environment with a newer Python, and install the extra "
-            f"{entry.extra} in it."
+            f"The {suite} environments need Python {required_version} or newer, and this is Python "
+            f"{installed_version}. Create a virtual environment with a newer Python, and install "
+            f"the extra {entry.extra} in it."
         )
     try:
         return importlib.import_module(entry.adapter)

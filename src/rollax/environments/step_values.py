@@ -53,17 +53,17 @@ def to_flag(name: str, value: object) -> bool:
     return bool(single)
 
 
-def _to_single_number(name: str, value: object, wanted: str, remedy: str) -> Any:
+def _to_single_number(name: str, value: object, expected: str, remedy: str) -> Any:
     """Return a number, or the element of an array with one element, as a Python number."""
     try:
         array = np.asarray(value)
     except Exception as error:  # objects with an array interface may raise anything
         raise SimulatorFaultError(
-            f"{name} must be {wanted}, got a {type(value).__name__}. {remedy}"
+            f"{name} must be {expected}, got a {type(value).__name__}. {remedy}"
         ) from error
     if array.size != 1 or array.dtype.kind not in _NUMERIC_KINDS:
         kind = type(value).__name__
         raise SimulatorFaultError(
-            f"{name} must be {wanted}, got {format_value(value)} ({kind}). {remedy}"
+            f"{name} must be {expected}, got {format_value(value)} ({kind}). {remedy}"
         )
     return array.item()

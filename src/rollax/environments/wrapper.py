@@ -69,8 +69,8 @@ class Wrapper(eqx.Module):
     def task_numbers(self) -> tuple[int, ...]:
         return self.env.task_numbers if has_finite_tasks(self.env) else ()
 
-    def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
-        return self.env.tasks_at(places)
+    def tasks_at(self, indices: jax.Array | np.ndarray) -> Any:
+        return self.env.tasks_at(indices)
 
     @property
     def describe(self) -> Callable[..., str]:
@@ -121,14 +121,16 @@ class Wrapper(eqx.Module):
         """
         return trial_episode(self.env, self.inner_state(state))
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
-        """Return the state that a picture shows after the step `(key, before, action)`.
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        """Return the state that a picture shows after the step `(key, state, action)`.
 
-        It differs from the next state `after` if the step already returns the start of the next
-        episode (`Trials`). A wrapper that passes `key` and `action` to `env` unchanged can call the
+        It differs from `next_state` if the step already returns the start of the next episode
+        (`Trials`). A wrapper that passes `key` and `action` to `env` unchanged can call the
         method of `env`.
         """
-        return after
+        return next_state
 
 
 def innermost_environment(environment: Environment) -> Any:
@@ -181,14 +183,14 @@ def trial_episode(environment: Environment, state: State) -> tuple[int, int] | N
 
 
 def state_to_render(
-    environment: Environment, key: jax.Array, before: State, action: Action, after: State
+    environment: Environment, key: jax.Array, state: State, action: Action, next_state: State
 ) -> Any:
     """Return the state that a picture shows after a step.
 
-    For a wrapper, return its `state_to_render`. For other environments, return `after`.
+    For a wrapper, return its `state_to_render`. For other environments, return `next_state`.
     """
     return (
-        environment.state_to_render(key, before, action, after)
+        environment.state_to_render(key, state, action, next_state)
         if isinstance(environment, Wrapper)
-        else after
+        else next_state
     )

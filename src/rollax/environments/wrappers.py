@@ -39,11 +39,11 @@ class PreviousActionReward(Wrapper):
 
     @property
     def observation_space(self) -> Space:
-        more = {
+        added_parts = {
             "previous_action": Discrete(self.env.action_space.n + 1),
-            "previous_reward": _reward_space(),
+            "previous_reward": Box(float("-inf"), float("inf"), ()),
         }
-        return Dict({**_part_spaces(self.env.observation_space), **more})
+        return Dict({**_part_spaces(self.env.observation_space), **added_parts})
 
     def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
         return state, self._extend_observation(
@@ -57,17 +57,19 @@ class PreviousActionReward(Wrapper):
     def inner_obs(self, state: State, obs: Observation) -> Any:
         return _from_parts(self.env.observation_space, obs)
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
-        return state_to_render(self.env, key, before, action, after)
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        return state_to_render(self.env, key, state, action, next_state)
 
     def _extend_observation(
         self, obs: Observation, action: jax.Array, reward: jax.Array
     ) -> dict[str, Any]:
-        more = {
+        added_parts = {
             "previous_action": jnp.asarray(action, jnp.int32),
             "previous_reward": jnp.asarray(reward, jnp.float32),
         }
-        return {**_to_parts(self.env.observation_space, obs), **more}
+        return {**_to_parts(self.env.observation_space, obs), **added_parts}
 
 
 class AgentId(Wrapper):
@@ -190,30 +192,34 @@ class FixedOpponents(Wrapper):
         """
         inner, obs, carries = state
         env_key, *keys = jax.random.split(key, 1 + len(self.functions))
-        place = np.asarray(self.learning_agents)
+        learner_indices = np.asarray(self.learning_agents)
         actions = (
-            jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype).at[place].set(action)
+            jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype)
+            .at[learner_indices]
+            .set(action)
         )
         after_carries = {}
         for (name, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
-            their_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
-            chosen, after_carries[name] = algorithm.act(
-                self.opponents[name], their_obs, carries[name], act_key, False
+            opponent_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
+            opponent_actions, after_carries[name] = algorithm.act(
+                self.opponents[name], opponent_obs, carries[name], act_key, False
             )
-            own = [
+            acting_positions = [
                 i
                 for i, agent in enumerate(agents)
                 if capabilities(self.env).agent_types[agent] == name
             ]
-            actions = actions.at[np.asarray(agents)[own]].set(chosen[np.asarray(own)])
-        after = self.env.step(env_key, inner, actions)
+            actions = actions.at[np.asarray(agents)[acting_positions]].set(
+                opponent_actions[np.asarray(acting_positions)]
+            )
+        transition = self.env.step(env_key, inner, actions)
         return Transition(
-            state=(after.state, after.obs, after_carries),
-            obs=self._select_learners(after.obs),
-            reward=after.reward[place],
-            terminated=after.terminated[place],
-            truncated=after.truncated[place],
-            info=after.info,
+            state=(transition.state, transition.obs, after_carries),
+            obs=self._select_learners(transition.obs),
+            reward=transition.reward[learner_indices],
+            terminated=transition.terminated[learner_indices],
+            truncated=transition.truncated[learner_indices],
+            info=transition.info,
         )
 
     def _select_learners(self, values: PyTree) -> Any:
@@ -267,8 +273,8 @@ class Trials(Wrapper):
 
     @property
     def info_reductions(self) -> dict[str, str]:
-        own = ("episode_returns", "episodes_terminated", "episodes_truncated")
-        return {**capabilities(self.env).info_reductions, **dict.fromkeys(own, "sum")}
+        summed_names = ("episode_returns", "episodes_terminated", "episodes_truncated")
+        return {**capabilities(self.env).info_reductions, **dict.fromkeys(summed_names, "sum")}
 
     @property
     def time_limit(self) -> int | None:
@@ -283,9 +289,11 @@ class Trials(Wrapper):
     def trial_episode(self, state: State) -> tuple[int, int]:
         return int(state[2]) + 1, self.episodes
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
-        """Return the last state of an inner episode if `after` is the start of the next episode."""
-        inner, starts, episode = before
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        """Return the last state of an inner episode if `next_state` starts the next episode."""
+        inner, starts, episode = state
         return self.env.step(key, inner, action).state, starts, episode
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
@@ -303,24 +311,26 @@ class Trials(Wrapper):
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         inner, starts, episode = state
-        after = self.env.step(key, inner, action)
-        returns = jnp.where(jnp.arange(self.episodes) == episode, after.reward, 0.0)
-        ended = after.terminated | after.truncated
-        over = ended & (episode + 1 == self.episodes)
-        begins = ended & ~over
-        following = jax.tree.map(lambda x: x[jnp.minimum(episode + 1, self.episodes - 1)], starts)
-        inner, obs = tree.where(begins, following, (after.state, after.obs))
+        transition = self.env.step(key, inner, action)
+        returns = jnp.where(jnp.arange(self.episodes) == episode, transition.reward, 0.0)
+        is_episode_end = transition.terminated | transition.truncated
+        is_trial_end = is_episode_end & (episode + 1 == self.episodes)
+        begins = is_episode_end & ~is_trial_end
+        next_start = jax.tree.map(lambda x: x[jnp.minimum(episode + 1, self.episodes - 1)], starts)
+        inner, obs = tree.where(begins, next_start, (transition.state, transition.obs))
         return Transition(
             state=(inner, starts, episode + begins),
             obs=self._extend_observation(obs, begins),
-            reward=after.reward,
-            terminated=over,
+            reward=transition.reward,
+            terminated=is_trial_end,
             truncated=jnp.zeros((), bool),
             info={
-                **after.info,
+                **transition.info,
                 "episode_returns": returns,
-                "episodes_terminated": after.terminated.astype(jnp.float32) / self.episodes,
-                "episodes_truncated": (after.truncated & ~after.terminated).astype(jnp.float32)
+                "episodes_terminated": transition.terminated.astype(jnp.float32) / self.episodes,
+                "episodes_truncated": (transition.truncated & ~transition.terminated).astype(
+                    jnp.float32
+                )
                 / self.episodes,
             },
         )
@@ -359,14 +369,18 @@ class TimeLimit(Wrapper):
     def inner_state(self, state: State) -> Any:
         return state[0]
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
-        return state_to_render(self.env, key, before[0], action, after[0]), after[1]
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        return state_to_render(self.env, key, state[0], action, next_state[0]), next_state[1]
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         inner, time = state
-        after = self.env.step(key, inner, action)
-        is_late = (time + 1 >= self.max_steps) & ~after.terminated
-        return after._replace(state=(after.state, time + 1), truncated=after.truncated | is_late)
+        transition = self.env.step(key, inner, action)
+        is_truncated = (time + 1 >= self.max_steps) & ~transition.terminated
+        return transition._replace(
+            state=(transition.state, time + 1), truncated=transition.truncated | is_truncated
+        )
 
 
 class ActionRepeat(Wrapper):
@@ -392,42 +406,49 @@ class ActionRepeat(Wrapper):
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         def step_once(key: jax.Array, state: State) -> Transition:
-            after = self.env.step(key, state, action)
+            transition = self.env.step(key, state, action)
             # Evaluations also sum booleans and integers as floats.
-            return after._replace(
-                info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), after.info)
+            return transition._replace(
+                info=jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), transition.info)
             )
 
-        def again(
-            before: tuple[Transition, jax.Array], key: jax.Array
+        def repeat(
+            carry: tuple[Transition, jax.Array], key: jax.Array
         ) -> tuple[tuple[Transition, jax.Array], None]:
-            so_far, count = before
-            after, agent_done = step_once(key, so_far.state), so_far.terminated | so_far.truncated
-            if isinstance(so_far.obs, dict) and "begins" in so_far.obs:
-                agent_done |= so_far.obs["begins"] == 1
-            reward = so_far.reward + jnp.where(agent_done, 0.0, after.reward)
-            info = jax.tree.map(jnp.add, so_far.info, after.info) | {
-                name: after.info[name] for name in names_with("last")
+            accumulated, count = carry
+            transition, agent_done = (
+                step_once(key, accumulated.state),
+                accumulated.terminated | accumulated.truncated,
+            )
+            if isinstance(accumulated.obs, dict) and "begins" in accumulated.obs:
+                agent_done |= accumulated.obs["begins"] == 1
+            reward = accumulated.reward + jnp.where(agent_done, 0.0, transition.reward)
+            info = jax.tree.map(jnp.add, accumulated.info, transition.info) | {
+                name: transition.info[name] for name in select_names("last")
             }
             return tree.where(
-                jnp.all(agent_done), before, (after._replace(reward=reward, info=info), count + 1)
+                jnp.all(agent_done),
+                carry,
+                (transition._replace(reward=reward, info=info), count + 1),
             ), None
 
-        keys, how = jax.random.split(key, self.times), capabilities(self.env).info_reductions
+        keys, reductions = jax.random.split(key, self.times), capabilities(self.env).info_reductions
         first = step_once(keys[0], state)
 
-        def names_with(reduction: str) -> list[str]:
-            return [name for name in first.info if how.get(name, "mean") == reduction]
+        def select_names(reduction: str) -> list[str]:
+            return [name for name in first.info if reductions.get(name, "mean") == reduction]
 
-        after, count = jax.lax.scan(again, (first, jnp.ones(())), keys[1:])[0]
+        transition, count = jax.lax.scan(repeat, (first, jnp.ones(())), keys[1:])[0]
         means = {
-            name: jax.tree.map(lambda x: x / count, after.info[name]) for name in names_with("mean")
+            name: jax.tree.map(lambda x: x / count, transition.info[name])
+            for name in select_names("mean")
         }
-        if isinstance(after.obs, dict) and "previous_reward" in after.obs:
-            after = after._replace(
-                obs=after.obs | {"previous_reward": jnp.asarray(after.reward, jnp.float32)}
+        if isinstance(transition.obs, dict) and "previous_reward" in transition.obs:
+            transition = transition._replace(
+                obs=transition.obs
+                | {"previous_reward": jnp.asarray(transition.reward, jnp.float32)}
             )
-        return after._replace(info=after.info | means)
+        return transition._replace(info=transition.info | means)
 
 
 def _part_spaces(space: Space) -> dict[str, Space]:
@@ -459,11 +480,7 @@ def _from_parts(space: Space, parts: dict[str, Observation]) -> Any:
     )
 
 
-def _check_positive_int(name: str, what: str, value: object) -> None:
+def _check_positive_int(name: str, argument: str, value: object) -> None:
     """Raise UsageError if the value is not a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}: {what} ({value!r}) must be an integer of at least 1.")
-
-
-def _reward_space() -> Box:
-    return Box(float("-inf"), float("inf"), ())
+        raise UsageError(f"{name}: {argument} ({value!r}) must be an integer of at least 1.")

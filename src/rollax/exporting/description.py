@@ -47,8 +47,8 @@ def describe_program(program: Program, environment: Environment) -> Record:
         ACTION: environment.action_space,
     }
 
-    def describe_array(name: str, number: int) -> Record:
-        kind = program.types[number]
+    def describe_array(name: str, value_id: int) -> Record:
+        kind = program.types[value_id]
         shape = [side if isinstance(side, int) else BATCH_SYMBOL for side in kind.shape]
         entry: dict[str, Any] = {"name": name, "shape": shape, "dtype": np.dtype(kind.dtype).name}
         if name in spaces:
@@ -70,7 +70,7 @@ def flatten_space(space: Space, name: str) -> dict[str, Space]:
     if not isinstance(space, Dict):
         return {name: space}
     parts = [flatten_space(part, f"{name}/{key}") for key, part in space.items]
-    return {key: part for each in parts for key, part in each.items()}
+    return {key: part for entries in parts for key, part in entries.items()}
 
 
 def space_to_json(space: Space) -> Record:
@@ -85,5 +85,5 @@ def space_to_json(space: Space) -> Record:
 
 def _bounds_to_json(bound: Bound) -> JsonValue:
     if isinstance(bound, tuple):
-        return [_bounds_to_json(each) for each in bound]
+        return [_bounds_to_json(element) for element in bound]
     return bound if abs(bound) < 1e30 else None

@@ -223,13 +223,13 @@ def resolve_batch(batch: int | str | None, to: str) -> int | None:
 
 def export_folder_name(to: str, greedy: bool, options: SettingValues) -> str:
     """Return the default folder name, made of the format and all non-default options."""
-    parts = [to, *([] if greedy else ["stochastic"])]
+    name_parts = [to, *([] if greedy else ["stochastic"])]
     for name, value in options.items():
         if value is None or (name, value) in (("checkpoint", "last"), ("batch", "any")):
             continue
         values = [value] if isinstance(value, str | int) else list(value)
-        parts.append("-".join([*([] if value == "best" else [name]), *map(str, values)]))
-    return "-".join(parts)
+        name_parts.append("-".join([*([] if value == "best" else [name]), *map(str, values)]))
+    return "-".join(name_parts)
 
 
 def check_output_paths(
@@ -262,12 +262,13 @@ def check_not_overwriting(target: Path, card: Path, overwrite: bool) -> None:
         raise UsageError(
             f"output must be a folder, but {target} is a file. Choose another --output."
         )
-    taken = [
+    existing = [
         path for path in (target, card) if (any(path.iterdir()) if path.is_dir() else path.exists())
     ]
-    if taken and not overwrite:
+    if existing and not overwrite:
         raise UsageError(
-            f"{taken[0]} already exists. Choose another --output, or replace it with --overwrite."
+            f"{existing[0]} already exists. Choose another --output, or replace it with "
+            "--overwrite."
         )
 
 
@@ -333,14 +334,14 @@ def write_files(target: Path, files: dict[str, bytes], card: Path, text: bytes) 
     """
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     is_new = not target.exists()
-    place = unfinished if is_new else target
+    folder = unfinished if is_new else target
     inside = card.parent == target
     try:
-        place.mkdir(parents=True, exist_ok=not is_new)
+        folder.mkdir(parents=True, exist_ok=not is_new)
         for name, content in {**files, **({card.name: text} if inside else {})}.items():
-            write_atomically(place / name, content)
+            write_atomically(folder / name, content)
         if is_new:
-            place.rename(target)
+            folder.rename(target)
             fsync_path(target.parent)
         if not inside:
             card.parent.mkdir(parents=True, exist_ok=True)

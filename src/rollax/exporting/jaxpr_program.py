@@ -85,7 +85,7 @@ def trace_program(
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(inputs)
     builder = _ProgramBuilder(rewrites)
-    numbers = [builder.new(var.aval) for var in closed.jaxpr.invars]
+    numbers = [builder.add_value(var.aval) for var in closed.jaxpr.invars]
     constants = [builder.add_constant(value) for value in closed.consts]
     results = builder.inline(closed.jaxpr, constants, numbers)
     named = (
@@ -108,34 +108,34 @@ class _ProgramBuilder:
         # Scalars that fill arrays of any size with equal elements, by number.
         self.filled: dict[int, np.ndarray] = {}
 
-    def new(self, aval: Leaf) -> int:
-        number = len(self.types)
-        self.types[number] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-        return number
+    def add_value(self, aval: Leaf) -> int:
+        value_id = len(self.types)
+        self.types[value_id] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+        return value_id
 
     def add_constant(self, value: Leaf) -> int:
         value = value if isinstance(value, jax.Array) else jnp.asarray(value)
-        number = self.new(value)
-        self.constants[number] = value
-        return number
+        value_id = self.add_value(value)
+        self.constants[value_id] = value
+        return value_id
 
     def inline(
         self, jaxpr: jax.extend.core.Jaxpr, constants: list[int], inputs: list[int]
     ) -> list[int]:
         """Add the operations of a jaxpr, with nested calls inlined, and return its results."""
-        numbers = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
+        value_ids = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
             zip(jaxpr.invars, inputs, strict=True)
         )
 
-        def read(atom: jax.extend.core.Var | Literal) -> int:
+        def read_value(atom: jax.extend.core.Var | Literal) -> int:
             return (
                 self.add_constant(np.asarray(atom.val, getattr(atom.aval, "dtype", None)))
                 if isinstance(atom, Literal)
-                else numbers[atom]
+                else value_ids[atom]
             )
 
         for equation in jaxpr.eqns:
-            arguments = [read(atom) for atom in equation.invars]
+            arguments = [read_value(atom) for atom in equation.invars]
             inner = equation.params.get(CALL_PRIMITIVES.get(equation.primitive.name, ""))
             if equation.primitive.name in self.rewrites:
                 inner = jax.make_jaxpr(self.rewrites[equation.primitive.name])(
@@ -149,20 +149,22 @@ class _ProgramBuilder:
                 )
             else:
                 results = self.inline(inner, [], arguments)
-            numbers |= dict(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            value_ids |= dict(zip(equation.outvars, results, strict=True))
+        return [read_value(atom) for atom in jaxpr.outvars]
 
     def apply(self, equation: jax.extend.core.JaxprEqn, arguments: list[int]) -> list[int]:
         """Return the results of one primitive: an existing value, constants or a new operation."""
         name = equation.primitive.name
-        if (same := self.find_equal_argument(name, equation, arguments)) is not None:
-            return [same]
+        if (equal_argument := self.find_equal_argument(name, equation, arguments)) is not None:
+            return [equal_argument]
         avals = [var.aval for var in equation.outvars]
-        if all(number in self.constants for number in arguments) and all(map(_is_foldable, avals)):
-            values = [self.constants[number] for number in arguments]
+        if all(value_id in self.constants for value_id in arguments) and all(
+            map(_is_foldable, avals)
+        ):
+            values = [self.constants[value_id] for value_id in arguments]
             results = run_primitive(equation.primitive, equation.params, values)
             return [self.add_constant(value) for value in results]
-        outputs = [self.new(aval) for aval in avals]
+        outputs = [self.add_value(aval) for aval in avals]
         if (
             name == "broadcast_in_dim"
             and (value := self.constant_value(arguments[0])) is not None
@@ -186,10 +188,10 @@ class _ProgramBuilder:
         """
         result: Leaf = equation.outvars[0].aval
 
-        def is_result(number: int) -> bool:
+        def is_result(value_id: int) -> bool:
             return (
-                self.types[number].shape == result.shape
-                and self.types[number].dtype == result.dtype
+                self.types[value_id].shape == result.shape
+                and self.types[value_id].dtype == result.dtype
             )
 
         if name in (
@@ -203,26 +205,26 @@ class _ProgramBuilder:
         ):
             return arguments[0] if len(arguments) == 1 and is_result(arguments[0]) else None
         if name == "select_n":
-            which = self.constant_value(arguments[0])
-            if which is None:
+            selection = self.constant_value(arguments[0])
+            if selection is None:
                 return None
             return next(
-                (n for i, n in enumerate(arguments[1:]) if is_result(n) and np.all(which == i)),
+                (n for i, n in enumerate(arguments[1:]) if is_result(n) and np.all(selection == i)),
                 None,
             )
         if name == "mul":
-            ones = [self.constant_value(number) for number in arguments]
-            other = [
+            values = [self.constant_value(value_id) for value_id in arguments]
+            candidates = [
                 n
-                for n, one in zip(arguments[::-1], ones, strict=True)
-                if one is not None and np.all(one == 1)
+                for n, value in zip(arguments[::-1], values, strict=True)
+                if value is not None and np.all(value == 1)
             ]
-            return next(filter(is_result, other), None)
+            return next(filter(is_result, candidates), None)
         return None
 
-    def constant_value(self, number: int) -> np.ndarray | None:
+    def constant_value(self, value_id: int) -> np.ndarray | None:
         """Return a constant's value or the scalar that fills it, or None for other values."""
-        value = self.filled.get(number, self.constants.get(number))
+        value = self.filled.get(value_id, self.constants.get(value_id))
         return (
             None
             if value is None or jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
@@ -249,25 +251,31 @@ def remove_dead_code(program: Program) -> Program:
 
     All inputs are kept.
     """
-    wanted, kept = set(program.outputs.values()), list[Operation]()
+    needed, operations = set(program.outputs.values()), list[Operation]()
     for operation in reversed(program.operations):
-        if wanted & set(operation.outputs):
-            kept.append(operation)
-            wanted |= set(operation.inputs)
-    constants = {number: value for number, value in program.constants.items() if number in wanted}
-    numbers = (
-        wanted | set(program.inputs.values()) | {n for operation in kept for n in operation.outputs}
+        if needed & set(operation.outputs):
+            operations.append(operation)
+            needed |= set(operation.inputs)
+    constants = {
+        value_id: value for value_id, value in program.constants.items() if value_id in needed
+    }
+    value_ids = (
+        needed
+        | set(program.inputs.values())
+        | {n for operation in operations for n in operation.outputs}
     )
-    types = {number: program.types[number] for number in sorted(numbers)}
-    return program._replace(operations=tuple(reversed(kept)), constants=constants, types=types)
+    types = {value_id: program.types[value_id] for value_id in sorted(value_ids)}
+    return program._replace(
+        operations=tuple(reversed(operations)), constants=constants, types=types
+    )
 
 
 def used_inputs(program: Program) -> set[str]:
     """Return the names of the inputs that are outputs or arguments of an operation."""
-    numbers = {n for operation in program.operations for n in operation.inputs} | set(
+    value_ids = {n for operation in program.operations for n in operation.inputs} | set(
         program.outputs.values()
     )
-    return {name for name, number in program.inputs.items() if number in numbers}
+    return {name for name, value_id in program.inputs.items() if value_id in value_ids}
 
 
 def keep_outputs(program: Program, names: set[str]) -> Program:
@@ -280,9 +288,9 @@ def keep_outputs(program: Program, names: set[str]) -> Program:
 def run_program(program: Program, inputs: Arrays) -> Arrays:
     """Run a program and return its outputs by name. The function is pure and can be jitted."""
     values: dict[int, Any] = dict(program.constants)
-    values |= {number: inputs[name] for name, number in program.inputs.items()}
+    values |= {value_id: inputs[name] for name, value_id in program.inputs.items()}
     for operation in program.operations:
-        arguments = [values[number] for number in operation.inputs]
+        arguments = [values[value_id] for value_id in operation.inputs]
         results = run_primitive(operation.primitive, operation.params, arguments)
         values |= dict(zip(operation.outputs, results, strict=True))
-    return {name: values[number] for name, number in program.outputs.items()}
+    return {name: values[value_id] for name, value_id in program.outputs.items()}

@@ -73,7 +73,7 @@ def format_model_card(
         parity: Comparison of the exported files with the policy.
     """
     spec = policy.spec
-    parts = [
+    sections = [
         f"# {spec.algorithm} on {spec.environment}",
         f"A policy trained with rollax {__version__}, exported on {document['date']} as "
         f"`{document['file']}`: {kind.summary}. It maps observations of the environment to "
@@ -92,7 +92,7 @@ def format_model_card(
         "## Versions",
         format_versions(folder),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 def format_table(rows: dict[str, str]) -> str:
@@ -153,8 +153,8 @@ def format_scores(policy: Policy, folder: Path) -> str:
         "The best checkpoint was selected by these episodes, so its scores are biased upwards. "
         "`rollax eval` evaluates it on new episodes."
     )
-    how = "sampled" if policy.spec.options.eval_stochastic else "greedy"
-    return "\n".join([head, *lines, "", f"Complete episodes, {how} actions. {note}"])
+    sampling = "sampled" if policy.spec.options.eval_stochastic else "greedy"
+    return "\n".join([head, *lines, "", f"Complete episodes, {sampling} actions. {note}"])
 
 
 def _format_episode_count(values: dict[str, float]) -> str:
@@ -181,9 +181,9 @@ def summarize_evaluations(policy: Policy, folder: Path) -> EvaluationRows:
     if arrays is None or not len(arrays["step"]):
         return []
     steps = [int(step) for step in arrays["step"]]
-    wanted = {"last": steps[-1], "best": best, "this checkpoint": policy.step}
+    step_by_label = {"last": steps[-1], "best": best, "this checkpoint": policy.step}
     rows: EvaluationRows = []
-    for name, step in wanted.items():
+    for name, step in step_by_label.items():
         if step in steps and (name != "this checkpoint" or step not in [row[1] for row in rows]):
             assert step is not None
             returns = arrays["returns"][len(steps) - 1 - steps[::-1].index(step)]
@@ -204,14 +204,14 @@ def format_settings(spec: Spec) -> str:
     return format_table({"setting": "value"} | changed) if changed else "None."
 
 
-def changed_settings(prefix: str, given: Settings, defaults: Settings) -> dict[str, str]:
+def changed_settings(prefix: str, settings: Settings, defaults: Settings) -> dict[str, str]:
     """Return the fields of a dataclass that differ from the defaults, as text by dotted name.
 
     `total_updates` is left out because each run derives it from `total_steps`.
     """
     values = {
-        field.name: getattr(given, field.name)
-        for field in dataclasses.fields(given)
+        field.name: getattr(settings, field.name)
+        for field in dataclasses.fields(settings)
         if field.name != "total_updates"
     }
     return {
@@ -224,18 +224,19 @@ def changed_settings(prefix: str, given: Settings, defaults: Settings) -> dict[s
 def format_signature(document: Record) -> str:
     """Return a Markdown table of inputs and outputs."""
     lines = ["| | name | shape | type | |", "|---|---|---|---|---|"]
-    for side in ("inputs", "outputs"):
-        for one in document[side]:
-            shape, meaning = ", ".join(map(str, one["shape"])), one.get("meaning", "")
+    for direction in ("inputs", "outputs"):
+        for array in document[direction]:
+            shape, meaning = ", ".join(map(str, array["shape"])), array.get("meaning", "")
             lines.append(
-                f"| {side[:-1]} | `{one['name']}` | [{shape}] | {one['dtype']} | {meaning} |"
+                f"| {direction[:-1]} | `{array['name']}` | [{shape}] | {array['dtype']} | "
+                f"{meaning} |"
             )
     return "\n".join(lines)
 
 
 def format_loading_code(document: Record, kind: ExportFormat) -> str:
     """Return a complete Python program that loads the policy and computes one action."""
-    names = [one["name"] for one in document["inputs"]]
+    names = [array["name"] for array in document["inputs"]]
     size = 1 if document["batch"] == "any" else document["batch"]
     lines = [
         "import json\nfrom pathlib import Path\n\nimport numpy as np\n",
@@ -273,10 +274,10 @@ def format_loading_code(document: Record, kind: ExportFormat) -> str:
 def format_versions(folder: Path) -> str:
     """Return a Markdown table of the package versions that the run recorded."""
     try:
-        found = json.loads(read_regular_file(folder / ENVIRONMENT_FILE, MAX_SMALL_FILE_BYTES))
-        packages = {"python": found["python"], **found["packages"]}
+        machine = json.loads(read_regular_file(folder / ENVIRONMENT_FILE, MAX_SMALL_FILE_BYTES))
+        packages = {"python": machine["python"], **machine["packages"]}
         rows = {str(name): str(version) for name, version in packages.items()} | {
-            "trained on": str(found["date"])[:10]
+            "trained on": str(machine["date"])[:10]
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         rows = {"rollax": __version__}

@@ -23,19 +23,19 @@ def write_numpy(program: Program) -> dict[str, bytes]:
     """Return the file contents of policy.npz and of its reader numpy_policy.py by name."""
     program = lower_program(program)
 
-    def kind(number: int) -> str:
-        return np.dtype(program.types[number].dtype).name
+    def dtype_name(value_id: int) -> str:
+        return np.dtype(program.types[value_id].dtype).name
 
     steps = [
-        [op.name, op.inputs, op.outputs, op.params, list(map(kind, op.outputs))]
+        [op.name, op.inputs, op.outputs, op.params, list(map(dtype_name, op.outputs))]
         for op in program.operations
     ]
     inputs = {
-        name: [n, [size_to_json(side) for side in program.types[n].shape], kind(n)]
+        name: [n, [size_to_json(side) for side in program.types[n].shape], dtype_name(n)]
         for name, n in program.inputs.items()
     }
     document = json.dumps({"inputs": inputs, "outputs": program.outputs, "steps": steps}).encode()
-    arrays: dict[str, Any] = {str(number): value for number, value in program.constants.items()}
+    arrays: dict[str, Any] = {str(value_id): value for value_id, value in program.constants.items()}
     buffer = io.BytesIO()
     np.savez(buffer, program=np.frombuffer(document, np.uint8), **arrays)
     return {

@@ -45,27 +45,29 @@ def run_program(program, constants, inputs):
         ValueError: If an input is missing or has the wrong shape.
     """
     values, batch = dict(constants), None
-    for name, (number, shape, dtype) in program["inputs"].items():
+    for name, (value_id, shape, dtype) in program["inputs"].items():
         if name not in inputs:
             raise ValueError(
                 f"The input {name!r} is missing. The inputs are {', '.join(program['inputs'])}."
             )
         value = np.asarray(inputs[name]).astype(dtype, copy=False)
         batch = value.shape[0] if batch is None and value.ndim else batch
-        wanted = tuple(resolve_size(side, batch) for side in shape)
-        if value.shape != wanted:
-            raise ValueError(f"The input {name!r} must have shape {wanted}, got {value.shape}.")
-        values[number] = value
+        expected_shape = tuple(resolve_size(size, batch) for size in shape)
+        if value.shape != expected_shape:
+            raise ValueError(
+                f"The input {name!r} must have shape {expected_shape}, got {value.shape}."
+            )
+        values[value_id] = value
     with np.errstate(all="ignore"):
         for name, arguments, results, given, types in program["steps"]:
-            found = [values[number] for number in arguments]
+            found = [values[value_id] for value_id in arguments]
             if name == "expand":
-                given = {"shape": [resolve_size(side, batch) for side in given["shape"]]}
+                given = {"shape": [resolve_size(size, batch) for size in given["shape"]]}
             outputs = OPERATIONS[name](*found, **given)
             outputs = outputs if name == "split" else [outputs]
-            for number, output, dtype in zip(results, outputs, types, strict=True):
-                values[number] = np.asarray(output).astype(dtype, copy=False)
-    return {name: np.array(values[number]) for name, number in program["outputs"].items()}
+            for value_id, output, dtype in zip(results, outputs, types, strict=True):
+                values[value_id] = np.asarray(output).astype(dtype, copy=False)
+    return {name: np.array(values[value_id]) for name, value_id in program["outputs"].items()}
 
 
 def resolve_size(side, batch):

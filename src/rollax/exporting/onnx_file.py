@@ -83,15 +83,17 @@ def write_onnx(program: Program) -> dict[str, bytes]:
     program = lower_program(program)
     graph = _GraphBuilder(program)
     for operation in program.operations:
-        graph.add(operation)
+        graph.add_operation(operation)
     outputs = []
     for name, number in program.outputs.items():
-        graph.node("Identity", [graph.names[number]], [name])
+        graph.add_node("Identity", [graph.names[number]], [name])
         outputs.append(graph.make_value_info(name, number))
     inputs = [graph.make_value_info(name, number) for name, number in program.inputs.items()]
-    made = onnx.helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
+    graph_proto = onnx.helper.make_graph(graph.nodes, "policy", inputs, outputs, graph.constants)
     model = onnx.helper.make_model(
-        made, opset_imports=[onnx.helper.make_opsetid("", OPSET_VERSION)], producer_name="rollax"
+        graph_proto,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET_VERSION)],
+        producer_name="rollax",
     )
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model, full_check=True)
@@ -103,7 +105,7 @@ def open_onnx(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, A
     import onnxruntime
 
     session = onnxruntime.InferenceSession(files["policy.onnx"], providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
@@ -114,25 +116,25 @@ class _GraphBuilder:
         self.program = program
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.names = {number: f"value_{number}" for number in program.types}
-        self.names |= {number: name for name, number in program.inputs.items()}
+        self.names = {value_id: f"value_{value_id}" for value_id in program.types}
+        self.names |= {value_id: name for name, value_id in program.inputs.items()}
         self._constant_names: dict[Any, str] = {}
-        for number, value in program.constants.items():
-            self.names[number] = self.add_constant(value)
+        for value_id, value in program.constants.items():
+            self.names[value_id] = self.add_constant(value)
 
-    def kind(self, dtype: np.dtype | type[np.generic] | str) -> int:
+    def tensor_type(self, dtype: np.dtype | type[np.generic] | str) -> int:
         import onnx
 
         return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
-    def make_value_info(self, name: str, number: int) -> Any:
+    def make_value_info(self, name: str, value_id: int) -> Any:
         import onnx
 
-        kind = self.program.types[number]
+        kind = self.program.types[value_id]
         shape = [
             side if isinstance(side, int) else str(side) for side in map(size_to_json, kind.shape)
         ]
-        return onnx.helper.make_tensor_value_info(name, self.kind(kind.dtype), shape)
+        return onnx.helper.make_tensor_value_info(name, self.tensor_type(kind.dtype), shape)
 
     def add_constant(
         self, value: Leaf | list[int], dtype: np.dtype | type[np.generic] | None = None
@@ -146,7 +148,7 @@ class _GraphBuilder:
             self.constants.append(onnx.numpy_helper.from_array(array, self._constant_names[key]))
         return self._constant_names[key]
 
-    def node(
+    def add_node(
         self,
         kind: str,
         inputs: list[str],
@@ -160,107 +162,113 @@ class _GraphBuilder:
         self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **attributes))
         return outputs[0]
 
-    def shape(self, sides: list[int | str]) -> str:
+    def add_shape(self, sizes: list[int | str]) -> str:
         """Add a shape tensor, whose sizes may be multiples of the batch size. Return its name."""
-        if all(isinstance(side, int) for side in sides):
-            return self.add_constant(sides, np.int64)
+        if all(isinstance(size, int) for size in sizes):
+            return self.add_constant(sizes, np.int64)
         source = next(
             name for name, n in self.program.inputs.items() if self.program.types[n].shape
         )
-        batch = self.node("Shape", [source], start=0, end=1)
-        parts = []
-        for side in sides:
+        batch = self.add_node("Shape", [source], start=0, end=1)
+        entries = []
+        for size in sizes:
             factor = (
                 1
-                if side == BATCH_SYMBOL
+                if size == BATCH_SYMBOL
                 else int(
-                    re.match(r"\d+", str(side))[0]  # pyright: ignore[reportOptionalSubscript]
+                    re.match(r"\d+", str(size))[0]  # pyright: ignore[reportOptionalSubscript]
                 )
             )
             multiple = (
                 batch
                 if factor == 1
-                else self.node("Mul", [batch, self.add_constant([factor], np.int64)])
+                else self.add_node("Mul", [batch, self.add_constant([factor], np.int64)])
             )
-            parts.append(self.add_constant([side], np.int64) if isinstance(side, int) else multiple)
-        return self.node("Concat", parts, axis=0)
+            entries.append(
+                self.add_constant([size], np.int64) if isinstance(size, int) else multiple
+            )
+        return self.add_node("Concat", entries, axis=0)
 
-    def add(self, operation: Operation) -> None:
-        name, given = operation.name, operation.params
+    def add_operation(self, operation: Operation) -> None:
+        name, params = operation.name, operation.params
         inputs, outputs = [
             [self.names[n] for n in numbers] for numbers in (operation.inputs, operation.outputs)
         ]
         dtype = self.program.types[operation.inputs[0]].dtype
         if name in DIRECT_OPERATORS:
-            self.node(DIRECT_OPERATORS[name], inputs, outputs)
+            self.add_node(DIRECT_OPERATORS[name], inputs, outputs)
         elif name in REDUCTION_OPERATORS:
-            self.reduce(name, inputs[0], outputs, given["axes"])
+            self.add_reduction(name, inputs[0], outputs, params["axes"])
         else:
-            _NODE_BUILDERS[name](self, inputs, outputs, dtype, given)
+            _NODE_BUILDERS[name](self, inputs, outputs, dtype, params)
 
-    def reduce(self, name: str, source: str, outputs: list[str], axes: list[int]) -> None:
+    def add_reduction(self, name: str, source: str, outputs: list[str], axes: list[int]) -> None:
         axes_name = self.add_constant(axes, np.int64)
         if name not in ("reduce_and", "reduce_or"):
-            self.node(REDUCTION_OPERATORS[name], [source, axes_name], outputs, keepdims=0)
+            self.add_node(REDUCTION_OPERATORS[name], [source, axes_name], outputs, keepdims=0)
             return
-        numbers = self.node("Cast", [source], to=self.kind(np.int32))
-        found = self.node(REDUCTION_OPERATORS[name], [numbers, axes_name], keepdims=0)
-        self.node("Cast", [found], outputs, to=self.kind(np.bool_))
+        numbers = self.add_node("Cast", [source], to=self.tensor_type(np.int32))
+        found = self.add_node(REDUCTION_OPERATORS[name], [numbers, axes_name], keepdims=0)
+        self.add_node("Cast", [found], outputs, to=self.tensor_type(np.bool_))
 
 
 def _make_arg_reduction(kind: str) -> Callable[..., None]:
     def add(
-        graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+        graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, params: PrimitiveParams
     ) -> None:
-        found = graph.node(kind, x, axis=given["axis"], keepdims=0)
-        graph.node("Cast", [found], y, to=graph.kind(np.int32))
+        found = graph.add_node(kind, x, axis=params["axis"], keepdims=0)
+        graph.add_node("Cast", [found], y, to=graph.tensor_type(np.int32))
 
     return add
 
 
 def _add_is_finite(
-    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, params: PrimitiveParams
 ) -> None:
-    graph.node("Not", [graph.node("Or", [graph.node("IsNaN", x), graph.node("IsInf", x)])], y)
+    graph.add_node(
+        "Not", [graph.add_node("Or", [graph.add_node("IsNaN", x), graph.add_node("IsInf", x)])], y
+    )
 
 
 def _add_slice(
-    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, given: PrimitiveParams
+    graph: _GraphBuilder, x: list[str], y: list[str], dtype: np.dtype, params: PrimitiveParams
 ) -> None:
     bounds = [
-        graph.add_constant(given[name], np.int64) for name in ("starts", "limits", "axes", "steps")
+        graph.add_constant(params[name], np.int64) for name in ("starts", "limits", "axes", "steps")
     ]
-    graph.node("Slice", [*x, *bounds], y)
+    graph.add_node("Slice", [*x, *bounds], y)
 
 
 # Operations with parameters: (graph, inputs, outputs, dtype of the first input, parameters).
 _NODE_BUILDERS: dict[str, Callable[..., Any]] = {
     "argmax": _make_arg_reduction("ArgMax"),
     "argmin": _make_arg_reduction("ArgMin"),
-    "cast": lambda g, x, y, _, given: g.node("Cast", x, y, to=g.kind(given["dtype"])),
-    "concatenate": lambda g, x, y, _, given: g.node("Concat", x, y, axis=given["axis"]),
-    "einsum": lambda g, x, y, _, given: g.node("Einsum", x, y, equation=given["equation"]),
-    "expand": lambda g, x, y, _, given: g.node("Expand", [*x, g.shape(given["shape"])], y),
-    "expm1": lambda g, x, y, dtype, _: g.node(
-        "Sub", [g.node("Exp", x), g.add_constant(1, dtype)], y
+    "cast": lambda g, x, y, _, params: g.add_node("Cast", x, y, to=g.tensor_type(params["dtype"])),
+    "concatenate": lambda g, x, y, _, params: g.add_node("Concat", x, y, axis=params["axis"]),
+    "einsum": lambda g, x, y, _, params: g.add_node("Einsum", x, y, equation=params["equation"]),
+    "expand": lambda g, x, y, _, params: g.add_node(
+        "Expand", [*x, g.add_shape(params["shape"])], y
+    ),
+    "expm1": lambda g, x, y, dtype, _: g.add_node(
+        "Sub", [g.add_node("Exp", x), g.add_constant(1, dtype)], y
     ),
     "is_finite": _add_is_finite,
-    "log1p": lambda g, x, y, dtype, _: g.node(
-        "Log", [g.node("Add", [*x, g.add_constant(1, dtype)])], y
+    "log1p": lambda g, x, y, dtype, _: g.add_node(
+        "Log", [g.add_node("Add", [*x, g.add_constant(1, dtype)])], y
     ),
-    "ne": lambda g, x, y, *_: g.node("Not", [g.node("Equal", x)], y),
-    "power": lambda g, x, y, dtype, given: g.node(
-        "Pow", [*x, g.add_constant(given["exponent"], dtype)], y
+    "ne": lambda g, x, y, *_: g.add_node("Not", [g.add_node("Equal", x)], y),
+    "power": lambda g, x, y, dtype, params: g.add_node(
+        "Pow", [*x, g.add_constant(params["exponent"], dtype)], y
     ),
-    "reshape": lambda g, x, y, _, given: g.node(
-        "Reshape", [*x, g.add_constant(given["shape"], np.int64)], y
+    "reshape": lambda g, x, y, _, params: g.add_node(
+        "Reshape", [*x, g.add_constant(params["shape"], np.int64)], y
     ),
-    "rsqrt": lambda g, x, y, *_: g.node("Reciprocal", [g.node("Sqrt", x)], y),
+    "rsqrt": lambda g, x, y, *_: g.add_node("Reciprocal", [g.add_node("Sqrt", x)], y),
     "slice": _add_slice,
-    "split": lambda g, x, y, _, given: g.node(
-        "Split", [*x, g.add_constant(given["sizes"], np.int64)], y, axis=given["axis"]
+    "split": lambda g, x, y, _, params: g.add_node(
+        "Split", [*x, g.add_constant(params["sizes"], np.int64)], y, axis=params["axis"]
     ),
-    "square": lambda g, x, y, *_: g.node("Mul", [x[0], x[0]], y),
-    "take": lambda g, x, y, _, given: g.node("Gather", x, y, axis=given["axis"]),
-    "transpose": lambda g, x, y, _, given: g.node("Transpose", x, y, perm=given["axes"]),
+    "square": lambda g, x, y, *_: g.add_node("Mul", [x[0], x[0]], y),
+    "take": lambda g, x, y, _, params: g.add_node("Gather", x, y, axis=params["axis"]),
+    "transpose": lambda g, x, y, _, params: g.add_node("Transpose", x, y, perm=params["axes"]),
 }

@@ -99,34 +99,34 @@ def collect_observations(
         return {name: np.asarray(part) for name, part in flatten_observation(obs).items()}, resets
     begin_key, key = jax.random.split(key)
 
-    def play(state: State) -> tuple[Observation, jax.Array]:
+    def run_policy(state: State) -> tuple[Observation, jax.Array]:
         actor = init_actor(environment, begin_key, NUM_ENVS, policy.algorithm.initial_carry(state))
         _, experience, _ = unroll(
             environment, make_policy(policy.algorithm, state, False), actor, key, NUM_STEPS
         )
         return experience.obs, experience.reset
 
-    def by_environment(x: Leaf) -> np.ndarray:
+    def split_agents(x: Leaf) -> np.ndarray:
         return (
             np.asarray(x)
             if agents is None
             else np.asarray(x).reshape(NUM_STEPS, NUM_ENVS, agents, *x.shape[2:])
         )
 
-    obs, reset = jax.jit(play)(policy.state)
-    resets = by_environment(reset)
-    parts = {name: by_environment(part) for name, part in flatten_observation(obs).items()}
+    obs, reset = jax.jit(run_policy)(policy.state)
+    resets = split_agents(reset)
+    parts = {name: split_agents(part) for name, part in flatten_observation(obs).items()}
     return parts, resets if agents is None else resets[:, :, 0]
 
 
 def compute_reference(
-    one: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
+    single_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Run the original policy over a rollout, with its memory carried from step to step.
 
     Args:
-        one: Policy for one environment, as in `PolicyProgram`.
-        shapes: Shapes of the inputs of `one`.
+        single_fn: Policy for one environment, as in `PolicyProgram`.
+        shapes: Shapes of the inputs of `single_fn`.
         inputs: Inputs by name `[T, E, ...]`, without the memory.
 
     Returns:
@@ -137,13 +137,15 @@ def compute_reference(
         for name, shape in shapes.items()
         if _is_carry(name)
     }
-    given = {name: jnp.asarray(x) for name, x in inputs.items() if name in shapes}
+    step_inputs = {name: jnp.asarray(x) for name, x in inputs.items() if name in shapes}
 
-    def step(carry: Arrays, now: Arrays) -> tuple[Arrays, Arrays]:
-        outputs = jax.vmap(one)(carry | now)
+    def step(carry: Arrays, current: Arrays) -> tuple[Arrays, Arrays]:
+        outputs = jax.vmap(single_fn)(carry | current)
         return {name: outputs[f"next_{name}"] for name in carry}, outputs
 
-    outputs = jax.jit(lambda carry, given: jax.lax.scan(step, carry, given)[1])(carry, given)
+    outputs = jax.jit(lambda carry, step_inputs: jax.lax.scan(step, carry, step_inputs)[1])(
+        carry, step_inputs
+    )
     return {name: np.asarray(x) for name, x in outputs.items()}
 
 
@@ -173,24 +175,24 @@ def compare_with_policy(
     if KEY in exported.shapes:
         keys = jax.random.split(jax.random.key(1), (NUM_STEPS, NUM_ENVS))
         inputs[KEY] = np.asarray(jax.random.key_data(keys))
-    expected = compute_reference(exported.one, exported.shapes, inputs)
-    wanted, program = {ACTION: expected[ACTION]}, exported.program
-    wanted |= {
+    expected = compute_reference(exported.single_fn, exported.shapes, inputs)
+    expected_outputs, program = {ACTION: expected[ACTION]}, exported.program
+    expected_outputs |= {
         f"next_{CARRY}/{k}": expected[f"next_{CARRY}/{leaf}"]
         for k, leaf in enumerate(exported.carry)
     }
     if source is not None:
-        numbers = jax.jit(
+        uniforms = jax.jit(
             lambda keys: jax.lax.map(lambda key: run_program(source, {KEY: key}), keys)
         )(inputs[KEY])
-        inputs |= {name: np.asarray(x) - 1 for name, x in numbers.items()}
+        inputs |= {name: np.asarray(x) - 1 for name, x in uniforms.items()}
     groups = range(0, NUM_ENVS, batch or NUM_ENVS)
-    found = [run_exported(program, act, inputs, start, batch or NUM_ENVS) for start in groups]
-    joined = {
-        name: np.concatenate([each[name] for each in found], axis=1)[:, :NUM_ENVS]
-        for name in wanted
+    results = [run_exported(program, act, inputs, start, batch or NUM_ENVS) for start in groups]
+    outputs = {
+        name: np.concatenate([result[name] for result in results], axis=1)[:, :NUM_ENVS]
+        for name in expected_outputs
     }
-    return measure_parity(wanted, joined)
+    return measure_parity(expected_outputs, outputs)
 
 
 def run_exported(
@@ -203,7 +205,7 @@ def run_exported(
     Returns:
         Outputs by name `[T, size, ...]`.
     """
-    which = np.arange(start, start + size) % NUM_ENVS
+    environment_indices = np.arange(start, start + size) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]
     shapes = {name: program.types[n] for name, n in program.inputs.items() if _is_carry(name)}
     carry = {
@@ -211,37 +213,39 @@ def run_exported(
     }
     rows = []
     for time in range(NUM_STEPS):
-        outputs = act(carry | {name: inputs[name][time][which] for name in names})
+        outputs = act(carry | {name: inputs[name][time][environment_indices] for name in names})
         rows.append({name: np.asarray(x) for name, x in outputs.items()})
         carry = {name: rows[-1][f"next_{name}"] for name in carry}
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def measure_parity(wanted: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> Parity:
+def measure_parity(expected: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Parity:
     """Compare outputs with expected outputs of the same names.
 
     A value that is finite on only one side counts as an infinite difference.
     """
-    difference, different, is_same = None, None, True
-    for name, right in wanted.items():
-        left = found[name]
-        is_same &= left.shape == right.shape and left.dtype == right.dtype
+    difference, mismatch_rate, is_same = None, None, True
+    for name, reference in expected.items():
+        output = outputs[name]
+        is_same &= output.shape == reference.shape and output.dtype == reference.dtype
         if not is_same:
             continue
-        if np.issubdtype(right.dtype, np.floating):
-            both = np.isclose(left, right, rtol=0, atol=0, equal_nan=True)
+        if np.issubdtype(reference.dtype, np.floating):
+            is_close = np.isclose(output, reference, rtol=0, atol=0, equal_nan=True)
             with np.errstate(invalid="ignore"):  # inf - inf
-                apart = np.where(both, 0.0, np.abs(left.astype(float) - right.astype(float)))
-            apart = np.where(np.isnan(apart), np.inf, apart)
-            difference = max(difference or 0.0, float(apart.max(initial=0.0)))
-            largest = np.abs(right, where=np.isfinite(right), out=np.zeros_like(right)).max(
-                initial=1.0
-            )
-            is_same &= bool(np.all(apart <= RELATIVE_TOLERANCE * largest))
+                differences = np.where(
+                    is_close, 0.0, np.abs(output.astype(float) - reference.astype(float))
+                )
+            differences = np.where(np.isnan(differences), np.inf, differences)
+            difference = max(difference or 0.0, float(differences.max(initial=0.0)))
+            largest = np.abs(
+                reference, where=np.isfinite(reference), out=np.zeros_like(reference)
+            ).max(initial=1.0)
+            is_same &= bool(np.all(differences <= RELATIVE_TOLERANCE * largest))
         else:
-            different = max(different or 0.0, float(np.mean(left != right)))
-            is_same &= different <= MAX_MISMATCH_RATE
-    return Parity(NUM_STEPS * NUM_ENVS, difference, different, is_same)
+            mismatch_rate = max(mismatch_rate or 0.0, float(np.mean(output != reference)))
+            is_same &= mismatch_rate <= MAX_MISMATCH_RATE
+    return Parity(NUM_STEPS * NUM_ENVS, difference, mismatch_rate, is_same)
 
 
 def _is_carry(name: str) -> bool:

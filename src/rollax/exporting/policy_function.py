@@ -50,13 +50,14 @@ class PolicyProgram(NamedTuple):
 
     Attributes:
         program: Program of the policy.
-        one: Policy for one environment. It takes all inputs of `shapes`, including unused ones.
+        single_fn: Policy for one environment. It takes all inputs of `shapes`, including unused
+            ones.
         shapes: Shapes of the inputs of `one`.
         carry: Indices of the leaves of the policy's memory on which the actions depend.
     """
 
     program: Program
-    one: Callable[[Arrays], Arrays]
+    single_fn: Callable[[Arrays], Arrays]
     shapes: InputShapes
     carry: tuple[int, ...]
 
@@ -96,25 +97,27 @@ def make_policy_program(
     Raises:
         UsageError: If the policy cannot be traced with a symbolic batch size.
     """
-    one, shapes = make_single_environment_fn(policy, greedy)
-    program = trace_batch(one, shapes, batch, rewrites)
+    single_fn, shapes = make_single_environment_fn(policy, greedy)
+    program = trace_batch(single_fn, shapes, batch, rewrites)
     outputs, used = {ACTION}, set[str]()
     while used != (used := used_inputs(keep_outputs(program, outputs))):
         outputs = {ACTION} | {f"next_{name}" for name in used if name.startswith(CARRY)}
     leaves = tuple(sorted(int(name.partition("/")[2]) for name in used if name.startswith(CARRY)))
     program = keep_outputs(program, outputs)
     observed = {name for name in program.inputs if name.startswith(OBSERVATION)}
-    kept = used if used & observed else used | observed
+    kept_inputs = used if used & observed else used | observed
     names = {f"{CARRY}/{leaf}": f"{CARRY}/{k}" for k, leaf in enumerate(leaves)}
     program = program._replace(
         inputs={
-            names.get(name, name): number for name, number in program.inputs.items() if name in kept
+            names.get(name, name): number
+            for name, number in program.inputs.items()
+            if name in kept_inputs
         },
         outputs={
             rename_carry_output(names, name): number for name, number in program.outputs.items()
         },
     )
-    return PolicyProgram(program, one, shapes, leaves)
+    return PolicyProgram(program, single_fn, shapes, leaves)
 
 
 def rename_carry_output(names: dict[str, str], output: str) -> str:
@@ -136,24 +139,24 @@ def make_single_environment_fn(
     obs = abstract_observation(policy.environment)
     observed = jax.tree.structure(obs)
     leaves, structure = jax.tree.flatten(jax.eval_shape(algorithm.initial_carry, state))
-    parts = list(flatten_observation(obs))
+    names = list(flatten_observation(obs))
 
-    def function(inputs: Arrays) -> Arrays:
+    def single_fn(inputs: Arrays) -> Arrays:
         carry = structure.unflatten([inputs[f"{CARRY}/{k}"] for k in range(len(leaves))])
         if leaves:
             carry = tree.where(inputs[RESET], algorithm.initial_carry(state), carry)
         key = jax.random.key(0) if greedy else jax.random.wrap_key_data(inputs[KEY])
-        seen = observed.unflatten([inputs[name] for name in parts])
-        action, carry = algorithm.act(state, seen, carry, key, greedy)
-        following = {f"next_{CARRY}/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(carry))}
-        return {ACTION: jnp.asarray(action, policy.environment.action_space.dtype), **following}
+        policy_obs = observed.unflatten([inputs[name] for name in names])
+        action, carry = algorithm.act(state, policy_obs, carry, key, greedy)
+        next_carry = {f"next_{CARRY}/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(carry))}
+        return {ACTION: jnp.asarray(action, policy.environment.action_space.dtype), **next_carry}
 
     shapes = {**flatten_observation(obs), **{f"{CARRY}/{k}": leaf for k, leaf in enumerate(leaves)}}
     if leaves:
         shapes[RESET] = jax.ShapeDtypeStruct((), jnp.bool_)
     if not greedy:
         shapes[KEY] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    return function, {
+    return single_fn, {
         name: jax.ShapeDtypeStruct(shape.shape, shape.dtype) for name, shape in shapes.items()
     }
 
@@ -178,7 +181,7 @@ def flatten_observation(obs: Observation) -> Arrays:
 
 
 def trace_batch(
-    one: Callable[[Arrays], Arrays],
+    single_fn: Callable[[Arrays], Arrays],
     shapes: InputShapes,
     batch: int | None,
     rewrites: Rewrites | None = None,
@@ -186,7 +189,7 @@ def trace_batch(
     """Trace a function of one environment over a batch of environments.
 
     Args:
-        one: Function from inputs to outputs by name in one environment.
+        single_fn: Function from inputs to outputs by name in one environment.
         shapes: Shapes of its inputs.
         batch: Number of environments, or None for a symbolic batch size.
         rewrites: Functions of arrays that replace primitives, by primitive name.
@@ -198,12 +201,12 @@ def trace_batch(
         UsageError: If the function cannot be traced with a symbolic batch size.
     """
     size: Any = jax.export.symbolic_shape(BATCH_SYMBOL)[0] if batch is None else batch
-    wide = {
+    batch_shapes = {
         name: jax.ShapeDtypeStruct((size, *shape.shape), shape.dtype)
         for name, shape in shapes.items()
     }
     try:
-        return trace_program(jax.vmap(one), wide, rewrites or {})
+        return trace_program(jax.vmap(single_fn), batch_shapes, rewrites or {})
     except Exception as error:  # a custom network may fail in any way with a symbolic size
         if batch is not None:
             raise
@@ -228,13 +231,13 @@ def erf_inv(x: jax.Array) -> jax.Array:
         Giles (2012), Approximating the erfinv function.
     """
     w = -jnp.log1p(-x * x)
-    near = functools.reduce(
+    central = functools.reduce(
         lambda total, c: total * (w - 2.5) + c, _CENTRAL_COEFFICIENTS, jnp.zeros_like(w)
     )
-    far = functools.reduce(
+    tail = functools.reduce(
         lambda total, c: total * (jnp.sqrt(w) - 3.0) + c, _TAIL_COEFFICIENTS, jnp.zeros_like(w)
     )
-    return jnp.where(w < 5.0, near, far) * x
+    return jnp.where(w < 5.0, central, tail) * x
 
 
 _CENTRAL_COEFFICIENTS = (
@@ -279,43 +282,47 @@ def replace_key_with_uniforms(program: Program) -> tuple[Program, Program | None
     """
     if KEY not in program.inputs:
         return program, None
-    random = {program.inputs[KEY]}
-    cuts: list[tuple[int, int]] = []
-    for place, operation in enumerate(program.operations):
-        if random & set(operation.inputs) and set(operation.inputs) <= random | set(
+    random_ids = {program.inputs[KEY]}
+    splits: list[tuple[int, int]] = []
+    for index, operation in enumerate(program.operations):
+        if random_ids & set(operation.inputs) and set(operation.inputs) <= random_ids | set(
             program.constants
         ):
             if operation.name == "bitcast_convert_type":
-                cuts.append((place, operation.outputs[0]))
+                splits.append((index, operation.outputs[0]))
             else:
-                random |= set(operation.outputs)
+                random_ids |= set(operation.outputs)
     first = max(program.types) + 1
-    one, below_two = first, first + 1
+    one_id, below_two_id = first, first + 1
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    types = {**program.types, one: scalar, below_two: scalar}
+    types = {**program.types, one_id: scalar, below_two_id: scalar}
     largest = np.nextafter(np.float32(2), np.float32(0))
-    constants = {**program.constants, one: np.float32(1.0), below_two: largest}
+    constants = {**program.constants, one_id: np.float32(1.0), below_two_id: largest}
     operations: list[Any] = list(program.operations)
     inputs = dict(program.inputs)
-    numbers: dict[str, int] = {}
-    for k, (place, output) in enumerate(cuts):
+    uniform_ids: dict[str, int] = {}
+    for k, (index, output) in enumerate(splits):
         uniform = first + 2 + 2 * k
         shifted = uniform + 1
         types |= {uniform: types[output], shifted: types[output]}
         inputs[f"{UNIFORM}/{k}"] = uniform
-        numbers[f"{UNIFORM}/{k}"] = output
+        uniform_ids[f"{UNIFORM}/{k}"] = output
         # The sum must stay below 2, and float32 rounds 1 + u to 2 if u is close to 1.
-        operations[place] = [
-            Operation("add", (uniform, one), (shifted,), {}, jax.lax.add_p),
-            Operation("min", (shifted, below_two), (output,), {}, jax.lax.min_p),
+        operations[index] = [
+            Operation("add", (uniform, one_id), (shifted,), {}, jax.lax.add_p),
+            Operation("min", (shifted, below_two_id), (output,), {}, jax.lax.min_p),
         ]
-    flat = [part for each in operations for part in (each if isinstance(each, list) else [each])]
-    cut = remove_dead_code(Program(inputs, program.outputs, tuple(flat), constants, types))
-    if KEY in used_inputs(cut):
+    flat_operations = [
+        part for entry in operations for part in (entry if isinstance(entry, list) else [entry])
+    ]
+    remaining = remove_dead_code(
+        Program(inputs, program.outputs, tuple(flat_operations), constants, types)
+    )
+    if KEY in used_inputs(remaining):
         raise UsageError(
             "This policy samples random numbers other than floats. Export it --to jax or "
             "stablehlo, or with greedy actions."
         )
-    cut.inputs.pop(KEY)
-    source = remove_dead_code(program._replace(outputs=numbers))
-    return cut, source._replace(inputs={KEY: program.inputs[KEY]})
+    remaining.inputs.pop(KEY)
+    source = remove_dead_code(program._replace(outputs=uniform_ids))
+    return remaining, source._replace(inputs={KEY: program.inputs[KEY]})

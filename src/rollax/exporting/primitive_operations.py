@@ -6,8 +6,8 @@ is written as "batch" or as a multiple such as "6*batch". In the target shape of
 
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsInt, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,8 @@ def lower_program(program: Program) -> Program:
     lowering = _Lowering(program)
     for operation in program.operations:
         lowering.lower(operation)
-    outputs = {name: lowering.now(number) for name, number in program.outputs.items()}
-    constants = {number: np.asarray(value) for number, value in lowering.constants.items()}
+    outputs = {name: lowering.resolve_alias(value_id) for name, value_id in program.outputs.items()}
+    constants = {value_id: np.asarray(value) for value_id, value in lowering.constants.items()}
     return remove_dead_code(
         Program(program.inputs, outputs, tuple(lowering.operations), constants, lowering.types)
     )
@@ -111,10 +111,10 @@ AxisPairs: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """Paired axes of the left and the right operand."""
 
 
-def _unsupported_error(what: str) -> UsageError:
+def _unsupported_error(feature: str) -> UsageError:
     return UsageError(
-        f"This policy uses {what}, which the formats onnx and numpy do not support. Export it --to "
-        "jax or stablehlo."
+        f"This policy uses {feature}, which the formats onnx and numpy do not support. Export it "
+        "--to jax or stablehlo."
     )
 
 
@@ -129,30 +129,33 @@ class _Lowering:
         # Source and axes of transposed values.
         self.transposition_sources: dict[int, tuple[int, tuple[int, ...]]] = {}
 
-    def now(self, number: int) -> int:
-        return self.aliases.get(number, number)
+    def resolve_alias(self, value_id: int) -> int:
+        return self.aliases.get(value_id, value_id)
 
-    def shape(self, number: int) -> Shape:
-        return self.types[number].shape
+    def shape(self, value_id: int) -> Shape:
+        return self.types[value_id].shape
 
-    def new(self, shape: Shape, dtype: np.dtype) -> int:
-        number = max(self.types) + 1
-        self.types[number] = jax.ShapeDtypeStruct(shape, dtype)
-        return number
+    def add_value(self, shape: Shape, dtype: np.dtype) -> int:
+        value_id = max(self.types) + 1
+        self.types[value_id] = jax.ShapeDtypeStruct(shape, dtype)
+        return value_id
 
     def add_constant(self, value: np.ndarray) -> int:
-        number = self.new(value.shape, value.dtype)
-        self.constants[number] = value
-        return number
+        value_id = self.add_value(value.shape, value.dtype)
+        self.constants[value_id] = value
+        return value_id
 
     def emit(
-        self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **given: PrimitiveParam
+        self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], **params: PrimitiveParam
     ) -> None:
-        self.operations.append(Operation(name, inputs, outputs, given, None))
+        self.operations.append(Operation(name, inputs, outputs, params, None))
 
     def lower(self, operation: Operation) -> None:
-        inputs, outputs = tuple(map(self.now, operation.inputs)), operation.outputs
-        name, kinds = operation.name, {self.types[number].dtype.kind for number in operation.inputs}
+        inputs, outputs = tuple(map(self.resolve_alias, operation.inputs)), operation.outputs
+        name, kinds = (
+            operation.name,
+            {self.types[value_id].dtype.kind for value_id in operation.inputs},
+        )
         is_plain = (
             name in NUMERIC_OPERATIONS
             or (name in FLOAT_OPERATIONS and kinds == {"f"})
@@ -163,52 +166,56 @@ class _Lowering:
         elif name in IDENTITY_PRIMITIVES:
             self.aliases |= dict(zip(outputs, inputs, strict=True))
         elif name in REDUCTION_OPERATIONS:
-            self.emit(name, inputs, outputs, axes=_to_ints(operation.params["axes"]))
+            self.emit(name, inputs, outputs, axes=list(map(int, operation.params["axes"])))
         elif name in _LOWERINGS:
             _LOWERINGS[name](self, operation.params, inputs, outputs)
         else:
             raise _unsupported_error(f"the operation {name}")
 
-    def reshape(self, number: int, shape: Shape, output: int) -> None:
-        if self.shape(number) == shape:
-            self.aliases[output] = number
+    def lower_reshape(self, value_id: int, shape: Shape, output: int) -> None:
+        if self.shape(value_id) == shape:
+            self.aliases[output] = value_id
         else:
             sides = [side if isinstance(side, int) else -1 for side in map(size_to_json, shape)]
-            self.emit("reshape", (number,), (output,), shape=sides)
+            self.emit("reshape", (value_id,), (output,), shape=sides)
 
-    def transpose(self, number: int, axes: tuple[int, ...], output: int) -> None:
+    def lower_transpose(self, value_id: int, axes: tuple[int, ...], output: int) -> None:
         """Add a transposition. Merge it with a preceding one and skip it if nothing changes."""
-        source, before = self.transposition_sources.get(number, (number, tuple(range(len(axes)))))
-        axes = tuple(before[axis] for axis in axes)
+        source, source_axes = self.transposition_sources.get(
+            value_id, (value_id, tuple(range(len(axes))))
+        )
+        axes = tuple(source_axes[axis] for axis in axes)
         if axes == tuple(range(len(axes))):
             self.aliases[output] = source
             return
         self.transposition_sources[output] = source, axes
         self.emit("transpose", (source,), (output,), axes=list(axes))
 
-    def product(self, inputs: tuple[int, ...], params: PrimitiveParams, output: int) -> None:
+    def lower_product(self, inputs: tuple[int, ...], params: PrimitiveParams, output: int) -> None:
         """Add a matmul for products with a constant matrix `[K, N]`, and an einsum for others."""
         (contracted, batched), (left, right) = params["dimension_numbers"], inputs
         is_single = not batched[0] and len(contracted[0]) == 1
         dtype = self.types[output].dtype
-        for matrix, other, side in ((right, left, 1), (left, right, 0)):
+        for matrix, operand, side in ((right, left, 1), (left, right, 0)):
             if (
                 not is_single
                 or matrix not in self.constants
                 or len(self.shape(matrix)) != 2
-                or not self.shape(other)
+                or not self.shape(operand)
             ):
                 continue
             axis, value = int(contracted[1 - side][0]), np.asarray(self.constants[matrix])
             weights = self.add_constant(value if contracted[side][0] == 0 else value.T)
-            last = tuple(i for i in range(len(self.shape(other))) if i != axis)
-            free = tuple(self.shape(other)[i] for i in last)
-            moved = self.new((*free, value.shape[contracted[side][0]]), dtype)
-            self.transpose(other, (*last, axis), moved)
-            result = output if side else self.new((*free, self.shape(weights)[1]), dtype)
-            self.emit("matmul", (self.now(moved), weights), (result,))
+            free_axes = tuple(i for i in range(len(self.shape(operand))) if i != axis)
+            free_shape = tuple(self.shape(operand)[i] for i in free_axes)
+            transposed = self.add_value((*free_shape, value.shape[contracted[side][0]]), dtype)
+            self.lower_transpose(operand, (*free_axes, axis), transposed)
+            result = (
+                output if side else self.add_value((*free_shape, self.shape(weights)[1]), dtype)
+            )
+            self.emit("matmul", (self.resolve_alias(transposed), weights), (result,))
             if not side:
-                self.transpose(result, (len(last), *range(len(last))), output)
+                self.lower_transpose(result, (len(free_axes), *range(len(free_axes))), output)
             return
         self.emit(
             "einsum",
@@ -254,17 +261,13 @@ def size_to_json(side: object) -> int | str:
     return str(side)
 
 
-def _to_ints(values: Iterable[SupportsInt]) -> list[int]:
-    return [int(value) for value in values]
-
-
 def _lower_select(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
     if lowering.types[inputs[0]].dtype != jnp.bool_:
         raise _unsupported_error("a selection by integers")
-    which, when_false, when_true = inputs
-    lowering.emit("select", (which, when_true, when_false), outputs)
+    predicate, when_false, when_true = inputs
+    lowering.emit("select", (predicate, when_true, when_false), outputs)
 
 
 def _lower_clamp(
@@ -272,27 +275,30 @@ def _lower_clamp(
 ) -> None:
     low, x, high = inputs
     kind = lowering.types[x]
-    middle = lowering.new(kind.shape, kind.dtype)
-    lowering.emit("max", (x, low), (middle,))
-    lowering.emit("min", (middle, high), outputs)
+    clamped_below = lowering.add_value(kind.shape, kind.dtype)
+    lowering.emit("max", (x, low), (clamped_below,))
+    lowering.emit("min", (clamped_below, high), outputs)
 
 
 def _lower_broadcast(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
-    shape, axes, before = (
+    shape, axes, source_shape = (
         params["shape"],
-        _to_ints(params["broadcast_dimensions"]),
+        list(map(int, params["broadcast_dimensions"])),
         lowering.shape(inputs[0]),
     )
-    aligned = tuple(before[axes.index(i)] if i in axes else 1 for i in range(len(shape)))
+    aligned = tuple(source_shape[axes.index(i)] if i in axes else 1 for i in range(len(shape)))
     if aligned == tuple(shape):
-        lowering.reshape(inputs[0], aligned, outputs[0])
+        lowering.lower_reshape(inputs[0], aligned, outputs[0])
         return
-    middle = lowering.new(aligned, lowering.types[inputs[0]].dtype)
-    lowering.reshape(inputs[0], aligned, middle)
+    aligned_id = lowering.add_value(aligned, lowering.types[inputs[0]].dtype)
+    lowering.lower_reshape(inputs[0], aligned, aligned_id)
     lowering.emit(
-        "expand", (lowering.now(middle),), outputs, shape=[size_to_json(side) for side in shape]
+        "expand",
+        (lowering.resolve_alias(aligned_id),),
+        outputs,
+        shape=[size_to_json(side) for side in shape],
     )
 
 
@@ -319,19 +325,24 @@ def _emit_slice(
 ) -> None:
     """Add a slice with start, limit and step for each axis. The batch axis must stay complete."""
     shape = lowering.shape(x)
-    cut = [
-        (i, *each)
-        for i, each in enumerate(zip(starts, limits, steps, strict=True))
-        if each != (0, shape[i], 1)
+    sliced_axes = [
+        (i, *bounds)
+        for i, bounds in enumerate(zip(starts, limits, steps, strict=True))
+        if bounds != (0, shape[i], 1)
     ]
-    if any(not isinstance(bound, int | np.integer) for each in cut for bound in each):
+    if any(not isinstance(bound, int | np.integer) for bounds in sliced_axes for bound in bounds):
         raise _unsupported_error("a slice of the batch")
-    if not cut:
+    if not sliced_axes:
         lowering.aliases[output] = x
         return
-    columns = dict(zip(("axes", "starts", "limits", "steps"), zip(*cut, strict=True), strict=True))
+    columns = dict(
+        zip(("axes", "starts", "limits", "steps"), zip(*sliced_axes, strict=True), strict=True)
+    )
     lowering.emit(
-        "slice", (x,), (output,), **{name: _to_ints(values) for name, values in columns.items()}
+        "slice",
+        (x,),
+        (output,),
+        **{name: list(map(int, values)) for name, values in columns.items()},
     )
 
 
@@ -339,44 +350,50 @@ def _lower_gather(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
     """Lower a gather with constant indices to a slice or to a selection along one axis."""
-    numbers, (x, indices) = params["dimension_numbers"], inputs
+    dimensions, (x, indices) = params["dimension_numbers"], inputs
     shape, axes, collapsed = (
         lowering.shape(x),
-        _to_ints(numbers.start_index_map),
-        _to_ints(numbers.collapsed_slice_dims),
+        list(map(int, dimensions.start_index_map)),
+        list(map(int, dimensions.collapsed_slice_dims)),
     )
-    if indices not in lowering.constants or numbers.operand_batching_dims:
+    if indices not in lowering.constants or dimensions.operand_batching_dims:
         raise _unsupported_error("computed indices (the operation gather)")
-    where, sizes = np.asarray(lowering.constants[indices]), tuple(params["slice_sizes"])
-    if where.ndim == 1:
-        starts = [0 if i not in axes else int(where[axes.index(i)]) for i in range(len(shape))]
+    positions, sizes = np.asarray(lowering.constants[indices]), tuple(params["slice_sizes"])
+    if positions.ndim == 1:
+        starts = [0 if i not in axes else int(positions[axes.index(i)]) for i in range(len(shape))]
         limits = [
             start + side if start else side for start, side in zip(starts, sizes, strict=True)
         ]
-        within = all(
-            int(where[k]) >= 0 and limits[axis] <= shape[axis] for k, axis in enumerate(axes)
+        is_within = all(
+            int(positions[k]) >= 0 and limits[axis] <= shape[axis] for k, axis in enumerate(axes)
         )
-        part = lowering.new(sizes, lowering.types[x].dtype)
-        if within:
+        part = lowering.add_value(sizes, lowering.types[x].dtype)
+        if is_within:
             _emit_slice(lowering, x, starts, limits, (1,) * len(shape), part)
-            lowering.reshape(lowering.now(part), lowering.shape(outputs[0]), outputs[0])
+            lowering.lower_reshape(
+                lowering.resolve_alias(part), lowering.shape(outputs[0]), outputs[0]
+            )
             return
-    others = [i for i in range(len(shape)) if i not in axes]
+    other_axes = [i for i in range(len(shape)) if i not in axes]
     rows = tuple(1 if i in axes else side for i, side in enumerate(shape))
     is_take = (
-        where.ndim == 2
+        positions.ndim == 2
         and len(axes) == 1
         and collapsed == axes
-        and _to_ints(numbers.offset_dims) == others
+        and list(map(int, dimensions.offset_dims)) == other_axes
         and sizes == rows
     )
-    places = where[:, 0] if is_take else where.reshape(-1)
-    if not is_take or places.min(initial=0) < 0 or places.max(initial=0) >= shape[axes[0]]:
+    taken_indices = positions[:, 0] if is_take else positions.reshape(-1)
+    if (
+        not is_take
+        or taken_indices.min(initial=0) < 0
+        or taken_indices.max(initial=0) >= shape[axes[0]]
+    ):
         raise _unsupported_error(
             "indices along several axes or out of bounds (the operation gather)"
         )
     lowering.emit(
-        "take", (x, lowering.add_constant(places.astype(np.int32))), outputs, axis=axes[0]
+        "take", (x, lowering.add_constant(taken_indices.astype(np.int32))), outputs, axis=axes[0]
     )
 
 
@@ -402,15 +419,17 @@ _LOWERINGS: dict[str, Callable[..., None]] = {
     "convert_element_type": lambda low, p, x, y: low.emit(
         "cast", x, y, dtype=np.dtype(p["new_dtype"]).name
     ),
-    "dot_general": lambda low, p, x, y: low.product(x, p, y[0]),
+    "dot_general": lambda low, p, x, y: low.lower_product(x, p, y[0]),
     "gather": _lower_gather,
     "integer_pow": lambda low, p, x, y: low.emit("power", x, y, exponent=int(p["y"])),
-    "reshape": lambda low, p, x, y: low.reshape(x[0], tuple(p["new_sizes"]), y[0]),
+    "reshape": lambda low, p, x, y: low.lower_reshape(x[0], tuple(p["new_sizes"]), y[0]),
     "select_n": _lower_select,
     "slice": _lower_slice,
     "split": lambda low, p, x, y: low.emit(
-        "split", x, y, sizes=_to_ints(p["sizes"]), axis=int(p["axis"])
+        "split", x, y, sizes=list(map(int, p["sizes"])), axis=int(p["axis"])
     ),
-    "squeeze": lambda low, p, x, y: low.reshape(x[0], low.shape(y[0]), y[0]),
-    "transpose": lambda low, p, x, y: low.transpose(x[0], tuple(_to_ints(p["permutation"])), y[0]),
+    "squeeze": lambda low, p, x, y: low.lower_reshape(x[0], low.shape(y[0]), y[0]),
+    "transpose": lambda low, p, x, y: low.lower_transpose(
+        x[0], tuple(map(int, p["permutation"])), y[0]
+    ),
 }

@@ -159,11 +159,11 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
             "observe. Remove network.shared."
         )
 
-    def tower(head: MakeHead, key: jax.Array, unseen: tuple[str, ...] = ()) -> Tower:
+    def make_tower(head: MakeHead, key: jax.Array, omitted_parts: tuple[str, ...] = ()) -> Tower:
         encoder_key, core_key, head_key = jax.random.split(key, 3)
         sizes = config.hidden
         shape = sizes, config.activation, config.filters, config.embedding
-        encoder = layers.Encoder(observation, *shape, unseen, key=encoder_key)
+        encoder = layers.Encoder(observation, *shape, omitted_parts, key=encoder_key)
         features = sizes[-1] if sizes else jax.eval_shape(encoder, make_zeros(observation)).shape[0]
         core, features = recurrent.make_core(config, features, core_key)
         if not config.attention:
@@ -173,27 +173,29 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
         )
         return Tower(encoder, core, attentive, config.precision)
 
-    def deep(make: MakeHead, inputs: int, key: jax.Array) -> Any:
+    def make_deep_head(make: MakeHead, inputs: int, key: jax.Array) -> Any:
         if not config.head_hidden:
             return make(inputs, key)
         dense_key, head_key = jax.random.split(key)
         dense = layers.MLP(inputs, config.head_hidden, config.activation, key=dense_key)
         return layers.DeepHead(dense, make(config.head_hidden[-1], head_key))
 
-    def policy(inputs: int, key: jax.Array) -> Any:
-        return deep(lambda n, k: make_policy_head(environment, config, n, k), inputs, key)
+    def make_policy(inputs: int, key: jax.Array) -> Any:
+        return make_deep_head(lambda n, k: make_policy_head(environment, config, n, k), inputs, key)
 
-    def value(inputs: int, key: jax.Array) -> Any:
-        return deep(lambda n, k: layers.ValueHead(n, key=k), inputs, key)
+    def make_value(inputs: int, key: jax.Array) -> Any:
+        return make_deep_head(lambda n, k: layers.ValueHead(n, key=k), inputs, key)
 
-    def both(inputs: int, key: jax.Array) -> TwoHeads:
+    def make_both_heads(inputs: int, key: jax.Array) -> TwoHeads:
         policy_key, value_key = jax.random.split(key)
-        return TwoHeads(policy(inputs, policy_key), value(inputs, value_key))
+        return TwoHeads(make_policy(inputs, policy_key), make_value(inputs, value_key))
 
     if config.shared:
-        return tower(both, key)
+        return make_tower(make_both_heads, key)
     actor_key, critic_key = jax.random.split(key)
-    return ActorCritic(tower(policy, actor_key, hidden), tower(value, critic_key))
+    return ActorCritic(
+        make_tower(make_policy, actor_key, hidden), make_tower(make_value, critic_key)
+    )
 
 
 def _check_sizes(config: NetworkConfig) -> None:

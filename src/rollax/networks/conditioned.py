@@ -30,7 +30,7 @@ class ConditionedActor(eqx.Module):
     policy: Actor  # includes the bias b
     weight: jax.Array  # V, [K, outputs of the first layer]
 
-    def at(self, descriptor: jax.Array) -> Actor:
+    def with_descriptor(self, descriptor: jax.Array) -> Actor:
         """Return the policy pi(. | d) for a descriptor d `[K]`."""
         bias = first_layer(self.policy).bias + descriptor @ self.weight
         has_dense = bool(self.policy.dense.layers)
@@ -39,7 +39,7 @@ class ConditionedActor(eqx.Module):
         )
 
     def __call__(self, obs: ConditionedObservation) -> Any:
-        return self.at(obs.descriptor)(obs.observation)
+        return self.with_descriptor(obs.descriptor)(obs.observation)
 
 
 class ConditionedCritic(eqx.Module):
@@ -94,6 +94,8 @@ def bind_descriptor(
 ) -> tuple[Any, ...]:
     """Return critics Q(., . | d) for a fixed descriptor d `[K]`."""
     return tuple(
-        lambda obs, action, one=one: one(ConditionedObservation(obs, descriptor), action)
-        for one in critic
+        lambda obs, action, network=network: network(
+            ConditionedObservation(obs, descriptor), action
+        )
+        for network in critic
     )

@@ -161,13 +161,13 @@ def _make_actor_critics(
         raise UsageError(f"network.critics must be at least 1, got {config.critics}.")
     size = math.prod(space.shape)
     encoder_key, dense_key, head_key, critics_key = jax.random.split(key, 4)
-    encoder, features = make_encoder(environment, config, encoder_key)
-    dense = MLP(features, config.hidden, config.activation, key=dense_key)
-    features = config.hidden[-1] if config.hidden else features
-    actor = Actor(
-        encoder, dense, head(Linear(features, outputs * size, head_key, 0.01), space.shape)
+    actor = make_actor(
+        environment,
+        config,
+        lambda features: head(Linear(features, outputs * size, head_key, 0.01), space.shape),
+        encoder_key,
+        dense_key,
     )
-
     return ActorCritics(actor, make_critics(environment, config, size, critics_key))
 
 
@@ -222,6 +222,27 @@ def make_critics(
     return tuple(critic(k) for k in jax.random.split(key, config.critics))
 
 
+def make_actor(
+    environment: Environment,
+    config: EncoderConfig,
+    make_head: Callable[[int], Any],
+    encoder_key: jax.Array,
+    dense_key: jax.Array,
+) -> Actor:
+    """Return a policy of an encoder, dense layers and a head.
+
+    Args:
+        environment: Environment with the observations.
+        config: Settings of the encoder and of the dense layers.
+        make_head: Function from the number of features to the head.
+        encoder_key: Random key of the encoder.
+        dense_key: Random key of the dense layers.
+    """
+    encoder, features = make_encoder(environment, config, encoder_key)
+    dense = MLP(features, config.hidden, config.activation, key=dense_key)
+    return Actor(encoder, dense, make_head(config.hidden[-1] if config.hidden else features))
+
+
 def make_encoder(
     environment: Environment, config: EncoderConfig, key: jax.Array
 ) -> tuple[layers.Encoder, int]:
@@ -265,7 +286,7 @@ def critic_values(
     critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array
 ) -> list[jax.Array]:
     """Return the values `[B]` of a batch for each critic, as a list."""
-    return [jax.vmap(one)(obs, action) for one in critic]
+    return [jax.vmap(network)(obs, action) for network in critic]
 
 
 def min_q(critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array) -> jax.Array:

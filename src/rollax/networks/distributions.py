@@ -103,10 +103,10 @@ class Gaussian(eqx.Module):
 
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
         z = (raw_action - self.mean) * jnp.exp(-self.log_std)
-        return self.total(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
+        return self.sum_legal(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi))
 
     def entropy(self) -> jax.Array:
-        return self.total(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
+        return self.sum_legal(self.log_std + 0.5 * np.log(2 * np.pi * np.e))
 
     def action(self, raw_action: jax.Array) -> jax.Array:
         low, high = (
@@ -115,7 +115,7 @@ class Gaussian(eqx.Module):
         )
         return self.zero_illegal_dimensions(jnp.clip(raw_action, low, high))
 
-    def total(self, x: Leaf) -> Any:
+    def sum_legal(self, x: Leaf) -> Any:
         """Return the sum of `x` over the legal dimensions."""
         return self.zero_illegal_dimensions(x).sum()
 
@@ -170,16 +170,16 @@ class SquashedGaussian(eqx.Module):
     def log_prob(self, raw_action: jax.Array) -> jax.Array:
         return (
             self.base.log_prob(raw_action)
-            - self.base.total(_log_tanh_derivative(raw_action))
-            - self.base.total(np.log(self.half_width))
+            - self.base.sum_legal(_log_tanh_derivative(raw_action))
+            - self.base.sum_legal(np.log(self.half_width))
         )
 
     def entropy(self) -> jax.Array:
         log_slope = jnp.vectorize(_expected_log_tanh_derivative)(self.base.mean, self.base.log_std)
         return (
             self.base.entropy()
-            + self.base.total(log_slope)
-            + self.base.total(np.log(self.half_width))
+            + self.base.sum_legal(log_slope)
+            + self.base.sum_legal(np.log(self.half_width))
         )
 
     def action(self, raw_action: jax.Array) -> jax.Array:
@@ -269,6 +269,6 @@ def _safe_sqrt(square: jax.Array) -> jax.Array:
 
 def _log_tanh_ratio(norm: jax.Array) -> jax.Array:
     """Return log(tanh(r) / r). Its series is used near 0."""
-    small = norm < 1e-2
-    safe = jnp.where(small, 1.0, norm)
-    return jnp.where(small, -(norm**2) / 3, jnp.log(jnp.tanh(safe) / safe))
+    is_small = norm < 1e-2
+    safe_norm = jnp.where(is_small, 1.0, norm)
+    return jnp.where(is_small, -(norm**2) / 3, jnp.log(jnp.tanh(safe_norm) / safe_norm))

@@ -226,14 +226,15 @@ def from_nnx(
             space is not supported.
     """
     nnx = _import_flax("flax.nnx", "nnx")
-    example = make if isinstance(make, nnx.Module) else make(nnx.Rngs(0))
-    graph, template, other_state = nnx.split(example, nnx.Param, ...)
+    template_module = make if isinstance(make, nnx.Module) else make(nnx.Rngs(0))
+    graph, template, other_state = nnx.split(template_module, nnx.Param, ...)
     _reject_statistics(
-        example, ["batch statistics"] if jax.tree.leaves(nnx.state(example, nnx.BatchStat)) else []
+        template_module,
+        ["batch statistics"] if jax.tree.leaves(nnx.state(template_module, nnx.BatchStat)) else [],
     )
 
     def init(key: jax.Array) -> Any:
-        module = example if isinstance(make, nnx.Module) else make(nnx.Rngs(key))
+        module = template_module if isinstance(make, nnx.Module) else make(nnx.Rngs(key))
         return _stringify_keys(nnx.to_pure_dict(nnx.state(module, nnx.Param)))
 
     def apply(parameters: Parameters, *inputs: PyTree) -> Any:
@@ -328,11 +329,11 @@ def _stringify_keys(tree: PyTree) -> Any:
     )
 
 
-def _restore_keys(tree: PyTree, like: PyTree) -> Any:
-    """Restore the keys of `like` after `_stringify_keys`."""
+def _restore_keys(tree: PyTree, template: PyTree) -> Any:
+    """Restore the keys of `template` after `_stringify_keys`."""
     return (
-        {name: _restore_keys(tree[str(name)], part) for name, part in like.items()}
-        if isinstance(like, dict)
+        {name: _restore_keys(tree[str(name)], part) for name, part in template.items()}
+        if isinstance(template, dict)
         else tree
     )
 
@@ -384,23 +385,23 @@ def _check_outputs(functions: NetworkFns, parameters: Parameters, environment: E
         )
     if not (_is_pair(output) and _is_pair(output[1])):
         has_memory = bool(jax.tree.leaves(carry))
-        wanted = "(carry, (policy, value))" if has_memory else "(policy, value)"
+        expected = "(carry, (policy, value))" if has_memory else "(policy, value)"
         raise UsageError(
-            f"The network must return {wanted}, got {output if has_memory else output[1]}."
+            f"The network must return {expected}, got {output if has_memory else output[1]}."
         )
     new_carry, (policy, value) = output
-    before = jax.tree.map(lambda x: (x.shape, x.dtype), carry)
-    after = jax.tree.map(lambda x: (x.shape, x.dtype), new_carry)
-    if before != after:
+    carry_types = jax.tree.map(lambda x: (x.shape, x.dtype), carry)
+    new_carry_types = jax.tree.map(lambda x: (x.shape, x.dtype), new_carry)
+    if carry_types != new_carry_types:
         raise UsageError(
-            f"The carry must keep its structure, shapes and types, but {before} became {after}. "
-            "Change initial_carry."
+            f"The carry must keep its structure, shapes and types, but {carry_types} became "
+            f"{new_carry_types}. Change initial_carry."
         )
-    wanted_shapes = _policy_shapes(environment.action_space)
-    if policy.shape not in wanted_shapes:
-        wanted = " or ".join(map(str, dict.fromkeys(wanted_shapes)))
+    expected_shapes = _policy_shapes(environment.action_space)
+    if policy.shape not in expected_shapes:
+        expected = " or ".join(map(str, dict.fromkeys(expected_shapes)))
         raise UsageError(
-            f"The policy output for {environment.action_space} must have shape {wanted}, got "
+            f"The policy output for {environment.action_space} must have shape {expected}, got "
             f"{policy.shape}."
         )
     if math.prod(value.shape) != 1:
@@ -441,11 +442,13 @@ def _describe_failing_module(error: Exception) -> str:
     """Describe the innermost equinox or flax module in a traceback and the shapes of its arrays."""
     description, trace = "it", error.__traceback__
     while trace is not None:
-        part = trace.tb_frame.f_locals.get("self")
-        bases = [kind for kind in type(part).__mro__ if kind.__name__ == "Module"]
-        is_of_library = any(kind.__module__.split(".")[0] in _NETWORK_LIBRARIES for kind in bases)
-        if is_of_library and not type(part).__module__.startswith("rollax."):
-            description = _describe_module(part)
+        module = trace.tb_frame.f_locals.get("self")
+        bases = [kind for kind in type(module).__mro__ if kind.__name__ == "Module"]
+        is_library_module = any(
+            kind.__module__.split(".")[0] in _NETWORK_LIBRARIES for kind in bases
+        )
+        if is_library_module and not type(module).__module__.startswith("rollax."):
+            description = _describe_module(module)
         trace = trace.tb_next
     return description
 

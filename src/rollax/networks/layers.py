@@ -219,16 +219,18 @@ class Encoder(eqx.Module):
         activation: str,
         filters: tuple[Filter, ...] | None,
         embedding: int = 8,
-        unseen: tuple[str, ...] = (),
+        omitted_parts: tuple[str, ...] = (),
         *,
         key: jax.Array,
     ) -> None:
         embedding_key, conv_key, dense_key = jax.random.split(key, 3)
-        is_parted = isinstance(space, Dict)
+        has_parts = isinstance(space, Dict)
         self.space = (
-            Dict({name: s for name, s in space.items if name not in unseen}) if is_parted else space
+            Dict({name: s for name, s in space.items if name not in omitted_parts})
+            if has_parts
+            else space
         )
-        parts: dict[str, Any] = dict(_encoded_parts(self.space))
+        parts: dict[str, Any] = dict(encoded_parts(self.space))
         grids = {name: part for name, part in parts.items() if isinstance(part, Grid)}
         keys = jax.random.split(embedding_key, max(len(grids), 1))
         self.embeddings = {
@@ -259,9 +261,9 @@ class Encoder(eqx.Module):
         keys = jax.random.split(conv_key, max(len(images), 1))
         self.convolutions = {}
         for (name, (*sides, channels)), k in zip(images.items(), keys, strict=False):
-            chosen = filters or _default_filters(sides, name in grids)
-            _check_filters(name, sides, chosen)
-            self.convolutions[name] = CNN(channels, chosen, activation, key=k)
+            layer_filters = filters or _default_filters(sides, name in grids)
+            _check_filters(name, sides, layer_filters)
+            self.convolutions[name] = CNN(channels, layer_filters, activation, key=k)
         features = jax.eval_shape(
             lambda obs: self._compute_features(obs), make_zeros(self.space)
         ).shape[0]
@@ -275,7 +277,7 @@ class Encoder(eqx.Module):
         return jnp.concatenate(
             [
                 self._encode_part(name, part, parts[name])
-                for name, part in _encoded_parts(self.space).items()
+                for name, part in encoded_parts(self.space).items()
             ]
         )
 
@@ -308,7 +310,8 @@ def _check_filters(name: str, sides: Sequence[int], filters: tuple[Filter, ...])
         sides = tuple((side - kernel) // stride + 1 for side in sides)
 
 
-def _encoded_parts(space: Space) -> dict[str, Space]:
+def encoded_parts(space: Space) -> dict[str, Any]:
+    """Return the parts of an observation that an encoder reads, by name. "" without parts."""
     if isinstance(space, Dict):
         return {name: part for name, part in space.items if name != "action_mask"}
     return {"": space}
@@ -327,7 +330,7 @@ class ValueHead(eqx.Module):
 
 
 def preserve_values(
-    network: Parameters, before: tuple[Scalar, Scalar], after: tuple[Scalar, Scalar]
+    network: Parameters, old_scale: tuple[Scalar, Scalar], new_scale: tuple[Scalar, Scalar]
 ) -> Any:
     """Return a network with rescaled value heads, such that mean + std V does not change.
 
@@ -338,13 +341,13 @@ def preserve_values(
 
     Args:
         network: Network with outputs V.
-        before: Mean and std before the change, `[]` each.
-        after: Mean' and std' after the change, `[]` each.
+        old_scale: Mean and std before the change, `[]` each.
+        new_scale: Mean' and std' after the change, `[]` each.
 
     Returns:
         The rescaled network.
     """
-    (mean, std), (new_mean, new_std) = before, after
+    (mean, std), (new_mean, new_std) = old_scale, new_scale
 
     def rescale(part: PyTree) -> Any:
         if not isinstance(part, ValueHead) or part.layer.bias is None:
@@ -400,8 +403,8 @@ def make_gaussian(
         The distribution.
     """
     legal = None if action_mask is None else jnp.asarray(action_mask, bool)
-    plain = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
-    return distributions.SquashedGaussian(plain) if squash else plain
+    gaussian = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
+    return distributions.SquashedGaussian(gaussian) if squash else gaussian
 
 
 class DeepHead(eqx.Module):
@@ -441,7 +444,7 @@ class AttentionHead(eqx.Module):
         key: jax.Array,
     ) -> None:
         grids = {
-            name: part for name, part in _encoded_parts(space).items() if isinstance(part, Grid)
+            name: part for name, part in encoded_parts(space).items() if isinstance(part, Grid)
         }
         head_key, *keys = jax.random.split(key, 1 + len(grids))
         self.embeddings, self.places, self.queries, self.num_heads = {}, {}, {}, heads

@@ -49,32 +49,32 @@ def newest_entries(carry: Carry) -> Any:
     )
 
 
-def join_entries(first: Carry, added: Carry) -> Any:
+def join_entries(first: Carry, entries: Carry) -> Any:
     """Join the carries of a rollout in compact form.
 
     Args:
         first: Carry `[S, ...]` before the first step.
-        added: Result of `newest_entries` for every step, `[T, S, ...]`.
+        entries: Result of `newest_entries` for every step, `[T, S, ...]`.
 
     Returns:
         The carries `[T, S, ...]`, with a `MemoryWindowSequence` in place of each window.
     """
 
-    def join(window, start):
+    def join_window(window, start):
         return MemoryWindowSequence(jax.tree.map(lambda x: x[None], start), *window)
 
-    return _map_by_type(MemoryWindow, join, lambda x, _: x, added, first)
+    return _map_by_type(MemoryWindow, join_window, lambda x, _: x, entries, first)
 
 
 def carries_at_sequence_starts(carries: Carry, length: int) -> Any:
     """Return the carries `[N, S, ...]` before every `length`-th step."""
 
-    def of_windows(windows: MemoryWindowSequence) -> MemoryWindow:
+    def select_windows(windows: MemoryWindowSequence) -> MemoryWindow:
         entries, size = _all_entries(windows), windows.first.entries.shape[2]
         parts = [entries[time : time + size] for time in range(0, len(windows.newest), length)]
         return MemoryWindow(jnp.moveaxis(jnp.stack(parts), 1, 2), windows.number[::length])
 
-    return _map_by_type(MemoryWindowSequence, of_windows, lambda x: x[::length], carries)
+    return _map_by_type(MemoryWindowSequence, select_windows, lambda x: x[::length], carries)
 
 
 def first_carries(carries: Carry) -> Any:
@@ -106,17 +106,17 @@ def gather_carries(carries: Carry, time: jax.Array, stream: jax.Array) -> Any:
         The carries.
     """
 
-    def pick(x):
+    def gather(x):
         return x.at[time, stream].get(mode="clip")
 
-    def of_windows(windows: MemoryWindowSequence) -> MemoryWindow:
+    def gather_windows(windows: MemoryWindowSequence) -> MemoryWindow:
         steps = (
             jnp.minimum(time, len(windows.number) - 1)[:, None]
             + jnp.arange(windows.first.entries.shape[2])[None]
         )
-        return MemoryWindow(_all_entries(windows)[steps, stream[:, None]], pick(windows.number))
+        return MemoryWindow(_all_entries(windows)[steps, stream[:, None]], gather(windows.number))
 
-    return _map_by_type(MemoryWindowSequence, of_windows, pick, carries)
+    return _map_by_type(MemoryWindowSequence, gather_windows, gather, carries)
 
 
 def _all_entries(windows: MemoryWindowSequence) -> jax.Array:
@@ -128,13 +128,16 @@ def _all_entries(windows: MemoryWindowSequence) -> jax.Array:
 
 
 def _map_by_type(
-    kind: type, function: Callable[..., PyTree], other: Callable[..., PyTree], *carries: Carry
+    kind: type,
+    function: Callable[..., PyTree],
+    other_function: Callable[..., PyTree],
+    *carries: Carry,
 ) -> Any:
-    """Apply `function` to all parts of type `kind`, and `other` to all other leaves."""
+    """Apply `function` to all parts of type `kind`, and `other_function` to all other leaves."""
 
     def is_part(part):
         return isinstance(part, kind)
 
     return jax.tree.map(
-        lambda *x: function(*x) if is_part(x[0]) else other(*x), *carries, is_leaf=is_part
+        lambda *x: function(*x) if is_part(x[0]) else other_function(*x), *carries, is_leaf=is_part
     )

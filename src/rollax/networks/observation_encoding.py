@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import numpy as np
 
 from rollax import spaces
 from rollax.environments.image_layouts import describe_layout, image_layout, image_shape
-from rollax.networks.layers import Encoder
+from rollax.networks.layers import Encoder, encoded_parts
 from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
 from rollax.types import Parameters
 
@@ -91,10 +90,10 @@ def large_layer_warning(network: Parameters) -> str | None:
     features = [
         (_num_features(encoder, name, part), name, part, encoder)
         for encoder in encoders
-        for name, part in _encoded_parts(encoder).items()
+        for name, part in encoded_parts(encoder.space).items()
     ]
-    number, name, part, encoder = max(features, key=lambda row: row[0])
-    what = f"the part {name!r} of the observation" if name else "the observation"
+    num_features, name, part, encoder = max(features, key=lambda row: row[0])
+    part_name = f"the part {name!r} of the observation" if name else "the observation"
     remedy = "Make it smaller."
     if name in encoder.convolutions:
         remedy = "Choose network.filters with larger strides, or make the picture smaller."
@@ -107,16 +106,9 @@ def large_layer_warning(network: Parameters) -> str | None:
         )
     shape = ", ".join(map(str, part.shape))
     return (
-        f"a dense layer has {largest[0]:,} x {largest[1]:,} weights, because {what} [{shape}] "
-        f"gives {number:,} features. {remedy}"
+        f"a dense layer has {largest[0]:,} x {largest[1]:,} weights, because {part_name} [{shape}] "
+        f"gives {num_features:,} features. {remedy}"
     )
-
-
-def _encoded_parts(encoder: Encoder) -> dict[str, Any]:
-    parts: dict[str, Any] = (
-        encoder.space.spaces if isinstance(encoder.space, Dict) else {"": encoder.space}
-    )
-    return {name: part for name, part in parts.items() if name != "action_mask"}
 
 
 def _num_features(encoder: Encoder, name: str, part: Space) -> int:

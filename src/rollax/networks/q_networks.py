@@ -151,13 +151,13 @@ def _make_feature_extractor(
 def _make_action_values_head(
     environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array
 ) -> ActionValuesHead:
-    number = check_discrete(environment.action_space).n
+    num_actions = check_discrete(environment.action_space).n
     value_key, advantage_key = jax.random.split(key)
     if config.dueling:
         return ActionValuesHead(
-            Linear(inputs, 1, value_key, 1.0), Linear(inputs, number, advantage_key, 1.0)
+            Linear(inputs, 1, value_key, 1.0), Linear(inputs, num_actions, advantage_key, 1.0)
         )
-    return ActionValuesHead(Linear(inputs, number, value_key, 1.0), None)
+    return ActionValuesHead(Linear(inputs, num_actions, value_key, 1.0), None)
 
 
 def argmax_q(network: Callable[[Observation], jax.Array], obs: Observation) -> jax.Array:
@@ -192,11 +192,11 @@ class EpsilonGreedy(eqx.Module):
     def sample(self, key: jax.Array) -> jax.Array:
         chance_key, random_key = jax.random.split(key)
         is_legal = self.values > distributions.ILLEGAL_LOGIT / 2
-        anything = jax.random.categorical(
+        uniform_action = jax.random.categorical(
             random_key, jnp.where(is_legal, 0.0, distributions.ILLEGAL_LOGIT)
         )
         is_random = jax.random.uniform(chance_key) < self.epsilon
-        return jnp.where(is_random, anything.astype(jnp.int32), self.mode())
+        return jnp.where(is_random, uniform_action.astype(jnp.int32), self.mode())
 
     def mode(self) -> jax.Array:
         return jnp.argmax(self.values).astype(jnp.int32)

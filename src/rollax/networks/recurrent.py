@@ -88,14 +88,16 @@ class GRU(eqx.Module):
         """Return the contribution of the input to the gates. It does not depend on the carry."""
         return self.cell.weight_ih @ x + _get_bias(self.cell)
 
-    def _advance(self, carry: jax.Array, projected: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _advance(self, carry: jax.Array, gate_inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Advance one step like `eqx.nn.GRUCell`."""
-        reset_in, update_in, new_in = jnp.split(projected, 3)
-        reset_hidden, update_hidden, new_hidden = jnp.split(self.cell.weight_hh @ carry, 3)
-        forget = jax.nn.sigmoid(reset_in + reset_hidden)
-        update = jax.nn.sigmoid(update_in + update_hidden)
-        new = jnp.tanh(new_in + forget * (new_hidden + _get_bias(self.cell, "bias_n")))
-        carry = new + update * (carry - new)
+        reset_in, update_in, candidate_in = jnp.split(gate_inputs, 3)
+        reset_hidden, update_hidden, candidate_hidden = jnp.split(self.cell.weight_hh @ carry, 3)
+        reset_gate = jax.nn.sigmoid(reset_in + reset_hidden)
+        update_gate = jax.nn.sigmoid(update_in + update_hidden)
+        candidate = jnp.tanh(
+            candidate_in + reset_gate * (candidate_hidden + _get_bias(self.cell, "bias_n"))
+        )
+        carry = candidate + update_gate * (carry - candidate)
         return carry, carry
 
 
@@ -135,10 +137,10 @@ class LSTM(eqx.Module):
     def _project(self, x: jax.Array) -> jax.Array:
         return self.cell.weight_ih @ x + _get_bias(self.cell)
 
-    def _advance(self, carry: Carry, projected: jax.Array) -> tuple[Any, jax.Array]:
+    def _advance(self, carry: Carry, gate_inputs: jax.Array) -> tuple[Any, jax.Array]:
         """Advance one step like `eqx.nn.LSTMCell`."""
         hidden, memory = carry
-        enter, forget, new, show = jnp.split(projected + self.cell.weight_hh @ hidden, 4)
+        enter, forget, new, show = jnp.split(gate_inputs + self.cell.weight_hh @ hidden, 4)
         memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
         hidden = jax.nn.sigmoid(show) * jnp.tanh(memory)
         return (hidden, memory), hidden
@@ -168,21 +170,21 @@ class MinGRU(eqx.Module):
         return jnp.zeros(self.new.out_features)
 
     def __call__(self, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        keep, add = self._project(x)
-        carry = keep * carry + add
+        keep, update = self._project(x)
+        carry = keep * carry + update
         return carry, carry
 
     def unroll(
         self, carry: jax.Array, x: jax.Array, reset: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        keep, add = tree.vmap_over_steps(self._project)(x)
+        keep, update = tree.vmap_over_steps(self._project)(x)
         keep = jnp.where(reset[..., None], 0.0, keep)  # A reset discards the previous memory.
-        add = add.at[0].add(keep[0] * carry)
+        update = update.at[0].add(keep[0] * carry)
 
         def combine(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> Any:
             return first[0] * second[0], second[0] * first[1] + second[1]
 
-        _, hidden = jax.lax.associative_scan(combine, (keep, add))
+        _, hidden = jax.lax.associative_scan(combine, (keep, update))
         return hidden[-1], hidden
 
     def _project(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -244,12 +246,12 @@ class ResidualBlock(eqx.Module):
         return self.core.initial_carry()
 
     def __call__(self, carry: Carry, x: jax.Array) -> tuple[Any, jax.Array]:
-        carry, remembered = self.core(carry, self.norms[0](x))
-        return carry, self._feed_forward(x + remembered)
+        carry, core_output = self.core(carry, self.norms[0](x))
+        return carry, self._feed_forward(x + core_output)
 
     def unroll(self, carry: Carry, x: jax.Array, reset: jax.Array) -> tuple[Any, jax.Array]:
-        carry, remembered = self.core.unroll(carry, tree.vmap_over_steps(self.norms[0])(x), reset)
-        return carry, tree.vmap_over_steps(self._feed_forward)(x + remembered)
+        carry, core_output = self.core.unroll(carry, tree.vmap_over_steps(self.norms[0])(x), reset)
+        return carry, tree.vmap_over_steps(self._feed_forward)(x + core_output)
 
     def _feed_forward(self, x: jax.Array) -> jax.Array:
         return x + self.down(jax.nn.gelu(self.up(self.norms[1](x))))
@@ -280,8 +282,8 @@ def _scan_core(
 ) -> tuple[Any, jax.Array]:
     """Scan `advance(carry, x)` over `[L, B]` steps. `initial` replaces the carry at resets."""
 
-    def step(carry: Carry, now: tuple[PyTree, jax.Array]) -> tuple[Any, jax.Array]:
-        x, reset = now
+    def step(carry: Carry, inputs: tuple[PyTree, jax.Array]) -> tuple[Any, jax.Array]:
+        x, reset = inputs
         start = jax.tree.map(
             lambda i, c: jnp.broadcast_to(i.astype(c.dtype), c.shape), initial, carry
         )

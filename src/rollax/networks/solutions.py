@@ -12,9 +12,9 @@ from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
-from rollax.networks.critics import Actor, TanhHead, make_encoder
+from rollax.networks.critics import TanhHead, make_actor
 from rollax.networks.distributions import RadiallySquashedGaussian
-from rollax.networks.layers import MLP, Linear
+from rollax.networks.layers import Linear
 from rollax.networks.q_networks import mask_illegal_values
 from rollax.spaces import Ball, Box, Discrete
 from rollax.types import Observation
@@ -104,7 +104,10 @@ def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array
             f"finite bounds, got {space}."
         )
     encoder_key, dense_key, head_key = jax.random.split(key, 3)
-    encoder, features = make_encoder(environment, config, encoder_key)
-    dense = MLP(features, config.hidden, config.activation, key=dense_key)
-    features = config.hidden[-1] if config.hidden else features
-    return Actor(encoder, dense, head(Linear(features, outputs, head_key, scale)))
+    return make_actor(
+        environment,
+        config,
+        lambda features: head(Linear(features, outputs, head_key, scale)),
+        encoder_key,
+        dense_key,
+    )

@@ -42,10 +42,10 @@ class Attention(eqx.Module):
 
     def __init__(self, size: int, heads: int, *, key: jax.Array) -> None:
         *keys, output_key = jax.random.split(key, 5)
-        made = [
+        layers = [
             make_orthogonal_linear(size, size, k, 1.0).weight.reshape(heads, -1, size) for k in keys
         ]
-        self.query, self.key, self.value, self.place = made
+        self.query, self.key, self.value, self.place = layers
         self.content_bias = self.place_bias = jnp.zeros((heads, size // heads))
         self.output = make_orthogonal_linear(size, size, output_key, 1.0)
 
@@ -96,13 +96,13 @@ class Gate(eqx.Module):
         self.bias = jnp.full(size, GATE_BIAS, jnp.float32)
 
     def __call__(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        reset, update, new = jnp.split(self.input_weight @ y, 3)
+        reset, update, candidate = jnp.split(self.input_weight @ y, 3)
         reset_kept, update_kept = jnp.split(self.state_weight @ x, 2)
         reset, update = (
             jax.nn.sigmoid(reset + reset_kept),
             jax.nn.sigmoid(update + update_kept - self.bias),
         )
-        return (1 - update) * x + update * jnp.tanh(new + self.candidate_weight @ (reset * x))
+        return (1 - update) * x + update * jnp.tanh(candidate + self.candidate_weight @ (reset * x))
 
 
 class GatedTransformer(eqx.Module):

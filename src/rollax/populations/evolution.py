@@ -138,8 +138,8 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
     check_is_algorithm(algorithm)
 
     def init(keys: jax.Array, configs: PyTree) -> EvolutionState:
-        run_keys, place_keys = keys
-        draw_keys, child_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(place_keys)
+        run_keys, evolution_keys = keys
+        draw_keys, child_keys = jax.vmap(lambda key: tuple(jax.random.split(key)))(evolution_keys)
         settings = {
             name: jax.vmap(
                 lambda key, i=index, span=span: sample_setting(jax.random.fold_in(key, i), span)
@@ -156,10 +156,12 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
         update: Callable[..., tuple[State, Metrics]], state: EvolutionState, *rollout: PyTree
     ) -> tuple[EvolutionState, Metrics]:
         members, metrics = update(state.members, *rollout)
-        total, number = add_measurement(state, algorithm.state_metrics(members), metrics, metric)
-        is_well = state.is_finite & jnp.all(jnp.stack(metrics.finite), axis=0)
+        total, num_measurements = add_measurement(
+            state, algorithm.state_metrics(members), metrics, metric
+        )
+        is_finite = state.is_finite & jnp.all(jnp.stack(metrics.finite), axis=0)
         state = state._replace(
-            members=members, total_return=total, episodes=number, is_finite=is_well
+            members=members, total_return=total, episodes=num_measurements, is_finite=is_finite
         )
         config = algorithm.config(members)
         return state, metrics._replace(
@@ -217,8 +219,8 @@ def add_measurement(
         state_metrics[metric] if is_current else metrics.values[metric], jnp.float32
     )
     is_known = jnp.isfinite(value)
-    total, number = jnp.where(is_known, value, 0.0), is_known.astype(jnp.float32)
-    return (total, number) if is_current else (state.total_return + total, state.episodes + number)
+    total, count = jnp.where(is_known, value, 0.0), is_known.astype(jnp.float32)
+    return (total, count) if is_current else (state.total_return + total, state.episodes + count)
 
 
 def reset_measurements(
@@ -260,21 +262,21 @@ def evolve(
         The state after the generation, and a description of the generation.
     """
     split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
-    key, parent_key, explore_key, renew_key = split(state.key)
+    key, parent_key, explore_key, reseed_key = split(state.key)
     is_known = state.episodes >= method.min_episodes
     measured = state.total_return / jnp.maximum(state.episodes, 1)
-    is_well = state.is_finite & (jnp.isfinite(measured) | ~is_known)
+    is_finite = state.is_finite & (jnp.isfinite(measured) | ~is_known)
     parent = select_parents(
-        parent_key, jnp.where(is_known & is_well, measured, jnp.nan), is_well, method.fraction
+        parent_key, jnp.where(is_known & is_finite, measured, jnp.nan), is_finite, method.fraction
     )
-    fitness = jnp.where(is_well, jnp.where(is_known, measured, state.fitness), jnp.nan)
+    fitness = jnp.where(is_finite, jnp.where(is_known, measured, state.fitness), jnp.nan)
     is_child = parent != jnp.arange(parent.size)
 
     # Keys are not copied, because children get new ones.
     copies = jax.tree.map(lambda x: x if _is_key(x) else x[parent], state.members)
-    copies = algorithm.reseed(copies, renew_key)
+    copies = algorithm.reseed(copies, reseed_key)
     members = jax.tree.map(
-        lambda new, old: _replace_children(is_child, new, old), copies, state.members
+        lambda copy, member: _replace_children(is_child, copy, member), copies, state.members
     )
     settings = {}
     for index, (name, span) in enumerate(ranges.items()):
@@ -289,8 +291,8 @@ def evolve(
     )
 
     totals = reset_measurements(state.total_return, state.episodes, method.min_episodes)
-    total, number = (jnp.where(is_child, 0.0, value) for value in totals)
-    state = EvolutionState(members, key, total, number, jnp.ones_like(is_child), fitness[parent])
+    total, episodes = (jnp.where(is_child, 0.0, value) for value in totals)
+    state = EvolutionState(members, key, total, episodes, jnp.ones_like(is_child), fitness[parent])
     return state, Generation(fitness, parent, settings)
 
 
@@ -310,7 +312,7 @@ def _sort_members(fitness: jax.Array) -> jax.Array:
 
 
 def select_parents(
-    keys: jax.Array, fitness: jax.Array, is_well: jax.Array, fraction: float
+    keys: jax.Array, fitness: jax.Array, is_finite: jax.Array, fraction: float
 ) -> jax.Array:
     """Select the members to replace and a parent for each of them.
 
@@ -321,7 +323,7 @@ def select_parents(
     Args:
         keys: Random key of each member, `[P]`.
         fitness: Fitness of each member, float `[P]`, NaN if unknown.
-        is_well: Whether all numbers of each member are finite, bool `[P]`.
+        is_finite: Whether all numbers of each member are finite, bool `[P]`.
         fraction: Share of the members that are candidates for replacement and for parents.
 
     Returns:
@@ -330,15 +332,21 @@ def select_parents(
     """
     unchanged = jnp.arange(fitness.size, dtype=jnp.int32)
     is_known = jnp.isfinite(fitness)
-    num_compared = jnp.sum(is_known | ~is_well)
-    number = jnp.minimum(num_selected(fitness.size, fraction), num_compared // 2)
-    choices = jnp.maximum(jnp.minimum(number, jnp.sum(is_known)), 1)
-    drawn = _sort_members(fitness)[
+    num_compared = jnp.sum(is_known | ~is_finite)
+    num_candidates = jnp.minimum(num_selected(fitness.size, fraction), num_compared // 2)
+    choices = jnp.maximum(jnp.minimum(num_candidates, jnp.sum(is_known)), 1)
+    parent_draw = _sort_members(fitness)[
         jax.vmap(lambda key: jax.random.randint(key, (), 0, choices))(keys)
     ]
-    worth = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
-    is_bad = (is_known & (rank_members(fitness) >= num_compared - number)) | ~is_well
-    return jnp.where(is_bad & (worth[drawn] > worth), drawn, unchanged)
+    comparable_fitness = jnp.where(jnp.isnan(fitness), -jnp.inf, fitness)
+    is_candidate = (
+        is_known & (rank_members(fitness) >= num_compared - num_candidates)
+    ) | ~is_finite
+    return jnp.where(
+        is_candidate & (comparable_fitness[parent_draw] > comparable_fitness),
+        parent_draw,
+        unchanged,
+    )
 
 
 def num_selected(num_members: int, fraction: float) -> int:
@@ -371,15 +379,19 @@ def explore_setting(
     """
     choose_key, draw_key, move_key = jax.random.split(key, 3)
     low, high = _scaled_bounds(span)
-    most = math.log(method.factor) if span.scale == "log" else method.step * (high - low)
-    most = min(most, high - low)  # a single reflection then returns to the range
-    place = jnp.log(value) if span.scale == "log" else value
-    place = place + most * jax.random.uniform(move_key, (), minval=-1.0, maxval=1.0)
-    place = jnp.where(
-        place > high, 2 * high - place, jnp.where(place < low, 2 * low - place, place)
+    max_step = math.log(method.factor) if span.scale == "log" else method.step * (high - low)
+    max_step = min(max_step, high - low)  # a single reflection then returns to the range
+    scaled_value = jnp.log(value) if span.scale == "log" else value
+    scaled_value = scaled_value + max_step * jax.random.uniform(
+        move_key, (), minval=-1.0, maxval=1.0
+    )
+    scaled_value = jnp.where(
+        scaled_value > high,
+        2 * high - scaled_value,
+        jnp.where(scaled_value < low, 2 * low - scaled_value, scaled_value),
     )
     is_new = jax.random.bernoulli(choose_key, method.resample)
-    return jnp.where(is_new, sample_setting(draw_key, span), _unscale(place, span))
+    return jnp.where(is_new, sample_setting(draw_key, span), _unscale(scaled_value, span))
 
 
 def _scaled_bounds(span: Range) -> tuple[float, float]:
@@ -389,20 +401,26 @@ def _scaled_bounds(span: Range) -> tuple[float, float]:
     )
 
 
-def _unscale(place: jax.Array, span: Range) -> jax.Array:
+def _unscale(scaled_value: jax.Array, span: Range) -> jax.Array:
     """Convert a number from the scale of a range to a setting, and clip it to the range."""
-    return jnp.clip(jnp.exp(place) if span.scale == "log" else place, span.low, span.high)
+    return jnp.clip(
+        jnp.exp(scaled_value) if span.scale == "log" else scaled_value, span.low, span.high
+    )
 
 
-def _replace_children(is_child: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` for replaced members, and `old` for all other members.
+def _replace_children(
+    is_child: jax.Array, new_values: jax.Array, old_values: jax.Array
+) -> jax.Array:
+    """Return `new_values` for replaced members, and `old_values` for all other members.
 
     Random keys are selected by their data because of JAX's key reuse checker.
     """
-    if _is_key(old):
-        chosen = _replace_children(is_child, jax.random.key_data(new), jax.random.key_data(old))
-        return jax.random.wrap_key_data(chosen, impl=jax.random.key_impl(old))
-    return tree.where(is_child, new, old)
+    if _is_key(old_values):
+        key_data = _replace_children(
+            is_child, jax.random.key_data(new_values), jax.random.key_data(old_values)
+        )
+        return jax.random.wrap_key_data(key_data, impl=jax.random.key_impl(old_values))
+    return tree.where(is_child, new_values, old_values)
 
 
 def _is_key(leaf: jax.Array) -> bool:

@@ -64,11 +64,6 @@ def total_weight(tree: SumTree) -> jax.Array:
     return jnp.sum(tree.levels[0])
 
 
-def get_weights(tree: SumTree, index: jax.Array) -> jax.Array:
-    """Return the weights at the indices `[B]`, float `[B]`."""
-    return tree.levels[-1][index // CHILDREN_PER_NODE, index % CHILDREN_PER_NODE]
-
-
 def set_weights(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> SumTree:
     """Set B weights. The cost is proportional to B times the number of levels.
 
@@ -110,15 +105,15 @@ def find_indices(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]
     drawn_weight = jnp.zeros(point.shape)
     for level in tree.levels:
         weight = level[node]
-        running = jnp.dot(weight, upper, precision="highest")
+        cumulative = jnp.dot(weight, upper, precision="highest")
         # If rounding puts the point beyond the last sum, select the last child with positive
         # weight.
         last = CHILDREN_PER_NODE - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=1)
-        child = jnp.minimum(jnp.sum(running <= point[:, None], axis=1), last)
-        before = jnp.take_along_axis(running - weight, child[:, None], axis=1)[:, 0]
+        child = jnp.minimum(jnp.sum(cumulative <= point[:, None], axis=1), last)
+        preceding = jnp.take_along_axis(cumulative - weight, child[:, None], axis=1)[:, 0]
         drawn_weight = jnp.take_along_axis(weight, child[:, None], axis=1)[:, 0]
         point, node = (
-            jnp.maximum(point - before, 0.0),
+            jnp.maximum(point - preceding, 0.0),
             node * CHILDREN_PER_NODE + child.astype(jnp.int32),
         )
     return node, drawn_weight

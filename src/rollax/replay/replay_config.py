@@ -55,20 +55,20 @@ def compute_replay_cycle(config: ReplayConfig) -> tuple[int, int]:
     Raises:
         UsageError: If the sizes in the config are inconsistent.
     """
-    wanted = Fraction(config.replay_ratio * config.num_envs)
-    ratio = wanted.limit_denominator(DEFAULT_MAX_CYCLE_STEPS)
-    if abs(ratio - wanted) > wanted / 100:
-        ratio = Fraction(round(wanted * config.num_steps), config.num_steps)
+    exact = Fraction(config.replay_ratio * config.num_envs)
+    ratio = exact.limit_denominator(DEFAULT_MAX_CYCLE_STEPS)
+    if abs(ratio - exact) > exact / 100:
+        ratio = Fraction(round(exact * config.num_steps), config.num_steps)
     steps, updates = ratio.denominator, ratio.numerator
-    if updates < 1 or abs(ratio - wanted) > wanted / 100:
-        below = int(wanted * config.num_steps)
+    if updates < 1 or abs(ratio - exact) > exact / 100:
+        below = int(exact * config.num_steps)
         nearest = [f"{n / config.steps_per_update:.3g}" for n in (below, below + 1) if n > 0]
-        fitting = -(-config.num_steps // round(1 / wanted)) * round(1 / wanted) if wanted else None
+        multiple = -(-config.num_steps // round(1 / exact)) * round(1 / exact) if exact else None
         raise UsageError(
             f"replay_ratio ({config.replay_ratio}) with num_envs ({config.num_envs}) must be a "
             f"positive integer number of gradient steps in num_steps ({config.num_steps}). Use "
             "replay_ratio "
-            f"{' or '.join(nearest)}" + (f", or num_steps {fitting}." if fitting else ".")
+            f"{' or '.join(nearest)}" + (f", or num_steps {multiple}." if multiple else ".")
         )
     if config.num_steps % steps:
         raise UsageError(

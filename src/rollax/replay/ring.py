@@ -184,10 +184,10 @@ def check_capacity(num_streams: int, capacity: int, batch_size: int, num_steps: 
         UsageError: If the capacity is too small.
     """
     if num_streams * max(capacity // num_streams - num_steps + 1, 0) < batch_size:
-        enough = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
+        min_capacity = num_streams * (-(-batch_size // num_streams) + num_steps - 1)
         raise UsageError(
-            f"capacity ({capacity}) must be at least {enough} to sample batch_size ({batch_size}) "
-            f"sequences of {num_steps} steps from {num_streams} streams."
+            f"capacity ({capacity}) must be at least {min_capacity} to sample batch_size "
+            f"({batch_size}) sequences of {num_steps} steps from {num_streams} streams."
         )
 
 
@@ -210,10 +210,12 @@ def init_replay(example: PyTree, num_streams: int, capacity: int) -> ReplayState
         raise UsageError(
             f"capacity ({capacity}) must be at least the number of streams ({num_streams})."
         )
-    places = capacity // num_streams
-    if num_streams * places >= 2**31:
+    ring_size = capacity // num_streams
+    if num_streams * ring_size >= 2**31:
         raise UsageError(f"capacity ({capacity}) must be less than 2^31.")
-    data = jax.tree.map(lambda x: jnp.zeros((num_streams, places, *jnp.shape(x)), x.dtype), example)
+    data = jax.tree.map(
+        lambda x: jnp.zeros((num_streams, ring_size, *jnp.shape(x)), x.dtype), example
+    )
     return ReplayState(data, jnp.zeros(num_streams, jnp.int32), jnp.zeros(num_streams, jnp.int32))
 
 
@@ -228,14 +230,14 @@ def add_row_per_stream(replay: ReplayState, rows: PyTree, keep: jax.Array) -> Re
     Returns:
         The updated replay.
     """
-    places = _ring_shape(replay)[1]
-    place = jnp.where(keep, replay.cursor, places)  # indices out of range are not written
+    ring_size = _ring_shape(replay)[1]
+    position = jnp.where(keep, replay.cursor, ring_size)  # indices out of range are not written
     # vmap over streams lets each device write to its own rings without communication.
-    put = jax.vmap(lambda ring, place, row: ring.at[place].set(row, mode="drop"))
-    data = jax.tree.map(lambda rings, row: put(rings, place, row), replay.data, rows)
-    moved = keep.astype(jnp.int32)
+    write_row = jax.vmap(lambda ring, position, row: ring.at[position].set(row, mode="drop"))
+    data = jax.tree.map(lambda rings, row: write_row(rings, position, row), replay.data, rows)
+    added = keep.astype(jnp.int32)
     return ReplayState(
-        data, (replay.cursor + moved) % places, jnp.minimum(replay.size + moved, places)
+        data, (replay.cursor + added) % ring_size, jnp.minimum(replay.size + added, ring_size)
     )
 
 
@@ -252,24 +254,24 @@ def add_rows(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
     Returns:
         The updated replay.
     """
-    places = _ring_shape(replay)[1]
+    ring_size = _ring_shape(replay)[1]
     count = jnp.cumsum(keep, dtype=jnp.int32)
     total = count[-1]
-    is_written = keep & (count > total - places)  # the newest of the rows with the same position
+    is_written = keep & (count > total - ring_size)  # the newest of the rows with the same position
     # Indices out of range are not written.
-    place = jnp.where(is_written, (replay.cursor[0] + count - 1) % places, places)
+    position = jnp.where(is_written, (replay.cursor[0] + count - 1) % ring_size, ring_size)
     data = jax.tree.map(
-        lambda ring, row: ring.at[0, place].set(row, mode="drop"), replay.data, rows
+        lambda ring, row: ring.at[0, position].set(row, mode="drop"), replay.data, rows
     )
     return ReplayState(
-        data, (replay.cursor + total) % places, jnp.minimum(replay.size + total, places)
+        data, (replay.cursor + total) % ring_size, jnp.minimum(replay.size + total, ring_size)
     )
 
 
 def newest_indices(replay: ReplayState) -> jax.Array:
     """Return the index of the newest row of each stream, int32 `[S]`."""
-    num_streams, places = _ring_shape(replay)
-    return jnp.arange(num_streams) * places + (replay.cursor - 1) % places
+    num_streams, ring_size = _ring_shape(replay)
+    return jnp.arange(num_streams) * ring_size + (replay.cursor - 1) % ring_size
 
 
 def can_sample(replay: ReplayState, batch_size: int, length: int = 1) -> jax.Array:
@@ -300,26 +302,26 @@ def sample_indices(
             f"The replay must contain {length} rows of one stream to sample. Add more rows, or "
             "check can_sample first."
         )
-    num_streams, places = _ring_shape(replay)
+    num_streams, ring_size = _ring_shape(replay)
     # All devices sample the same indices.
     cursor, size = tree.constrain_sharding((replay.cursor, replay.size), False)
     starts = jnp.maximum(size - length + 1, 0)
     last = jnp.cumsum(starts)
-    drawn = jax.random.randint(key, (batch_size,), 0, jnp.maximum(last[-1], 1))
-    stream = jnp.zeros_like(drawn)
+    draw = jax.random.randint(key, (batch_size,), 0, jnp.maximum(last[-1], 1))
+    stream = jnp.zeros_like(draw)
     if num_streams > 1:
-        stream = jnp.searchsorted(last, drawn, side="right", method="compare_all").astype(jnp.int32)
+        stream = jnp.searchsorted(last, draw, side="right", method="compare_all").astype(jnp.int32)
         stream = jnp.minimum(stream, num_streams - 1)
-    age = drawn - (last - starts)[stream]
+    age = draw - (last - starts)[stream]
     oldest = (cursor - size)[stream]
-    return stream * places + (oldest + age) % places
+    return stream * ring_size + (oldest + age) % ring_size
 
 
 def gather_rows(replay: ReplayState, index: jax.Array, offset: jax.Array | int = 0) -> Any:
     """Return the rows at the indices `[...]`, moved forward by `offset` rows within their ring."""
-    num_streams, places = _ring_shape(replay)
-    stream, place = index // places, (index % places + offset) % places
-    return jax.tree.map(lambda x: x.at[stream, place].get(mode="promise_in_bounds"), replay.data)
+    num_streams, ring_size = _ring_shape(replay)
+    stream, position = index // ring_size, (index % ring_size + offset) % ring_size
+    return jax.tree.map(lambda x: x.at[stream, position].get(mode="promise_in_bounds"), replay.data)
 
 
 def gather_sequences(replay: ReplayState, index: jax.Array, length: int) -> Any:
@@ -357,33 +359,33 @@ def make_nstep_batch(
     Returns:
         The batch, with weights of 1.
     """
-    num_streams, places = _ring_shape(replay)
+    num_streams, ring_size = _ring_shape(replay)
     steps: ReplayStep = replay.data
     if num_steps == 1:
-        now = gather_rows(replay, index)
-        discount = gamma * jnp.where(now.terminated, 0.0, 1.0)
+        row = gather_rows(replay, index)
+        discount = gamma * jnp.where(row.terminated, 0.0, 1.0)
         return ReplayBatch(
-            now.obs,
-            now.action,
-            now.reward,
+            row.obs,
+            row.action,
+            row.reward,
             discount,
-            now.next_obs,
-            jnp.ones_like(now.reward),
-            now.reset,
-            now.carry,
+            row.next_obs,
+            jnp.ones_like(row.reward),
+            row.reset,
+            row.carry,
         )
     scalars = replay._replace(data=(steps.reward, steps.terminated, steps.truncated, steps.reset))
-    reward, terminated, truncated, begins = gather_sequences(scalars, index, num_steps)
-    stream = index // places
-    to_come = (replay.cursor[stream] - 1 - index % places) % places  # number of newer rows
-    ended = terminated | truncated | (jnp.arange(num_steps)[:, None] >= to_come[None])
-    ended = ended.at[:-1].set(ended[:-1] | begins[1:])
-    before = jnp.cumsum(ended, axis=0) - ended  # number of ends before each step
+    reward, terminated, truncated, is_reset = gather_sequences(scalars, index, num_steps)
+    stream = index // ring_size
+    num_newer = (replay.cursor[stream] - 1 - index % ring_size) % ring_size  # number of newer rows
+    is_end = terminated | truncated | (jnp.arange(num_steps)[:, None] >= num_newer[None])
+    is_end = is_end.at[:-1].set(is_end[:-1] | is_reset[1:])
+    num_earlier_ends = jnp.cumsum(is_end, axis=0) - is_end  # number of ends before each step
     power = jnp.power(gamma, jnp.arange(num_steps, dtype=jnp.float32))[:, None]
-    last = jnp.sum(before == 0, axis=0) - 1
-    total = jnp.sum(jnp.where(before == 0, power * reward, 0.0), axis=0)
-    is_over = jnp.any((before == 0) & terminated, axis=0)
-    discount = jnp.where(is_over, 0.0, jnp.power(gamma, last + 1.0))
+    last = jnp.sum(num_earlier_ends == 0, axis=0) - 1
+    total = jnp.sum(jnp.where(num_earlier_ends == 0, power * reward, 0.0), axis=0)
+    has_terminated = jnp.any((num_earlier_ends == 0) & terminated, axis=0)
+    discount = jnp.where(has_terminated, 0.0, jnp.power(gamma, last + 1.0))
     obs, action, reset, carry = gather_rows(
         replay._replace(data=(steps.obs, steps.action, steps.reset, steps.carry)), index
     )

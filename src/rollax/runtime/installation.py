@@ -91,6 +91,6 @@ def _shorten(path: Path) -> str:
         return str(path)
 
 
-def _quote(word: str) -> str:
+def _quote(argument: str) -> str:
     """Quote a word with double quotes, or for POSIX shells if it contains special characters."""
-    return format_command_line(word) if set(word) & set('"$`!\\\n') else f'"{word}"'
+    return format_command_line(argument) if set(argument) & set('"$`!\\\n') else f'"{argument}"'

@@ -68,9 +68,9 @@ def to_single_precision(tree: T) -> T:
         "complex128": np.complex64,
     }
 
-    def is_wide(leaf: Leaf) -> bool:
+    def is_double(leaf: Leaf) -> bool:
         return isinstance(leaf, jax.Array) and str(leaf.dtype) in narrower
 
-    if not any(map(is_wide, jax.tree.leaves(tree))):
+    if not any(map(is_double, jax.tree.leaves(tree))):
         return tree
-    return jax.tree.map(lambda x: x.astype(narrower[str(x.dtype)]) if is_wide(x) else x, tree)
+    return jax.tree.map(lambda x: x.astype(narrower[str(x.dtype)]) if is_double(x) else x, tree)

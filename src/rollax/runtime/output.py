@@ -48,14 +48,14 @@ def prepare_standard_streams() -> None:
 
 
 def _store_errors(write: Callable[..., object]) -> Callable[..., Any]:
-    def watched(*arguments: object) -> Any:
+    def store_error(*arguments: object) -> Any:
         try:
             return write(*arguments)
         except OSError as error:
             _OutputState.error = error
             raise
 
-    return watched
+    return store_error
 
 
 def escape_non_ascii(value: object) -> Any:
@@ -99,13 +99,13 @@ def _error_reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def finish_output(code: int, is_run: bool) -> int:
+def finish_output(code: int, is_run_complete: bool) -> int:
     """Flush the output of a command, report lost output, and return the exit code.
 
     Args:
         code: Exit code of the command itself.
-        is_run: Whether the command has written its result to a folder. Lost output then does not
-            change the exit code.
+        is_run_complete: Whether the command has written its result to a folder. Lost output then
+            does not change the exit code.
 
     Returns:
         `code`, or 1 if the output was the result and was lost. A reader that stops early, such as
@@ -122,12 +122,12 @@ def finish_output(code: int, is_run: bool) -> int:
     )
     for stream in (sys.stdout, sys.stderr):
         _discard_unwritable(stream)
-    if error is None or isinstance(error, BrokenPipeError) and not is_run:
+    if error is None or isinstance(error, BrokenPipeError) and not is_run_complete:
         return code
     if not is_lost:
-        kind = "warning" if is_run else "error"
+        kind = "warning" if is_run_complete else "error"
         print_to_stderr(f"{kind}: standard output cannot be written ({_error_reason(error)})")
-    return code if is_run else code or 1
+    return code if is_run_complete else code or 1
 
 
 def _discard_unwritable(stream: TextIO) -> None:

@@ -43,20 +43,22 @@ def mask_address(address: str) -> str:
     >>> mask_address("postgresql://me:p@ss@host/db?password=secret")
     'postgresql://me:***@host/db?***'
     """
-    scheme, colon, rest = address.partition("://")
+    scheme, colon, remainder = address.partition("://")
     if not colon:
         return (
             f"{address.partition(':/')[0]}:{MASK}"
             if ":/" in address and "@" in address
             else address
         )
-    user, at, place = ("", "", rest) if scheme.startswith("sqlite") else rest.rpartition("@")
+    user, separator, host = (
+        ("", "", remainder) if scheme.startswith("sqlite") else remainder.rpartition("@")
+    )
     if set("/?#") & set(user):  # the end of the password is ambiguous
         return f"{scheme}://{MASK}"
     name, has_password, _ = user.partition(":")
-    path, has_query, _ = place.partition("?")
+    path, has_query, _ = host.partition("?")
     return (
-        f"{scheme}://{name}{f':{MASK}' if has_password else ''}{at}{path}"
+        f"{scheme}://{name}{f':{MASK}' if has_password else ''}{separator}{path}"
         f"{f'?{MASK}' if has_query else ''}"
     )
 

@@ -3,6 +3,6 @@
 import shlex
 
 
-def format_command_line(*words: object) -> str:
+def format_command_line(*arguments: object) -> str:
     """Join words into a command line for a POSIX shell, and quote them where necessary."""
-    return shlex.join(map(str, words))
+    return shlex.join(map(str, arguments))

@@ -25,8 +25,7 @@ from rollax.distributed import connection
 from rollax.errors import UsageError
 from rollax.runtime.installation import install_command
 from rollax.runtime.shell import format_command_line
-from rollax.sweeps import optuna_study as drawing
-from rollax.sweeps import results
+from rollax.sweeps import optuna_study, results
 from rollax.sweeps.study import Study, list_study_modules, read_study_spec
 from rollax.sweeps.trial_worker import work_on_study
 from rollax.training.console.progress import Display, LineDisplay, ResilientDisplay
@@ -101,7 +100,7 @@ def launch_workers(
         UsageError: If the study, a cluster or the storage cannot be used.
     """
     show = ResilientDisplay(show)
-    with drawing.convert_storage_errors(folder):
+    with optuna_study.convert_storage_errors(folder):
         study_modules = list_study_modules(read_study_spec(folder / STUDY_FILE))
         check_modules_imported([module for module in study_modules if module not in imports])
         study = Study(folder)  # raises before any worker starts
@@ -191,7 +190,7 @@ def run_worker(
     """
     for module in imports:
         import_user_module(module)
-    with trust_folders(trust), drawing.convert_storage_errors(Path(folder)):
+    with trust_folders(trust), optuna_study.convert_storage_errors(Path(folder)):
         return work_on_study(Path(folder), ResilientDisplay(LineDisplay(seconds=30.0)), hours)
 
 
@@ -218,7 +217,7 @@ def run_slurm_job(
 
 
 def _run_local_workers(
-    folder: Path, number: int, show: Display, options: WorkerOptions
+    folder: Path, num_workers: int, show: Display, options: WorkerOptions
 ) -> int | None:
     """Run local worker processes that share the GPUs and write logs into the study's folder."""
     check_not_symlink(folder / "workers")
@@ -236,13 +235,13 @@ def _run_local_workers(
     ]
     command += [word for module in options.modules for word in (IMPORT_OPTION, module)]
     command += [] if options.hours is None else ["--hours", str(options.hours)]
-    with contextlib.ExitStack() as files, stop_on_signals(tell=show.message) as request:
+    with contextlib.ExitStack() as files, stop_on_signals(notify_fn=show.message) as request:
         logs = [
             files.enter_context(open_for_append(folder / "workers" / f"{index}.log"))
-            for index in range(number)
+            for index in range(num_workers)
         ]
         # In a new session, a signal of the terminal reaches only this process, which forwards it.
-        running = [
+        processes = [
             subprocess.Popen(
                 command,
                 stdout=log,
@@ -250,40 +249,41 @@ def _run_local_workers(
                 start_new_session=True,
                 env=os.environ | share,
             )
-            for log, share in zip(logs, divide_gpus(_list_gpus(), number), strict=True)
+            for log, share in zip(logs, divide_gpus(_list_gpus(), num_workers), strict=True)
         ]
-        files.callback(_stop_processes, running)
+        files.callback(_stop_processes, processes)
         _show_progress(
             folder,
             show,
             lambda: (
-                request.number is not None or all(process.poll() is not None for process in running)
+                request.signal_number is not None
+                or all(process.poll() is not None for process in processes)
             ),
         )
-        _stop_processes(running)
-        for index, process in enumerate(running):
+        _stop_processes(processes)
+        for index, process in enumerate(processes):
             if process.returncode not in (0, 143):
                 show.message(
                     f"warning: worker {index} ended with {process.returncode}. "
                     f"See {folder}/workers/{index}.log"
                 )
-        return request.number
+        return request.signal_number
 
 
-def divide_gpus(gpus: list[str], number: int) -> list[dict[str, str]]:
+def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
     """Divide GPUs, or their memory if there are fewer GPUs than processes.
 
     Args:
         gpus: Names of the GPUs.
-        number: Number of processes.
+        num_workers: Number of processes.
 
     Returns:
         Environment variables of each process.
     """
     if not gpus:
-        return [{}] * number
-    parts = [gpus[index::number] or [gpus[index % len(gpus)]] for index in range(number)]
-    on_one = -(-number // len(gpus))
+        return [{}] * num_workers
+    parts = [gpus[index::num_workers] or [gpus[index % len(gpus)]] for index in range(num_workers)]
+    on_one = -(-num_workers // len(gpus))
     is_shared = on_one > 1 and MEMORY_FRACTION_VARIABLE not in os.environ
     # By default, each process would allocate 75 % of the memory.
     fraction = {MEMORY_FRACTION_VARIABLE: f"{0.75 / on_one:.3f}"} if is_shared else {}
@@ -317,10 +317,10 @@ def _stop_processes(running: "list[subprocess.Popen[bytes]]") -> None:
             process.wait(SHUTDOWN_SECONDS)
 
 
-def _show_progress(folder: Path, show: Display, is_over: Callable[[], bool]) -> None:
+def _show_progress(folder: Path, show: Display, is_finished_fn: Callable[[], bool]) -> None:
     """Print the progress of a study whenever it changes, until it is over."""
     study, last_shown = Study(folder), ""
-    while not is_over():
+    while not is_finished_fn():
         time.sleep(PROGRESS_SECONDS)
         progress = results.format_progress(study)
         if progress != last_shown:
@@ -329,7 +329,11 @@ def _show_progress(folder: Path, show: Display, is_over: Callable[[], bool]) -> 
 
 
 def _run_slurm_jobs(
-    folder: Path, number: int, show: Display, options: WorkerOptions, resources: dict[str, Setting]
+    folder: Path,
+    num_jobs: int,
+    show: Display,
+    options: WorkerOptions,
+    resources: dict[str, Setting],
 ) -> int | None:
     """Submit an array of Slurm jobs and follow it.
 
@@ -347,20 +351,22 @@ def _run_slurm_jobs(
     ):
         jobs = executor.map_array(
             run_slurm_job,
-            [str(folder)] * number,
-            [options.hours] * number,
-            [options.modules] * number,
-            [options.trust] * number,
+            [str(folder)] * num_jobs,
+            [options.hours] * num_jobs,
+            [options.modules] * num_jobs,
+            [options.trust] * num_jobs,
         )
     show.message(f"jobs {', '.join(job.job_id for job in jobs)} write their output to {output}")
-    with stop_on_signals(tell=show.message) as request:
+    with stop_on_signals(notify_fn=show.message) as request:
         _show_progress(
-            folder, show, lambda: request.number is not None or all(job.done() for job in jobs)
+            folder,
+            show,
+            lambda: request.signal_number is not None or all(job.done() for job in jobs),
         )
-        if request.number is not None:
+        if request.signal_number is not None:
             for job in jobs:
                 job.cancel()
-            return request.number
+            return request.signal_number
     for job in jobs:
         if (error := job.exception()) is not None:
             show.message(
@@ -397,7 +403,11 @@ def _convert_slurm_errors(next_step: str = "") -> Iterator[None]:
 
 
 def _run_ray_tasks(
-    folder: Path, number: int, show: Display, options: WorkerOptions, resources: dict[str, Setting]
+    folder: Path,
+    num_tasks: int,
+    show: Display,
+    options: WorkerOptions,
+    resources: dict[str, Setting],
 ) -> int | None:
     """Run workers as tasks of the Ray cluster at RAY_ADDRESS, or of a local cluster.
 
@@ -412,28 +422,29 @@ def _run_ray_tasks(
             cluster.callback(ray.shutdown)
         _check_ray_nodes(ray.nodes(), resources, is_local, folder, show)
         # Installed only now, so that a signal can interrupt the wait for the cluster.
-        request = cluster.enter_context(stop_on_signals(tell=show.message))
+        request = cluster.enter_context(stop_on_signals(notify_fn=show.message))
         task = _make_ray_task(ray, resources)
         tasks = [
             task.remote(str(folder.resolve()), options.hours, options.modules, options.trust)
-            for _ in range(number)
+            for _ in range(num_tasks)
         ]
         _show_progress(
             folder,
             show,
             lambda: (
-                request.number is not None or not ray.wait(tasks, num_returns=number, timeout=0)[1]
+                request.signal_number is not None
+                or not ray.wait(tasks, num_returns=num_tasks, timeout=0)[1]
             ),
         )
         for index, running_task in enumerate(tasks):
-            if request.number is not None:
+            if request.signal_number is not None:
                 ray.cancel(running_task)
                 continue
             try:
                 ray.get(running_task)
             except Exception as error:  # errors of the worker or of Ray, which has many types
                 show.message(f"warning: worker {index} failed ({_last_line(error)})")
-        return request.number
+        return request.signal_number
 
 
 def _check_ray_nodes(
@@ -460,8 +471,8 @@ def _check_ray_nodes(
     )
     if is_local:
         raise UsageError(
-            f"{problem}. Request less with --resources.NAME, or set RAY_ADDRESS to another cluster. "
-            "Then continue with: "
+            f"{problem}. Request less with --resources.NAME, or set RAY_ADDRESS to another "
+            "cluster. Then continue with: "
             f"{format_command_line('rollax', 'sweep', folder, '--launcher', 'ray')}"
         )
     show.message(f"warning: {problem}. Workers wait until one joins.")

@@ -320,14 +320,14 @@ class DrawnTrial(NamedTuple):
 
 
 def ask_trials(
-    study: "optuna.Study", space: SearchSpace, number: int, method: str, seed: int
+    study: "optuna.Study", space: SearchSpace, num_trials: int, method: str, seed: int
 ) -> list[DrawnTrial]:
     """Draw the next trials. The result is determined by the seed and the existing trials.
 
     Args:
         study: The `optuna.Study`.
         space: Search space.
-        number: Number of trials.
+        num_trials: Number of trials.
         method: Search method.
         seed: Random seed.
 
@@ -340,7 +340,7 @@ def ask_trials(
     with _quiet_optuna() as optuna:
         study.sampler = _make_sampler(optuna, method, seed, len(study.get_trials(deepcopy=False)))
         try:
-            trials = [study.ask() for _ in range(max(number, 0))]
+            trials = [study.ask() for _ in range(max(num_trials, 0))]
             return [DrawnTrial(trial.number, space.ask(trial)) for trial in trials]
         except (
             AssertionError,
@@ -354,15 +354,17 @@ def ask_trials(
             ) from error
 
 
-def requeue_lost_trials(study: "optuna.Study", known: set[int]) -> None:
-    """Mark running trials that are not in `known` as failed, and enqueue their settings again."""
+def requeue_lost_trials(study: "optuna.Study", known_numbers: set[int]) -> None:
+    """Mark running trials outside of `known_numbers` as failed, and enqueue their settings."""
     with _quiet_optuna() as optuna:
         trials = study.get_trials(deepcopy=False)
-        again = {trial.user_attrs.get(LOST_TRIAL_KEY) for trial in trials}
+        requeued_numbers = {trial.user_attrs.get(LOST_TRIAL_KEY) for trial in trials}
         for trial in trials:
-            if trial.state != optuna.trial.TrialState.RUNNING or trial.number in known:
+            if trial.state != optuna.trial.TrialState.RUNNING or trial.number in known_numbers:
                 continue
-            if trial.number not in again:  # otherwise a process ended between these two calls
+            if (
+                trial.number not in requeued_numbers
+            ):  # otherwise a process ended between these two calls
                 # Include suggestions that the process had not asked for before it ended.
                 fixed = trial.system_attrs.get("fixed_params", {}) | trial.params
                 study.enqueue_trial(fixed, user_attrs={LOST_TRIAL_KEY: trial.number})

@@ -9,7 +9,7 @@ import yaml
 
 from rollax.config import DataclassInstance
 from rollax.errors import UsageError
-from rollax.sweeps import optuna_study as drawing
+from rollax.sweeps import optuna_study
 from rollax.sweeps.search_space import Settings
 from rollax.sweeps.study import Batch, Study, Trial
 from rollax.training.console.result_tables import MAX_ROWS, format_interval, format_omitted_rows
@@ -67,20 +67,20 @@ def list_trial_results(study: Study) -> list[TrialResult]:
     )
 
 
-def _latest_value(drawn: "optuna.trial.FrozenTrial") -> float | None:
-    if drawn.state.name == "FAIL":
+def _latest_value(trial: "optuna.trial.FrozenTrial") -> float | None:
+    if trial.state.name == "FAIL":
         return None
-    if drawn.state.name == "COMPLETE":
-        return drawn.value
-    values = drawn.intermediate_values
+    if trial.state.name == "COMPLETE":
+        return trial.value
+    values = trial.intermediate_values
     return values[max(values)] if values else None
 
 
 def _make_trial_result(
-    drawn: "optuna.trial.FrozenTrial", trial: Trial, batch: Batch
+    frozen_trial: "optuna.trial.FrozenTrial", trial: Trial, batch: Batch
 ) -> TrialResult:
     """Return the result of a trial from Optuna's record, which may be damaged."""
-    attributes = drawn.user_attrs
+    attributes = frozen_trial.user_attrs
     run = next((run for run in batch.runs if run.name == attributes.get("run")), batch.runs[-1])
     scores = attributes.get("scores")
     scores = [_finite_or_none(score) for score in scores] if isinstance(scores, list) else []
@@ -93,9 +93,9 @@ def _make_trial_result(
     steps, problem = attributes.get("steps"), attributes.get("problem")
     return TrialResult(
         number=trial.number,
-        state=drawn.state.name,
+        state=frozen_trial.state.name,
         settings=settings,
-        value=_latest_value(drawn),
+        value=_latest_value(frozen_trial),
         scores=scores,
         steps=steps if isinstance(steps, int) else None,
         run=f"{batch.folder.parent.name}/{batch.folder.name}/{run.name}",
@@ -205,7 +205,7 @@ def setting_importance(study: Study) -> dict[str, float]:
     Returns:
         Shares by full name, which sum to 1. Empty if there are too few results.
     """
-    return drawing.parameter_importance(study.drawn)
+    return optuna_study.parameter_importance(study.drawn)
 
 
 def format_preset(study: Study) -> str:

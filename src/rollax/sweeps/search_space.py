@@ -239,14 +239,14 @@ def make_search_space(
             "Add --sweep.NAME VALUES or --range.NAME LOW HIGH [log]."
         )
     for name, conditions in coerce_dict("when", when).items():
-        full = _full_name(entry, environment, name)
-        if full not in dimensions:
+        full_name = _full_name(entry, environment, name)
+        if full_name not in dimensions:
             raise UsageError(
-                f"when.{name} needs values or a range of {full}. "
+                f"when.{name} needs values or a range of {full_name}. "
                 f"Add --sweep.{name} or --range.{name}."
             )
         when_values = _parse_conditions(entry, environment, dimensions, name, conditions)
-        dimensions[full] = dataclasses.replace(dimensions[full], when=when_values)
+        dimensions[full_name] = dataclasses.replace(dimensions[full_name], when=when_values)
     return SearchSpace(_sort_by_dependency(dimensions))
 
 
@@ -258,14 +258,18 @@ def _full_name(entry: AlgorithmEntry, environment: str, name: str) -> str:
         "network.": network,
         "env.": environments.default_arguments(environment),
     }
-    full = [prefix + known for prefix, known_names in groups.items() for known in known_names]
-    full.remove("config.total_updates")
-    if name in full:
+    full_names = [
+        prefix + setting_name
+        for prefix, known_names in groups.items()
+        for setting_name in known_names
+    ]
+    full_names.remove("config.total_updates")
+    if name in full_names:
         return name
-    matching = [full_name for full_name in full if full_name.partition(".")[2] == name]
+    matching = [full_name for full_name in full_names if full_name.partition(".")[2] == name]
     if not matching:
-        known = [full_name.removeprefix("config.") for full_name in full]
-        raise UnknownNameError("setting", name, known)
+        setting_name = [full_name.removeprefix("config.") for full_name in full_names]
+        raise UnknownNameError("setting", name, setting_name)
     if len(matching) > 1:
         raise UsageError(f"{name} is ambiguous. Write {' or '.join(matching)}.")
     return matching[0]
@@ -302,9 +306,9 @@ class _SettingField(NamedTuple):
     hint: Any
 
 
-def _find_field(entry: AlgorithmEntry, full: str) -> _SettingField:
+def _find_field(entry: AlgorithmEntry, full_name: str) -> _SettingField:
     """Return the declaration of a setting."""
-    group, _, name = full.partition(".")
+    group, _, name = full_name.partition(".")
     if group == "env":
         return _SettingField(None, Any)
     settings_class = entry.config if group == "config" else entry.network_config
@@ -315,8 +319,8 @@ def _find_field(entry: AlgorithmEntry, full: str) -> _SettingField:
 def _parse_choices(
     entry: AlgorithmEntry, environment: str, name: str, choices: object
 ) -> Dimension:
-    full = _full_name(entry, environment, name)
-    field, hint = _find_field(entry, full)
+    full_name = _full_name(entry, environment, name)
+    field, hint = _find_field(entry, full_name)
     is_single = isinstance(choices, str | Mapping) or not isinstance(choices, Sequence)
     unconverted = [choices] if is_single else list(cast(Sequence[Any], choices))
     if not unconverted:
@@ -324,17 +328,17 @@ def _parse_choices(
     values = [coerce(f"a value of {name}", value, hint) for value in unconverted]
     for value in values:
         if field is not None:
-            check_range(full, value, field)
+            check_range(full_name, value, field)
     if len({to_storage_label(value) for value in values}) < len(values):
         raise UsageError(f"sweep over {name} has a duplicate value. Remove one of them.")
-    return Dimension(full, tuple(values), is_traced=_is_traced(entry, full))
+    return Dimension(full_name, tuple(values), is_traced=_is_traced(entry, full_name))
 
 
 def _parse_dimension_range(
     entry: AlgorithmEntry, environment: str, name: str, value: object
 ) -> Dimension:
-    full = _full_name(entry, environment, name)
-    field, hint = _find_field(entry, full)
+    full_name = _full_name(entry, environment, name)
+    field, hint = _find_field(entry, full_name)
     span = parse_range(value, MIN_LOG_RATIO)
     if span is None:
         raise UsageError(
@@ -358,29 +362,27 @@ def _parse_dimension_range(
         )
     if hint not in (int, float, Any):
         raise UsageError(
-            f"{full} is not a number. Give values instead of a range: --sweep.{name} VALUE VALUE."
+            f"{full_name} is not a number. Give values instead of a range: --sweep.{name} VALUE "
+            "VALUE."
         )
     for end in (low, high):
         if field is not None:
-            check_range(full, coerce(f"an end of the range of {name}", end, hint), field)
+            check_range(full_name, coerce(f"an end of the range of {name}", end, hint), field)
     is_whole = hint is int or (
         hint is Any
-        and _is_integer_argument(environment, full)
+        and type(environments.default_arguments(environment)[full_name.partition(".")[2]]) is int
         and low.is_integer()
         and high.is_integer()
     )
-    return Dimension(full, value_range=span, is_whole=is_whole, is_traced=_is_traced(entry, full))
-
-
-def _is_integer_argument(environment: str, full: str) -> bool:
-    """Return whether the default of an environment argument is an integer."""
-    return type(environments.default_arguments(environment)[full.partition(".")[2]]) is int
-
-
-def _is_traced(entry: AlgorithmEntry, full: str) -> bool:
-    return full.partition(".")[0] == "config" and full.partition(".")[2] in traced_field_names(
-        entry.config
+    return Dimension(
+        full_name, value_range=span, is_whole=is_whole, is_traced=_is_traced(entry, full_name)
     )
+
+
+def _is_traced(entry: AlgorithmEntry, full_name: str) -> bool:
+    return full_name.partition(".")[0] == "config" and full_name.partition(".")[
+        2
+    ] in traced_field_names(entry.config)
 
 
 def _parse_conditions(
@@ -392,20 +394,22 @@ def _parse_conditions(
 ) -> dict[str, tuple[Any, ...]]:
     accepted_values = {}
     for other, values in coerce_dict(f"when.{name}", conditions).items():
-        full = _full_name(entry, environment, other)
-        if full not in dimensions or dimensions[full].value_range is not None:
-            raise UsageError(f"when.{name} needs values of {full}. Add --sweep.{other} VALUES.")
-        labels = dimensions[full].labels  # maps a list to the tuple of the setting
+        full_name = _full_name(entry, environment, other)
+        if full_name not in dimensions or dimensions[full_name].value_range is not None:
+            raise UsageError(
+                f"when.{name} needs values of {full_name}. Add --sweep.{other} VALUES."
+            )
+        labels = dimensions[full_name].labels  # maps a list to the tuple of the setting
         is_single = to_storage_label(values) in labels or not isinstance(values, list | tuple)
         accepted = [values] if is_single else list(values)
         unknown = [value for value in accepted if to_storage_label(value) not in labels]
         if unknown or not accepted:
-            listed = ", ".join(str(value) for value in dimensions[full].choices)
+            listed = ", ".join(str(value) for value in dimensions[full_name].choices)
             raise UsageError(
-                f"when.{name} must use values of {full} ({listed}), "
+                f"when.{name} must use values of {full_name} ({listed}), "
                 f"got {format_value(unknown[0]) if unknown else 'no values'}."
             )
-        accepted_values[full] = tuple(labels[to_storage_label(value)] for value in accepted)
+        accepted_values[full_name] = tuple(labels[to_storage_label(value)] for value in accepted)
     return accepted_values
 
 
@@ -413,11 +417,17 @@ def _sort_by_dependency(dimensions: dict[str, Dimension]) -> list[Dimension]:
     """Sort dimensions after those that they depend on, or raise UsageError for a cycle."""
     remaining, ordered = dict(dimensions), []
     while remaining:
-        free = [each for each in remaining.values() if not set(each.when) & set(remaining)]
-        if not free:
+        independent = [
+            dimension
+            for dimension in remaining.values()
+            if not set(dimension.when) & set(remaining)
+        ]
+        if not independent:
             raise UsageError(
                 f"The conditions of {' and '.join(remaining)} form a cycle. Remove one of them."
             )
-        ordered += free
-        remaining = {name: each for name, each in remaining.items() if each not in free}
+        ordered += independent
+        remaining = {
+            name: dimension for name, dimension in remaining.items() if dimension not in independent
+        }
     return ordered

@@ -29,7 +29,7 @@ from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.runtime.printing import escape_control_characters, mask_address
 from rollax.runtime.shell import format_command_line
-from rollax.sweeps import optuna_study as drawing
+from rollax.sweeps import optuna_study
 from rollax.sweeps.search_space import SearchSpace, Settings, to_storage_label
 from rollax.sweeps.sweep_spec import StudySpec, parse_study_spec
 from rollax.training import user_imports
@@ -112,8 +112,8 @@ class Study:
         if name is None:  # study files of older versions do not contain the name
             name = f"rollax {self.folder.resolve().name}" if self.spec.search.storage else "rollax"
         if self.spec.search.storage is not None:
-            drawing.check_storage_trusted(self.spec.search.storage)
-        self.drawn = drawing.load_optuna_study(self._storage, name, self.spec.search.pruner)
+            optuna_study.check_storage_trusted(self.spec.search.storage)
+        self.drawn = optuna_study.load_optuna_study(self._storage, name, self.spec.search.pruner)
         self._check_trials()
 
     @property
@@ -130,13 +130,13 @@ class Study:
                 )
         # A trial is in the storage before its batch is written.
         trials = [trial.number for batch in self.list_batches() for trial in batch.trials]
-        states = drawing.trial_states(self.drawn)
-        lost = [number for number in trials if states.get(number, "WAITING") == "WAITING"]
-        if lost:
+        states = optuna_study.trial_states(self.drawn)
+        lost_numbers = [number for number in trials if states.get(number, "WAITING") == "WAITING"]
+        if lost_numbers:
             raise UsageError(
-                f"The storage {mask_address(self._storage)} lacks {len(lost)} of the "
-                f"{len(trials)} trials in {self.folder / BATCHES_FOLDER}, for example {lost[0]}. "
-                f"Restore a newer copy of it, {drawing.NEW_STUDY_REMEDY}"
+                f"The storage {mask_address(self._storage)} lacks {len(lost_numbers)} of the "
+                f"{len(trials)} trials in {self.folder / BATCHES_FOLDER}, for example "
+                f"{lost_numbers[0]}. Restore a newer copy of it, {optuna_study.NEW_STUDY_REMEDY}"
             )
 
     def _is_in_space(self, trial: Trial) -> bool:
@@ -174,11 +174,11 @@ class Study:
     @property
     def is_created_here(self) -> bool:
         """Whether this process created the study in its storage."""
-        return self._storage in drawing.CREATED_STORAGES
+        return self._storage in optuna_study.CREATED_STORAGES
 
     def is_open(self, batch: Batch) -> bool:
         """Return whether a trial of the batch has no result yet."""
-        states = drawing.trial_states(self.drawn)
+        states = optuna_study.trial_states(self.drawn)
         return any(states.get(trial.number) == "RUNNING" for trial in batch.trials)
 
     def count_steps(self) -> int:
@@ -186,16 +186,16 @@ class Study:
 
         Trials without a result count with their maximum number of steps.
         """
-        steps, seeds = drawing.trial_steps(self.drawn), self.base.options.seeds
+        steps, seeds = optuna_study.trial_steps(self.drawn), self.base.options.seeds
         numbers = [trial.number for batch in self.list_batches() for trial in batch.trials]
         return sum(
             steps[number] * seeds if number in steps else self.spec.steps_per_trial
             for number in numbers
         )
 
-    def _num_remaining_trials(self, drawn: int) -> int:
-        """Return the number of trials that can still be drawn after `drawn` trials."""
-        remaining, budget = self.spec.num_trials - drawn, self.spec.search.budget
+    def _num_remaining_trials(self, num_drawn: int) -> int:
+        """Return the number of trials that can still be drawn after `num_drawn` trials."""
+        remaining, budget = self.spec.num_trials - num_drawn, self.spec.search.budget
         if budget is not None:
             affordable = (budget - self.count_steps()) // self.spec.steps_per_trial
             remaining = min(remaining, affordable)
@@ -216,20 +216,20 @@ class Study:
         """
         with self._wait_for_lock():
             batches = self.list_batches()
-            known = {trial.number for batch in batches for trial in batch.trials}
+            known_numbers = {trial.number for batch in batches for trial in batch.trials}
             # Requeue trials of a process that ended before it wrote their batch.
-            drawing.requeue_lost_trials(self.drawn, known)
-            remaining = self._num_remaining_trials(len(known))
+            optuna_study.requeue_lost_trials(self.drawn, known_numbers)
+            remaining = self._num_remaining_trials(len(known_numbers))
             # Trials of an evolving population have no settings until the end of training.
             is_evolving = self.spec.is_evolving
-            drawn = drawing.ask_trials(
+            drawn_trials = optuna_study.ask_trials(
                 self.drawn,
                 SearchSpace() if is_evolving else self.space,
-                number=remaining if is_evolving else min(remaining, self._next_batch_size()),
+                num_trials=remaining if is_evolving else min(remaining, self._next_batch_size()),
                 method=self.spec.method,
                 seed=self.spec.search.search_seed,
             )
-            trials = [Trial(trial.number, trial.settings) for trial in drawn]
+            trials = [Trial(trial.number, trial.settings) for trial in drawn_trials]
             return self._make_batches(trials, len(batches))
 
     def _next_batch_size(self) -> int:
@@ -238,7 +238,7 @@ class Study:
         For a grid, trials of one program are divided into batches of nearly equal size.
         """
         max_size = self.spec.max_batch_size
-        waiting = drawing.waiting_settings(self.drawn) if self.spec.method == "grid" else []
+        waiting = optuna_study.waiting_settings(self.drawn) if self.spec.method == "grid" else []
         if not waiting:
             return max_size
         static = [dimension.name for dimension in self.space if not dimension.is_traced]
@@ -261,7 +261,7 @@ class Study:
             if not traced & set(trial.settings) and not self.spec.is_evolving:
                 static["trial"] = trial.number  # no traced setting distinguishes the members
             groups.setdefault(json.dumps(static, sort_keys=True), []).append(trial)
-        made = []
+        batches = []
         for group in groups.values():
             # The folder may exist already if a process ended before it wrote the batch.
             while (folder := self.folder / BATCHES_FOLDER / f"{first:04d}").exists():
@@ -270,16 +270,16 @@ class Study:
             run = BatchRun("run", tuple(trial.number for trial in group))
             batch = Batch(folder, tuple(group), (run,))
             batch.write()
-            made.append(batch)
-        return made
+            batches.append(batch)
+        return batches
 
     @contextlib.contextmanager
     def _wait_for_lock(self) -> Iterator[None]:
         """Wait until no other process draws trials, and hold the lock."""
         while True:
-            with contextlib.ExitStack() as held:
+            with contextlib.ExitStack() as lock:
                 try:
-                    held.enter_context(layout.lock_folder(self.folder))
+                    lock.enter_context(layout.lock_folder(self.folder))
                 except layout.FolderLockedError:
                     time.sleep(POLL_SECONDS)
                     continue
@@ -342,11 +342,11 @@ def _write_study(spec: StudySpec, folder: Path) -> None:
     # A database may contain studies of other folders with the same name, so the name has a token.
     name = f"rollax {folder.resolve().name} {secrets.token_hex(4)}"
     mode = RunOptions(**spec.options).best_mode
-    drawn = drawing.create_optuna_study(
+    drawn = optuna_study.create_optuna_study(
         spec.search.storage or str(folder / JOURNAL_FILE), name, mode
     )
     if spec.method == "grid":
-        drawing.enqueue_trials(drawn, spec.space.grid()[: spec.num_trials])
+        optuna_study.enqueue_trials(drawn, spec.space.grid()[: spec.num_trials])
     document = {
         "rollax": __version__,
         "format": FORMAT_VERSION,

@@ -153,10 +153,10 @@ def sweep(
         "search": search,
         "imports": tuple(imports) or None,
     }
-    passed = {name: value for name, value in arguments_by_name.items() if value is not None}
+    settings = {name: value for name, value in arguments_by_name.items() if value is not None}
     if environment is None:
         study_folder = Study(Path(algorithm)).folder
-        fixed = [*passed, *(["folder"] if folder is not None else [])]
+        fixed = [*settings, *(["folder"] if folder is not None else [])]
         if fixed:
             raise UsageError(
                 f"{study_folder} is an existing study, whose settings cannot change. "
@@ -164,7 +164,7 @@ def sweep(
             )
     else:
         import_package(environment)
-        document = {name: _settings_to_dictionary(value) for name, value in passed.items()}
+        document = {name: _settings_to_dictionary(value) for name, value in settings.items()}
         spec = parse_study_spec({"algorithm": algorithm, "environment": environment, **document})
         trains_here = launcher == "local" and workers == 1
         study_folder = create_study(spec, None if folder is None else Path(folder), trains_here)
@@ -179,16 +179,16 @@ def sweep(
         draws_picture=picture,
     )
     study = Study(study_folder)
-    swept = Swept(
+    result = Swept(
         study_folder, results.list_trial_results(study), results.setting_importance(study)
     )
     if stopped_by == signal.SIGINT:
         raise make_interrupt(
             f"The study was interrupted and is saved in {study_folder}. "
             f"Continue it with rollax.sweep({str(study_folder)!r}).",
-            swept,
+            result,
         )
-    return swept
+    return result
 
 
 def _settings_to_dictionary(value: object) -> object:

@@ -11,7 +11,7 @@ from rollax.coercion import coerce, coerce_dict, field_types, format_value
 from rollax.distributed.sharding import make_mesh
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import Range
-from rollax.sweeps import optuna_study as drawing
+from rollax.sweeps import optuna_study
 from rollax.sweeps.search_space import SearchSpace, make_search_space
 from rollax.training import loop
 from rollax.training.compile import program as programs
@@ -121,7 +121,9 @@ class StudySpec:
         if method == "auto":
             return "grid" if finite else "tpe"
         if method == "grid" and not finite:
-            ranges = [each.name for each in self.space if each.value_range is not None]
+            ranges = [
+                dimension.name for dimension in self.space if dimension.value_range is not None
+            ]
             raise UsageError(
                 f"The grid method needs values for {ranges[0]}, got a range. "
                 "Use --sweep.NAME VALUES, or choose another --method."
@@ -161,9 +163,9 @@ class StudySpec:
         if self.is_evolving:  # the population of a study evolves, not that of a single run
             defaults = vars(RunOptions())
             options |= {name: defaults[name] for name in EVOLVE_OPTIONS}
-        return self._run(RunOptions(**options))
+        return self._make_run(RunOptions(**options))
 
-    def _run(
+    def _make_run(
         self,
         options: RunOptions,
         arguments: SettingValues = MappingProxyType({}),
@@ -194,9 +196,9 @@ class StudySpec:
         if self.search.method != "evolve":
             return False
         fixed = [
-            each.name
-            for each in self.space
-            if each.value_range is None or not each.is_traced or each.when
+            dimension.name
+            for dimension in self.space
+            if dimension.value_range is None or not dimension.is_traced or dimension.when
         ]
         if fixed:
             raise UsageError(
@@ -243,7 +245,7 @@ class StudySpec:
             UsageError: If the study cannot be run.
         """
         self.search.check()
-        drawing.check_sampler_installed(self.method)
+        optuna_study.check_sampler_installed(self.method)
         options = RunOptions(**self.options)
         for name, is_set in (
             ("run_dir", options.run_dir is not None),
@@ -257,13 +259,15 @@ class StudySpec:
                     f"An evolving population needs at least 2 trials, got {self.num_trials}. "
                     "Raise --trials, for example to 16."
                 )
-            spans = {each.name.partition(".")[2]: each.value_range for each in self.space}
-            self._run(dataclasses.replace(options, seeds=self.num_trials), evolve=spans)
-        first = self._first()
+            spans = {
+                dimension.name.partition(".")[2]: dimension.value_range for dimension in self.space
+            }
+            self._make_run(dataclasses.replace(options, seeds=self.num_trials), evolve=spans)
+        first = self._first_run()
         # Loggers are checked by workers, because this process may lack their packages.
-        without_loggers = dataclasses.replace(first.options, wandb=None, trackio=None)
+        local_options = dataclasses.replace(first.options, wandb=None, trackio=None)
         loop.check_metrics_and_loggers(
-            dataclasses.replace(first, options=without_loggers),
+            dataclasses.replace(first, options=local_options),
             None,
             programs.make_environment(first),
         )
@@ -280,7 +284,7 @@ class StudySpec:
                 "Set --eval-count to 2 or more."
             )
         if self.search.pruner == "halving" and (
-            self.max_batch_size == 1 or not any(each.is_traced for each in self.space)
+            self.max_batch_size == 1 or not any(dimension.is_traced for dimension in self.space)
         ):
             raise UsageError(
                 "The pruner halving compares trials of one program, but each trial of this study "
@@ -296,17 +300,17 @@ class StudySpec:
         devices = RunOptions(**self.options).devices
         if devices not in ("auto", 1):
             make_mesh(int(devices), "members")
-        first = self._first()
+        first = self._first_run()
         loop.check_metrics_and_loggers(first, None, programs.make_environment(first))
 
-    def _first(self) -> Spec:
+    def _first_run(self) -> Spec:
         """Return a run with the first values of the environment arguments."""
         arguments = {
-            each.name.partition(".")[2]: each.extreme_values[0]
-            for each in self.space
-            if each.name.startswith("env.") and not each.when
+            dimension.name.partition(".")[2]: dimension.extreme_values[0]
+            for dimension in self.space
+            if dimension.name.startswith("env.") and not dimension.when
         }
-        return self._run(self.base.options, arguments)
+        return self._make_run(self.base.options, arguments)
 
 
 def parse_study_spec(document: Record) -> StudySpec:

@@ -17,8 +17,7 @@ from rich.text import Text
 from rollax import api
 from rollax.distributed.processes import first_line
 from rollax.errors import UsageError
-from rollax.sweeps import optuna_study as drawing
-from rollax.sweeps import results
+from rollax.sweeps import optuna_study, results
 from rollax.sweeps.search_space import Settings
 from rollax.sweeps.study import POLL_SECONDS, Batch, BatchRun, Study, Trial
 from rollax.training import unused_settings
@@ -80,10 +79,10 @@ def work_on_study(folder: Path, show: Display, hours: float | None = None) -> in
     """
     study = Study(folder)
     study.spec.check_trainable_here()  # otherwise every trial would fail
-    with stop_on_signals(tell=show.message) as request, _stop_after(hours, request):
-        while not request.number and (batch := _next_batch(study, request)) is not None:
+    with stop_on_signals(notify_fn=show.message) as request, _stop_after(hours, request):
+        while not request.signal_number and (batch := _next_batch(study, request)) is not None:
             _train_batch_if_free(study, batch, show, request)
-    return request.number
+    return request.signal_number
 
 
 def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
@@ -105,7 +104,9 @@ def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: Sto
 @contextlib.contextmanager
 def _stop_after(hours: float | None, request: StopRequest) -> Iterator[None]:
     """Request a stop after the given hours, as an external signal would."""
-    timer = threading.Timer((hours or 0) * 3600, setattr, (request, "number", int(signal.SIGTERM)))
+    timer = threading.Timer(
+        (hours or 0) * 3600, setattr, (request, "signal_number", int(signal.SIGTERM))
+    )
     timer.daemon = True
     if hours is not None:
         timer.start()
@@ -121,13 +122,13 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
     The result is None if all trials have a result or a stop is requested. While other processes
     train the last batches, this function waits, because one of them may end early.
     """
-    while not request.number:
+    while not request.signal_number:
         unfinished = [batch for batch in study.list_batches() if study.is_open(batch)]
-        free = [batch for batch in unfinished if not layout.is_folder_locked(batch.folder)]
-        if not free:
-            free = study.draw()
-        if free:
-            return free[0]
+        unlocked = [batch for batch in unfinished if not layout.is_folder_locked(batch.folder)]
+        if not unlocked:
+            unlocked = study.draw()
+        if unlocked:
+            return unlocked[0]
         if not unfinished:
             return None
         time.sleep(POLL_SECONDS)
@@ -136,12 +137,12 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
 
 def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
     """Train or resume a batch until it is finished or a stop is requested. Store the results."""
-    while study.is_open(batch) and not request.number:
+    while study.is_open(batch) and not request.signal_number:
         pruning = _PruningCallback(study, batch)
         try:
             result = _run_batch(study, batch, pruning, _BatchDisplay(show, batch.folder.name))
         except KeyboardInterrupt as interrupt:
-            request.number, result = signal.SIGINT, get_interrupt_result(interrupt)
+            request.signal_number, result = signal.SIGINT, get_interrupt_result(interrupt)
         except UsageError as error:  # for example sizes that do not divide for some settings
             has_begun = (batch.folder / batch.runs[-1].name / layout.CONFIG_FILE).is_file()
             if has_begun or isinstance(error, layout.UnwritableFolderError):
@@ -159,7 +160,7 @@ def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest
             _report_problem(study, batch, pruning.live, show, problem)
             return
         if result.exit_code >= 128:
-            request.number = request.number or result.exit_code - 128
+            request.signal_number = request.signal_number or result.exit_code - 128
             return
         if result.status == "stopped":  # by the pruner
             batch = _fork_survivors(study, batch, pruning)
@@ -174,7 +175,7 @@ def _report_problem(
     """Mark trials of a batch as failed."""
     show.message(f"Batch {batch.folder.name} cannot be trained: {problem}")
     for number in numbers:
-        drawing.tell_result(
+        optuna_study.tell_result(
             study.drawn, number, None, {"problem": problem, "batch": batch.folder.name}
         )
 
@@ -207,7 +208,9 @@ def _run_batch(
             arguments=spec.arguments | settings.arguments,
             eval_arguments=spec.eval_arguments,
             sweep=settings.sweep,
-            evolve={each.name.partition(".")[2]: each.value_range for each in study.space}
+            evolve={
+                dimension.name.partition(".")[2]: dimension.value_range for dimension in study.space
+            }
             if spec.is_evolving
             else None,
             options={
@@ -255,12 +258,12 @@ def _split_settings(study: Study, trials: list[Trial]) -> _RunSettings:
     return run_settings
 
 
-def _choose_num_devices(study: Study, number: int, config: dict[str, Setting]) -> int:
+def _choose_num_devices(study: Study, num_trials: int, config: dict[str, Setting]) -> int:
     """Return the largest number of devices that divides the members of a run evenly.
 
     For a single member, it divides the environments or, for quality-diversity, the solutions.
     """
-    members = number if study.spec.is_evolving else number * study.base.options.seeds
+    members = num_trials if study.spec.is_evolving else num_trials * study.base.options.seeds
     entry = get_algorithm_entry(study.base.algorithm)
     derived = entry.derive_settings(dataclasses.replace(study.base.config, **config))
     batch_size = 1 if derived.archive is None else derived.archive.batch_size
@@ -292,7 +295,7 @@ def _read_finished_run(folder: Path) -> Result | None:
     )
 
 
-def _collect_scores(study: Study, evaluated: Result | Evaluated, number: int) -> np.ndarray:
+def _collect_scores(study: Study, evaluated: Result | Evaluated, num_trials: int) -> np.ndarray:
     """Return the best metric of every member, float [trials, seeds], NaN if unknown."""
     if evaluated.scores is not None:
         values = [np.nan if value is None else value for value in evaluated.scores.values]
@@ -300,7 +303,7 @@ def _collect_scores(study: Study, evaluated: Result | Evaluated, number: int) ->
         is_result = isinstance(evaluated, Result)
         evaluation = evaluated.evaluation if is_result else evaluated.values
         values = [rank_value(study.metric, evaluation)]
-    return np.array(values, float).reshape(number, -1)
+    return np.array(values, float).reshape(num_trials, -1)
 
 
 def _report_results(study: Study, batch: Batch, result: Result) -> None:
@@ -323,7 +326,7 @@ def _report_results(study: Study, batch: Batch, result: Result) -> None:
         if not is_known:
             attributes["problem"] = problem
         value = float(values.mean()) if is_known else None
-        drawing.tell_result(study.drawn, number, value, attributes)
+        optuna_study.tell_result(study.drawn, number, value, attributes)
 
 
 def _read_evolved_settings(folder: Path) -> list[Settings]:
@@ -356,7 +359,7 @@ class _PruningCallback:
     def __init__(self, study: Study, batch: Batch) -> None:
         self._study, self._batch = study, batch
         self._numbers = batch.runs[-1].numbers
-        states = drawing.trial_states(study.drawn)
+        states = optuna_study.trial_states(study.drawn)
         self.live = [number for number in self._numbers if states[number] == "RUNNING"]
 
     def __call__(self, evaluated: Evaluated) -> bool:
@@ -370,7 +373,7 @@ class _PruningCallback:
             attributes = _make_trial_attributes(
                 self._batch, evaluated.step, scores_by_trial[number]
             )
-            drawing.tell_result(self._study.drawn, number, None, attributes, pruned=True)
+            optuna_study.tell_result(self._study.drawn, number, None, attributes, pruned=True)
             self.live.remove(number)
         return len(self.live) <= FORK_THRESHOLD * len(self._numbers)
 
@@ -378,12 +381,12 @@ class _PruningCallback:
         """Return the numbers of the trials to stop."""
         study = self._study
         for number, value in values.items():
-            drawing.report_value(study.drawn, number, step, value, prune=False)
+            optuna_study.report_value(study.drawn, number, step, value, prune=False)
         if study.spec.search.pruner != "halving":
             return [
                 number
                 for number, value in values.items()
-                if drawing.report_value(study.drawn, number, step, value, prune=True)
+                if optuna_study.report_value(study.drawn, number, step, value, prune=True)
             ]
         num_halvings = sum(
             step >= (study.base.options.total_steps or 0) / 2**k for k in range(1, NUM_HALVINGS + 1)

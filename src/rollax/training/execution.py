@@ -62,7 +62,7 @@ def run_in_folder(
         KeyboardInterrupt: Immediately at a second interrupt.
     """
     show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
-    with stop_on_signals(tell=show.message) as request:
+    with stop_on_signals(notify_fn=show.message) as request:
         try:
             for warning in warnings:
                 show.message(f"warning: {warning}")
@@ -96,7 +96,7 @@ def run_in_folder(
             show.close()
         for line in messages.describe_result(result, spec, program.environment):
             show.message(line)
-        return RunOutcome(result, signal.SIGINT in (request.number, result.exit_code - 128))
+        return RunOutcome(result, signal.SIGINT in (request.signal_number, result.exit_code - 128))
 
 
 def unwrap_outcome(outcome: RunOutcome) -> Result:

@@ -98,9 +98,9 @@ def _train_until_stop(session: Session, request: StopRequest, agreed_request: St
     """Train to the end or to a stop. Return False if the run ended with nonfinite values."""
     while True:
         update_program.agree_on_stop_and_pace(session, request, agreed_request)
-        is_evaluated = not agreed_request.number and evaluate_if_due(session)
+        is_evaluated = not agreed_request.signal_number and evaluate_if_due(session)
         is_at_end = session.updates >= session.spec.total_updates
-        should_end = is_at_end or bool(agreed_request.number)
+        should_end = is_at_end or bool(agreed_request.signal_number)
         if is_evaluated or should_end or _is_checkpoint_due(session):
             save_checkpoint(session)
         if should_end or (is_evaluated and update_program.should_stop_early(session)):
@@ -120,7 +120,7 @@ def _is_complete(session: Session) -> bool:
 def _exit_code(status: str, request: StopRequest) -> int:
     """Return the exit code of the command line for a status."""
     if status == "stopped":
-        return 128 + request.number if request.number else 0
+        return 128 + request.signal_number if request.signal_number else 0
     return {"done": 0, "nonfinite": 3, "failed": 4}[status]
 
 
@@ -297,7 +297,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
     if isinstance(session.recorder, recorder.NullRecorder):
-        session.recorder = session.recorder.after(step)
+        session.recorder = session.recorder.rolled_back_to(step)
     else:
         open_recorder(session, step)
     session.scores = session.checkpoints.summary(step).scores

@@ -280,7 +280,7 @@ def test_generation_is_a_function_of_recipe_number_and_seed(name: str) -> None:
         (goal.tobytes(), found.tobytes(), bytes(np.array(sorted(tiles.tolist()))))
         for goal, found, tiles in zip(*many, strict=True)
     }
-    assert len(different) == many.number == 200
+    assert len(different) == many.num_rulesets == 200
 
 
 def test_no_more_rulesets_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +530,7 @@ def test_rulesets_can_be_solved_in_xminigrid() -> None:
     params = params.replace(max_steps=2000, ruleset=None)
     reset = jax.jit(lambda key, ruleset: env.reset(params.replace(ruleset=ruleset), key))
     step = jax.jit(lambda timestep, action: env.step(params, timestep, action))
-    for index in range(drawn.number):
+    for index in range(drawn.num_rulesets):
         ruleset = RuleSet(*(jnp.asarray(part[index]) for part in drawn))
         goal, found, _ = decode(drawn, index)
         outcomes = set()
@@ -643,7 +643,7 @@ def test_tasks_that_two_sets_share_are_counted() -> None:
 def test_a_split_shuffles_and_follows_the_seed() -> None:
     drawn = rulesets.generate_rulesets(RECIPES["small"], 100, 0)
     train, validation, held_out = rulesets.split_rulesets(drawn, 0.1, 0.1, 0)
-    assert (train.number, validation.number, held_out.number) == (80, 10, 10)
+    assert (train.num_rulesets, validation.num_rulesets, held_out.num_rulesets) == (80, 10, 10)
     assert not np.array_equal(train.goals, drawn.goals[:80])
     assert not np.array_equal(
         held_out.goals, rulesets.split_rulesets(drawn, 0.1, 0.1, 1).held_out.goals

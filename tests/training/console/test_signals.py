@@ -128,7 +128,7 @@ def test_an_interrupt_as_the_run_ends(train: Callable, tmp_path: Path) -> None:
 
 
 def test_a_quiet_run_acknowledges_too(capsys: pytest.CaptureFixture) -> None:
-    with stop_on_signals(tell=LineDisplay(silent=True).message), set_activity("evaluation"):
+    with stop_on_signals(notify_fn=LineDisplay(silent=True).message), set_activity("evaluation"):
         signal.raise_signal(signal.SIGINT)
     assert (
         capsys.readouterr().err == "Stopping after this evaluation. Press Ctrl-C again to abort.\n"

@@ -224,8 +224,8 @@ def test_warnings_of_a_checkpoint_are_passed_on(run: Any, monkeypatch: pytest.Mo
     archive_comparison.write_archive_comparison(
         run.folder, run.folder, run.folder / "both.png", told.append
     )
-    render(run.folder, max_frames=4, tell=told.append)
-    sheets.write_contact_sheet(run.folder, 1, tell=told.append)
+    render(run.folder, max_frames=4, warn_fn=told.append)
+    sheets.write_contact_sheet(run.folder, 1, warn_fn=told.append)
     assert told == ["the last one is damaged"] * 5
 
 

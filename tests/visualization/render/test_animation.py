@@ -75,7 +75,7 @@ def test_an_episode_as_a_video(run, tmp_path):
 
 def test_a_gif_of_more_frames_than_browsers_show_is_told(run, tmp_path):
     told = []
-    render(run, tmp_path / "fast.gif", fps=120, max_frames=4, tell=told.append)
+    render(run, tmp_path / "fast.gif", fps=120, max_frames=4, warn_fn=told.append)
     assert len(told) == 1 and "--fps 120 is reduced to 50" in told[0]
 
 

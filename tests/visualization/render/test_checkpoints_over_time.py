@@ -35,16 +35,16 @@ def steps(run):
 def test_the_best_checkpoint_is_played_and_told(run, steps, tmp_path):
     better = copy_of(run, tmp_path / "run", **{f"step_{steps[0]}": 12345.0})
     said = []
-    render(better, max_frames=4, say=said.append)
+    render(better, max_frames=4, notify_fn=said.append)
     assert said == [f"Using the checkpoint of step {steps[0]:,} (the best, return_mean 12,345)."]
-    render(better, max_frames=4, checkpoint="last", say=said.append)
+    render(better, max_frames=4, checkpoint="last", notify_fn=said.append)
     assert said[1].startswith(f"Using the checkpoint of step {steps[-1]:,} (the last, return_mean ")
 
 
 def test_without_an_evaluation_the_last_is_played(run, steps, tmp_path):
     never = copy_of(run, tmp_path / "run", **{f"step_{step}": None for step in steps})
     said = []
-    render(never, max_frames=4, say=said.append)
+    render(never, max_frames=4, notify_fn=said.append)
     assert said == [
         f"Using the checkpoint of step {steps[-1]:,} (the last, without an evaluation)."
     ]
@@ -53,13 +53,13 @@ def test_without_an_evaluation_the_last_is_played(run, steps, tmp_path):
 def test_a_run_that_is_being_written_can_be_shown(run, tmp_path):
     said, own = [], copy_of(run, tmp_path / "run")
     with layout.lock_folder(own):
-        render(own, max_frames=4, say=said.append)
+        render(own, max_frames=4, notify_fn=said.append)
     assert len(said) == 2 and "still being written" in said[1]
 
 
 def test_all_checkpoints_play_the_same_start_in_turn(run, steps):
     said = []
-    path = render(run, checkpoint="all", say=said.append, max_frames=60)
+    path = render(run, checkpoint="all", notify_fn=said.append, max_frames=60)
     assert path == run / "figures" / "learning.gif"
     assert said[0].startswith(
         f"Showing {len(steps)} checkpoints from step {steps[0]:,} to step {steps[-1]:,}."
@@ -78,7 +78,7 @@ def test_all_checkpoints_play_the_same_start_in_turn(run, steps):
     with Image.open(path) as image:
         assert image.n_frames == sum(len(play.frames) for (play,) in plays) <= 60
     assert renders.checkpoint_titles(run, policies) == [
-        f"checkpoint of {index.read_checkpoint_index(run).words(step)}" for step in steps
+        f"checkpoint of {index.read_checkpoint_index(run).describe(step)}" for step in steps
     ]
 
 

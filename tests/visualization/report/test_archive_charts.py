@@ -137,7 +137,7 @@ def test_two_archives_are_compared(folders, tmp_path):
 def test_an_archive_that_cannot_be_read_is_said(folders, tmp_path):
     shutil.copytree(folders["grid"], tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     told = []
-    page = Page(report([tmp_path / "run"], tell=told.append))
+    page = Page(report([tmp_path / "run"], notify_fn=told.append))
     assert (
         len(told) == 1
         and told[0].startswith("The archive is not drawn: No checkpoint exists")
@@ -254,7 +254,7 @@ def test_an_empty_archive(folders, tmp_path, monkeypatch):
 
     monkeypatch.setattr(selection, "get_elites", refuse)
     told = []
-    assert report([folders["grid"]], tmp_path / "page.html", tell=told.append).exists()
+    assert report([folders["grid"]], tmp_path / "page.html", notify_fn=told.append).exists()
     assert told == [
         "The archive is not drawn: the archive is empty at step 0: take a later checkpoint"
     ]

@@ -270,7 +270,7 @@ def test_animations_are_in_the_page(copy, tmp_path, monkeypatch):
     (copy / "figures" / "curves.png").write_bytes(b"no animation")
     monkeypatch.setattr(reports, "MAX_MEDIA_BYTES", 2000)
     told = []
-    page = Page(report([copy], tmp_path / "page.html", tell=told.append))
+    page = Page(report([copy], tmp_path / "page.html", notify_fn=told.append))
     (picture,) = page.of("img")
     kind, _, content = picture["src"].partition(",")
     assert (
@@ -296,7 +296,7 @@ def test_an_episode_is_rendered_with_the_best_checkpoint(run, tmp_path):
 def test_what_cannot_be_rendered_is_said(copy, tmp_path):
     told = []
     page = Page(
-        report([copy], tmp_path / "page.html", render=True, tell=told.append)
+        report([copy], tmp_path / "page.html", render=True, notify_fn=told.append)
     )  # its checkpoints are gone
     assert len(told) == 1 and "no episode was rendered" in told[0] and told[0] in page.words
     assert page.lines("Evaluation return")
@@ -352,7 +352,7 @@ def test_trials(trials, tmp_path):
 def test_many_lines_are_thinned(run, tmp_path, monkeypatch):
     monkeypatch.setattr(curve_charts, "MAX_POINTS", 3)
     told = []
-    page, lines = Page(report([run], tmp_path / "page.html", tell=told.append)), lines_of(run)
+    page, lines = Page(report([run], tmp_path / "page.html", notify_fn=told.append)), lines_of(run)
     (drawn,) = page.lines("value loss")
     assert (drawn["x"][0], len(drawn["x"]), drawn["x"][-1]) == (
         lines[0]["step"],
@@ -405,7 +405,7 @@ def test_a_run_of_own_objects(copy, tmp_path):
         yaml.safe_dump(document | {"own_environment": True, "environment": "mine/World"})
     )
     told = []
-    page = Page(report([copy], tmp_path / "page.html", render=True, tell=told.append))
+    page = Page(report([copy], tmp_path / "page.html", render=True, notify_fn=told.append))
     assert (
         "    environment,  # the one that was passed" in page.words
         and "rollax train" not in page.words
@@ -431,7 +431,7 @@ def test_damaged_runs(run, copy, tmp_path):
         report([copy], tmp_path / "page.html")
     told = []
     page = Page(
-        report([copy, run, tmp_path / "page.html"], tmp_path / "both.html", tell=told.append)
+        report([copy, run, tmp_path / "page.html"], tmp_path / "both.html", notify_fn=told.append)
     )
     assert (
         len(told) == 2

@@ -14,7 +14,7 @@ def suppress_output() -> Iterator[None]:
     On import, JaxMARL prints its installed extras and resets both streams. MuJoCo prints missing
     libraries, and appends its warnings to a file in the working directory.
     """
-    before = sys.stdout, sys.stderr, sys.__stdout__
+    old_streams = sys.stdout, sys.stderr, sys.__stdout__
     sys.stdout = sys.__stdout__ = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue]
     mujoco = sys.modules.get("mujoco")
     handler = mujoco.get_mju_user_warning() if mujoco else None
@@ -28,6 +28,6 @@ def suppress_output() -> Iterator[None]:
             sys.stdout,
             sys.stderr,
             sys.__stdout__,  # pyright: ignore[reportAttributeAccessIssue]
-        ) = before
+        ) = old_streams
         if mujoco:
             mujoco.set_mju_user_warning(handler)

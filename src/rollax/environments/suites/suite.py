@@ -16,8 +16,9 @@ class Suite(NamedTuple):
       certain strings, or a function from the name of the environment to such a dictionary.
     - `resolve_arguments(arguments) -> dict`: Replace relative paths by absolute paths, so that a
       run can be resumed from another folder.
-    - `check_evaluation(id, training, other)`: Raise UsageError if evaluations with the arguments
-      `other` would be misleading, for example if they claim tasks that training does not sample.
+    - `check_evaluation(id, training, changes)`: Raise UsageError if evaluations with the changed
+      arguments `changes` would be misleading, for example if they claim tasks that training does
+      not sample.
     - `is_registered(name) -> bool`: Return whether another package has registered the name. Suites
       with `is_open` need it.
 

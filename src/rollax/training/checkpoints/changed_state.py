@@ -28,9 +28,11 @@ def with_total_updates(algorithm: Algorithm, state: State, total_updates: int) -
     return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
 
 
-def _full_like(like: jax.Array, value: float) -> jax.Array:
-    """Return an array filled with `value`, with the shape, dtype and sharding of `like`."""
-    return jax.jit(lambda: jnp.full(like.shape, value, like.dtype), out_shardings=like.sharding)()
+def _full_like(template: jax.Array, value: float) -> jax.Array:
+    """Return an array filled with `value`, with the shape, dtype and sharding of `template`."""
+    return jax.jit(
+        lambda: jnp.full(template.shape, value, template.dtype), out_shardings=template.sharding
+    )()
 
 
 def with_learning_rate(algorithm: Algorithm, state: State, learning_rate: float) -> State:
@@ -45,18 +47,20 @@ def with_learning_rate(algorithm: Algorithm, state: State, learning_rate: float)
     """
     config = algorithm.config(state)
     ratio = learning_rate / config.learning_rate
-    new = {"learning_rate": _full_like(config.learning_rate, learning_rate)}
+    new_values = {"learning_rate": _full_like(config.learning_rate, learning_rate)}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name == "learning_rate_final_fraction":
-            new[field.name] = _full_like(value, 1.0)
+            new_values[field.name] = _full_like(value, 1.0)
         elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
-            new[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(value, ratio)
-    return algorithm.with_config(state, dataclasses.replace(config, **new))
+            new_values[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(
+                value, ratio
+            )
+    return algorithm.with_config(state, dataclasses.replace(config, **new_values))
 
 
 def with_rollback_keys(
-    algorithm: Algorithm, spec: Spec, state: State, updates: int, number: int
+    algorithm: Algorithm, spec: Spec, state: State, updates: int, rollback_index: int
 ) -> State:
     """Return the state with new random keys, so that a rollback does not repeat the failure.
 
@@ -65,11 +69,13 @@ def with_rollback_keys(
         spec: Specification of the run.
         state: State of the run.
         updates: Number of completed updates.
-        number: Index of the rollback, counted per update.
+        rollback_index: Index of the rollback, counted per update.
     """
-    each = [keys.rollback_key(int(member["seed"]), updates, number) for member in spec.members()]
-    key = each[0] if len(each) == 1 else jnp.stack(each)
-    where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    member_keys = [
+        keys.rollback_key(int(member["seed"]), updates, rollback_index) for member in spec.members()
+    ]
+    key = member_keys[0] if len(member_keys) == 1 else jnp.stack(member_keys)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     if processes.num_processes() > 1:
-        key = processes.replicate(key, jax.tree.leaves(where)[0].mesh)
-    return jax.jit(algorithm.reseed, out_shardings=where)(state, key)
+        key = processes.replicate(key, jax.tree.leaves(shardings)[0].mesh)
+    return jax.jit(algorithm.reseed, out_shardings=shardings)(state, key)

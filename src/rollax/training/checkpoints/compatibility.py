@@ -138,27 +138,32 @@ def _is_learning_rate_constant(folder: Path) -> bool:
     return len(rates) == 2 and rates[0] == rates[1]
 
 
-def _learning_rate_warnings(spec: Spec, before: Spec, step: int) -> list[str]:
+def _learning_rate_warnings(spec: Spec, old_spec: Spec, step: int) -> list[str]:
     """Return a warning if a change of the total steps raises an annealed learning rate."""
-    final = getattr(spec.config, "learning_rate_final_fraction", 1.0)
-    ends = [each.total_updates * spec.config.steps_per_update for each in (before, spec)]
-    then, now = (
-        spec.config.learning_rate * (1 + (final - 1) * min(step / end, 1.0)) if final < 1 else 0.0
-        for end in ends
+    final_fraction = getattr(spec.config, "learning_rate_final_fraction", 1.0)
+    end_steps = [
+        run_spec.total_updates * spec.config.steps_per_update for run_spec in (old_spec, spec)
+    ]
+    old_rate, new_rate = (
+        spec.config.learning_rate * (1 + (final_fraction - 1) * min(step / end, 1.0))
+        if final_fraction < 1
+        else 0.0
+        for end in end_steps
     )
-    if now <= 1.01 * then:
+    if new_rate <= 1.01 * old_rate:
         return []
     return [
-        f"The learning rate was annealed to {then:.3g} at step {step:,}. It is now {now:.3g}, and "
-        f"reaches {spec.config.learning_rate * final:.3g} at step {ends[1]:,}. Performance may "
-        "drop at first. --learning-rate RATE holds a constant rate, such as a tenth of that."
+        f"The learning rate was annealed to {old_rate:.3g} at step {step:,}. It is now "
+        f"{new_rate:.3g}, and reaches {spec.config.learning_rate * final_fraction:.3g} at step "
+        f"{end_steps[1]:,}. Performance may drop at first. --learning-rate RATE holds a constant "
+        "rate, such as a tenth of that."
     ]
 
 
 def check_resume(
     folder: Path,
     spec: Spec,
-    before: Spec,
+    old_spec: Spec,
     environment: Environment | None,
     network: NetworkFn | None,
     learning_rate: float | None = None,
@@ -168,7 +173,7 @@ def check_resume(
     Args:
         folder: Folder of the run.
         spec: Specification with the changes of the resume.
-        before: Specification without them.
+        old_spec: Specification without them.
         environment: Environment that was passed, or None.
         network: Function that makes the network, or None.
         learning_rate: Constant learning rate, or None.
@@ -208,8 +213,12 @@ def check_resume(
         end = spec.total_updates * spec.config.steps_per_update
         if newest.step >= end:
             _check_unfinished(folder, intact.step, end)
-    is_held = learning_rate is not None or _is_learning_rate_constant(folder)
-    return warnings if is_held else [*warnings, *_learning_rate_warnings(spec, before, newest.step)]
+    is_constant_rate = learning_rate is not None or _is_learning_rate_constant(folder)
+    return (
+        warnings
+        if is_constant_rate
+        else [*warnings, *_learning_rate_warnings(spec, old_spec, newest.step)]
+    )
 
 
 def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]:
@@ -262,41 +271,45 @@ def _check_network(spec: Spec, network: NetworkFn | None) -> None:
         )
 
 
-def _check_same_settings(folder: Path, spec: Spec, made_with: Record) -> list[str]:
+def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) -> list[str]:
     """Check that config.yaml matches the settings of a checkpoint, and return warnings.
 
     Arguments of the environment may differ, for example the path of a file that was moved. A
     warning is returned for each of these differences. Any other difference raises UsageError.
     """
-    now, before = (
+    current, saved = (
         _flatten_settings(layout.persistent_settings(spec)),
-        _flatten_settings({"options": NEW_OPTION_DEFAULTS}) | _flatten_settings(made_with),
+        _flatten_settings({"options": NEW_OPTION_DEFAULTS})
+        | _flatten_settings(checkpoint_settings),
     )
-    changed = [name for name in now | before if now.get(name) != before.get(name)]
-    told = {name: f"{name} is {now.get(name)!r}, but was {before.get(name)!r}" for name in changed}
-    fixed = [
-        words
-        for name, words in told.items()
+    changed = [name for name in current | saved if current.get(name) != saved.get(name)]
+    changes = {
+        name: f"{name} is {current.get(name)!r}, but was {saved.get(name)!r}" for name in changed
+    }
+    fixed_changes = [
+        change
+        for name, change in changes.items()
         if not name.startswith(("arguments", "eval_arguments"))
     ]
-    if fixed:
+    if fixed_changes:
         raise UsageError(
             f"{folder / CONFIG_FILE} was changed after the checkpoint was made: "
-            f"{'; '.join(fixed)}. The settings of a run cannot change. Restore them, or train a "
-            "new run with the new ones."
+            f"{'; '.join(fixed_changes)}. The settings of a run cannot change. Restore them, or "
+            "train a new run with the new ones."
         )
     return [
-        f"{words} when the checkpoint was made ({folder / CONFIG_FILE})" for words in told.values()
+        f"{change} when the checkpoint was made ({folder / CONFIG_FILE})"
+        for change in changes.values()
     ]
 
 
-def _flatten_settings(document: Record, before: str = "") -> Record:
+def _flatten_settings(document: Record, prefix: str = "") -> Record:
     """Return nested settings as a flat dictionary with keys such as config.learning_rate."""
     flat = {}
     for name, value in document.items():
         is_branch = isinstance(value, dict) and value
         flat |= (
-            _flatten_settings(value, f"{before}{name}.") if is_branch else {before + name: value}
+            _flatten_settings(value, f"{prefix}{name}.") if is_branch else {prefix + name: value}
         )
     return flat
 
@@ -310,18 +323,19 @@ def _check_no_lost_checkpoint(folder: Path) -> None:
     lines = (
         metric_sinks.read_metrics(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
     )
-    furthest = max((line["step"] for line in lines), default=0)
+    last_step = max((line["step"] for line in lines), default=0)
     is_first_unfinished = (folder / CHECKPOINTS_FOLDER / f"step_{0:012d}.writing").exists()
-    if furthest > 0 and not is_first_unfinished:
+    if last_step > 0 and not is_first_unfinished:
         raise UsageError(
-            f"{folder} was trained for {furthest:,} steps, but has no checkpoint. Restore "
+            f"{folder} was trained for {last_step:,} steps, but has no checkpoint. Restore "
             f"{folder / CHECKPOINTS_FOLDER}, or move {METRICS_FILE} away to train from the start."
         )
 
 
 def _check_unfinished(folder: Path, step: int, end: int) -> None:
     if step > end or (step == end and step in recorder.evaluated_steps(folder)):
-        more = format_command_line("rollax", "resume", folder, "--total-steps", 2 * end)
+        resume_command = format_command_line("rollax", "resume", folder, "--total-steps", 2 * end)
         raise UsageError(
-            f"{folder} is finished at {step:,} steps. To continue, raise --total-steps: {more}"
+            f"{folder} is finished at {step:,} steps. To continue, raise --total-steps: "
+            f"{resume_command}"
         )

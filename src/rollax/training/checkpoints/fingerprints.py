@@ -64,8 +64,8 @@ def fingerprint(environment: Environment, is_object: bool) -> dict[str, Any]:
         "time limit": _format_value(environment.time_limit),
     }
     if is_object:
-        found = itertools.islice(_iterate_settings(environment, "", MAX_DEPTH, ()), MAX_SETTINGS)
-        facts[SETTINGS_KEY] = dict(sorted(found))
+        iterated = itertools.islice(_iterate_settings(environment, "", MAX_DEPTH, ()), MAX_SETTINGS)
+        facts[SETTINGS_KEY] = dict(sorted(iterated))
     return facts
 
 
@@ -82,34 +82,36 @@ def check_same_environment(recorded: Record, environment: Environment) -> None:
     Raises:
         UsageError: If a fact differs. The message names up to three differences.
     """
-    now = fingerprint(environment, is_object=True)
-    settings = now.pop(SETTINGS_KEY)
-    was = recorded.get(SETTINGS_KEY)
+    current = fingerprint(environment, is_object=True)
+    settings = current.pop(SETTINGS_KEY)
+    recorded_settings = recorded.get(SETTINGS_KEY)
     pairs = [
-        (name, recorded.get(name), now[name]) for name in now if not name.endswith(FORM_SUFFIX)
+        (name, recorded.get(name), current[name])
+        for name in current
+        if not name.endswith(FORM_SUFFIX)
     ]
     pairs += (
-        [(name, was.get(name), settings[name]) for name in settings]
-        if isinstance(was, dict)
+        [(name, recorded_settings.get(name), settings[name]) for name in settings]
+        if isinstance(recorded_settings, dict)
         else []
     )
-    differing = []
-    for name, expected, found in pairs:
-        if isinstance(expected, str) and expected != found:
+    differences = []
+    for name, expected, received in pairs:
+        if isinstance(expected, str) and expected != received:
             # The form has no bounds. It is shown unless only the bounds differ.
-            short = name.replace(" space", FORM_SUFFIX)
-            shorter = recorded.get(short), now.get(short)
-            expected, found = (
-                shorter if name != short and shorter[0] != shorter[1] else (expected, found)
+            form_name = name.replace(" space", FORM_SUFFIX)
+            forms = recorded.get(form_name), current.get(form_name)
+            expected, received = (
+                forms if name != form_name and forms[0] != forms[1] else (expected, received)
             )
-            differing.append(f"{name} (expected {expected}, got {found})")
-    if differing:
-        rest = len(differing) - MAX_DIFFERENCES
-        more = f" and {rest} more" if rest > 0 else ""
+            differences.append(f"{name} (expected {expected}, got {received})")
+    if differences:
+        num_omitted = len(differences) - MAX_DIFFERENCES
+        omitted_text = f" and {num_omitted} more" if num_omitted > 0 else ""
         raise UsageError(
             "The environment does not match the run: "
-            f"{', '.join(differing[:MAX_DIFFERENCES])}{more}. Pass the environment that the run "
-            "was trained in, or train a new run in this one."
+            f"{', '.join(differences[:MAX_DIFFERENCES])}{omitted_text}. Pass the environment that "
+            "the run was trained in, or train a new run in this one."
         )
 
 
@@ -124,31 +126,32 @@ def check_fingerprint_fits(recorded: Record, environment: Environment) -> None:
         UsageError: If the observation or action space, apart from its bounds, or the number of
             agents differs.
     """
-    now = fingerprint(environment, is_object=False)
-    for name, what in (
+    current = fingerprint(environment, is_object=False)
+    for name, description in (
         ("observation form", "observation space"),
         ("action form", "action space"),
         ("number of agents", "number of agents"),
     ):
         expected = recorded.get(name)
-        if isinstance(expected, str) and expected != now[name]:
+        if isinstance(expected, str) and expected != current[name]:
             raise UsageError(
-                f"The environment's {what} does not match the checkpoint: expected {expected}, got "
-                f"{now[name]}. Pass an environment with the same spaces and agents."
+                f"The environment's {description} does not match the checkpoint: expected "
+                f"{expected}, got {current[name]}. Pass an environment with the same spaces and "
+                "agents."
             )
 
 
 def _iterate_settings(
-    value: object, path: str, depth: int, around: tuple[int, ...]
+    value: object, path: str, depth: int, enclosing_ids: tuple[int, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the settings in a value by path. `around` contains the ids of the enclosing objects."""
+    """Yield the settings in a value by path. `enclosing_ids` are the ids of enclosing objects."""
     if isinstance(value, _PLAIN_TYPES):
         yield path, _format_value(value)
         return
     if (
         depth == 0
-        or len(around) == MAX_NESTING
-        or id(value) in around
+        or len(enclosing_ids) == MAX_NESTING
+        or id(value) in enclosing_ids
         or isinstance(value, ModuleType)
     ):
         return
@@ -157,7 +160,7 @@ def _iterate_settings(
         if not path and name in _FACT_ATTRIBUTES:
             continue
         inner = f"{path}.{name}" if path else name
-        yield from _iterate_settings(part, inner, depth, (*around, id(value)))
+        yield from _iterate_settings(part, inner, depth, (*enclosing_ids, id(value)))
 
 
 def _is_container(value: object) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +15,9 @@ from rollax.training.compile import program as programs
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.spec import Spec
-from rollax.types import State
 
 
-def fork_run(folder: Path, kept: Sequence[int], to: Path) -> Spec:
+def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Spec:
     """Create a run that continues a subset of a sweep's settings from its newest checkpoint.
 
     The original run stays unchanged. Resume the new run to train it. It has no metric lines from
@@ -27,8 +25,9 @@ def fork_run(folder: Path, kept: Sequence[int], to: Path) -> Spec:
 
     Args:
         folder: Folder of the sweep.
-        kept: Indices of the settings to keep in `Spec.swept_settings()`, with all their seeds.
-        to: Folder of the new run.
+        kept_settings: Indices of the settings to keep in `Spec.swept_settings()`, with all their
+            seeds.
+        new_folder: Folder of the new run.
 
     Returns:
         The specification of the new run.
@@ -44,47 +43,44 @@ def fork_run(folder: Path, kept: Sequence[int], to: Path) -> Spec:
             "settings in a new run."
         )
     settings = spec.swept_settings()
-    if not kept or not set(kept) <= set(range(len(settings))):
+    if not kept_settings or not set(kept_settings) <= set(range(len(settings))):
         raise UsageError(
-            f"The settings to keep must be from 0 to {len(settings) - 1}, got {list(kept)}. Choose "
-            "existing settings."
+            f"The settings to keep must be from 0 to {len(settings) - 1}, got "
+            f"{list(kept_settings)}. Choose existing settings."
         )
     algorithm, _ = programs.build_algorithm_and_environment(spec)
-    like = (
+    state_shapes = (
         programs.abstract_population_state(spec, algorithm)
         if spec.num_members > 1
         else programs.abstract_member_state(spec, algorithm)
     )
     with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        step, state, _ = checkpoints.restore("last", like)
+        step, state, _ = checkpoints.restore("last", state_shapes)
         summary = checkpoints.summary(step)
     seeds = spec.options.seeds
-    members = np.array([index * seeds + seed for index in kept for seed in range(seeds)])
-    sweep = {name: tuple(settings[index][name] for index in kept) for name in spec.sweep}
-    options = dataclasses.replace(spec.options, run_dir=to, sweep_paired=True)
-    smaller = dataclasses.replace(spec, sweep=sweep, options=options)
+    members = np.array([index * seeds + seed for index in kept_settings for seed in range(seeds)])
+    sweep = {name: tuple(settings[index][name] for index in kept_settings) for name in spec.sweep}
+    options = dataclasses.replace(spec.options, run_dir=new_folder, sweep_paired=True)
+    new_spec = dataclasses.replace(spec, sweep=sweep, options=options)
     scores = summary.scores
     if spec.num_members > 1:
-        state = _select_members(state, members if smaller.num_members > 1 else members[0])
+        # A single index removes the member axis.
+        selected = members if new_spec.num_members > 1 else members[0]
+        state = jax.tree.map(lambda leaf: leaf[selected], state)
         scores = (
             None
             if scores is None
             else scores._replace(values=[scores.values[member] for member in members])
         )
-    creation.create_run_folder(smaller)
+    creation.create_run_folder(new_spec)
     # The file contains the step at which the run continues, so that no line counts as missing.
-    metric_sinks.make_json_lines_sink(to / METRICS_FILE, step).close()
-    with contextlib.closing(Checkpoints(to / CHECKPOINTS_FOLDER)) as begun:
-        begun.save(
+    metric_sinks.make_json_lines_sink(new_folder / METRICS_FILE, step).close()
+    with contextlib.closing(Checkpoints(new_folder / CHECKPOINTS_FOLDER)) as new_checkpoints:
+        new_checkpoints.save(
             step,
             state,
             {},
-            layout.persistent_settings(smaller),
-            scores if smaller.num_members > 1 else None,
+            layout.persistent_settings(new_spec),
+            scores if new_spec.num_members > 1 else None,
         )
-    return smaller
-
-
-def _select_members(state: State, members: np.ndarray) -> Any:
-    """Return the state of a subset of a population. A single index removes the member axis."""
-    return jax.tree.map(lambda leaf: leaf[members], state)
+    return new_spec

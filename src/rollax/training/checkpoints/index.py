@@ -31,18 +31,20 @@ class CheckpointIndex(NamedTuple):
     all: list[CheckpointEntry]
     best: CheckpointEntry | None
 
-    def words(self, step: int) -> str:
+    def describe(self, step: int) -> str:
         """Return a text with a checkpoint's step, its metric, and whether it is best or last."""
-        value = next((kept.value for kept in self.all if kept.step == step), None)
+        value = next((checkpoint.value for checkpoint in self.all if checkpoint.step == step), None)
         is_best = self.best is not None and step == self.best.step and len(self.all) > 1
         is_last = bool(self.all) and step == self.all[-1].step
-        which = [name for name, holds in (("the best", is_best), ("the last", is_last)) if holds]
+        labels = [
+            name for name, is_shown in (("the best", is_best), ("the last", is_last)) if is_shown
+        ]
         evaluated = (
             "without an evaluation" if value is None else f"{self.metric} {format_number(value)}"
         )
         return (
             f"step {step:,} "
-            f"({', '.join([' and '.join(which), evaluated] if which else [evaluated])})"
+            f"({', '.join([' and '.join(labels), evaluated] if labels else [evaluated])})"
         )
 
 
@@ -58,9 +60,11 @@ def read_checkpoint_index(folder: Path) -> CheckpointIndex:
     spec = layout.read_spec(folder)
     metric = spec.options.best_metric
     with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        found = [
+        entries = [
             CheckpointEntry(summary.step, summary.metrics.get(metric))
             for summary in checkpoints.readable_summaries()
         ][::-1]
         best = checkpoints.best()
-    return CheckpointIndex(metric, found, next((kept for kept in found if kept.step == best), None))
+    return CheckpointIndex(
+        metric, entries, next((entry for entry in entries if entry.step == best), None)
+    )

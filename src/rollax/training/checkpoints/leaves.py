@@ -45,14 +45,14 @@ def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStru
 
 
 def place_arrays(
-    arrays: list[np.ndarray | ShardedLeaf | None], records: list[LeafRecord], like: T
+    arrays: list[np.ndarray | ShardedLeaf | None], records: list[LeafRecord], template: T
 ) -> T:
     """Rebuild a state from saved arrays, in buffers that JAX owns and can donate.
 
     Args:
         arrays: Saved arrays in the order of `records`, or None for a leaf without elements.
         records: Records of the leaves.
-        like: State, or its shapes, with the structure and the shardings of the result.
+        template: State, or its shapes, with the structure and the shardings of the result.
 
     Returns:
         The state.
@@ -61,7 +61,7 @@ def place_arrays(
         record.path: (array, record.random) for array, record in zip(arrays, records, strict=True)
     }
     placed = []
-    for path, leaf in named_leaves(like):
+    for path, leaf in named_leaves(template):
         array, generator = by_path[path]
         if array is None:
             data = jax.eval_shape(jax.random.key_data, leaf) if generator else leaf
@@ -78,7 +78,7 @@ def place_arrays(
             )
         else:
             placed.append(jax.device_put(np.asarray(array), leaf.sharding, may_alias=False))
-    return jax.tree.unflatten(jax.tree.structure(like), placed)
+    return jax.tree.unflatten(jax.tree.structure(template), placed)
 
 
 def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
@@ -86,40 +86,40 @@ def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
     return np.array(array[index])
 
 
-def check_same_leaves(summary: CheckpointSummary, like: State) -> None:
+def check_same_leaves(summary: CheckpointSummary, template: State) -> None:
     """Check that a checkpoint has the leaves of a state.
 
     Args:
         summary: Summary of the checkpoint.
-        like: State or its shapes.
+        template: State or its shapes.
 
     Raises:
         UsageError: If paths, types or shapes differ. The message names up to ten differences.
     """
     saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
-    expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in named_leaves(like)}
+    expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in named_leaves(template)}
     differing = [path for path in (saved | expected) if saved.get(path) != expected.get(path)]
     generators = {leaf.path: leaf.random for leaf in summary.leaves if leaf.random}
     if differing and all(
         expected.get(path, "").startswith("key<") and path in generators for path in differing
     ):
-        path, made_with = differing[0], generators[differing[0]]
+        path, generator = differing[0], generators[differing[0]]
         raise UsageError(
             f"The checkpoint of step {summary.step} must be read with the random number generator "
-            f"{made_with}: {path} is {saved[path]} there, got {expected[path]}. Set "
-            f"JAX_DEFAULT_PRNG_IMPL={made_with}."
+            f"{generator}: {path} is {saved[path]} there, got {expected[path]}. Set "
+            f"JAX_DEFAULT_PRNG_IMPL={generator}."
         )
     if differing:
         lines = [
             f"  {p}: saved {saved.get(p, 'nothing')}, expected {expected.get(p, 'nothing')}"
             for p in differing[:10]
         ]
-        more = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
+        omitted_lines = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
         heading = (
             f"The checkpoint of step {summary.step} does not match the state. Use the settings and "
             "the version that made it."
         )
-        raise UsageError("\n".join([heading, *lines, *more]))
+        raise UsageError("\n".join([heading, *lines, *omitted_lines]))
 
 
 def store_name(index: int, leaf: LeafRecord) -> str:

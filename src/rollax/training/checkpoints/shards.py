@@ -75,21 +75,23 @@ class ShardedLeaf:
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
         """Return a copy of a part of the array."""
-        wanted = _slice_bounds(index, self.shape)
-        result = np.empty([end - first for first, end in wanted], self.dtype)
+        requested = _slice_bounds(index, self.shape)
+        result = np.empty([end - first for first, end in requested], self.dtype)
         for bounds, path in self._parts.items():
-            both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, bounds, strict=True)]
-            if all(first < end for first, end in both):
-                result[_relative_slices(both, wanted)] = self._open_memmap(bounds, path)[
-                    _relative_slices(both, bounds)
+            overlap = [
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(requested, bounds, strict=True)
+            ]
+            if all(first < end for first, end in overlap):
+                result[_relative_slices(overlap, requested)] = self._open_memmap(bounds, path)[
+                    _relative_slices(overlap, bounds)
                 ]
         return result
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        whole = tuple((0, size) for size in self.shape)
+        full_bounds = tuple((0, size) for size in self.shape)
         array = (
-            self._open_memmap(whole, self._parts[whole])
-            if whole in self._parts
+            self._open_memmap(full_bounds, self._parts[full_bounds])
+            if full_bounds in self._parts
             else self[(slice(None),) * len(self.shape)]
         )
         return np.array(array, dtype) if dtype is not None or copy else array

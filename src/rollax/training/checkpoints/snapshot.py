@@ -29,9 +29,11 @@ def open_checkpointer() -> Any:
     if jax.process_count() == 1:
         return ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     # Each process writes separately. Otherwise all would wait for a process that cannot write.
-    own = jax.process_index()
+    process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
-        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+        primary_host=process,
+        active_processes={process},
+        barrier_sync_key_prefix=f"process_{process}",
     )
     return ocp.Checkpointer(
         ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone

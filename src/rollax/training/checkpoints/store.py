@@ -146,13 +146,13 @@ class Checkpoints:
         step = int(step)
         if step in self.steps():
             return False
-        work = self._executor.submit if jax.process_count() == 1 else _run_immediately
+        run_fn = self._executor.submit if jax.process_count() == 1 else _run_immediately
         try:
             leaves, arrays = take_snapshot(state, self._create_unfinished_folder(step))
             summary = CheckpointSummary(
                 step, nonfinite_to_none(metrics), leaves, {}, settings or {}, scores
             )
-            self._pending = step, work(self._write, summary, arrays)
+            self._pending = step, run_fn(self._write, summary, arrays)
         except OSError as error:  # such as a full disk
             self._pending = step, _run_immediately(_raise_error, error)
         if jax.process_count() > 1:
@@ -193,8 +193,8 @@ class Checkpoints:
         """
         if self._pending is None:
             return
-        step, work = self._pending
-        error = work.exception()
+        step, future = self._pending
+        error = future.exception()
         self._pending = None
         if error is not None:
             raise CheckpointSaveError(
@@ -267,20 +267,20 @@ class Checkpoints:
         Raises:
             DamagedCheckpointError: If no checkpoint is intact.
         """
-        found = []
+        problems = []
         for step in self.steps()[::-1]:
             try:
                 summary = self._read_summary(step)
                 check_file_checksums(self._path(step), summary.files)
                 return summary
             except DamagedCheckpointError as error:
-                found += [str(error)] if self._path(step).exists() else []
-        raise self._unreadable_error(found)
+                problems += [str(error)] if self._path(step).exists() else []
+        raise self._unreadable_error(problems)
 
-    def _unreadable_error(self, found: list[str]) -> DamagedCheckpointError:
+    def _unreadable_error(self, problems: list[str]) -> DamagedCheckpointError:
         return DamagedCheckpointError(
-            f"No checkpoint in {self._folder} can be read: {'; '.join(found)}. Restore a copy of "
-            "one, or train a new run."
+            f"No checkpoint in {self._folder} can be read: {'; '.join(problems)}. Restore a copy "
+            "of one, or train a new run."
         )
 
     def best(self) -> int | None:
@@ -297,7 +297,7 @@ class Checkpoints:
             else (step, float(self.summary(step).metrics[self._best_metric] or 0.0))
         )
 
-    def restore(self, which: Literal["last", "best"] | int, like: State) -> RestoredCheckpoint:
+    def restore(self, which: Literal["last", "best"] | int, template: State) -> RestoredCheckpoint:
         """Read a checkpoint.
 
         If the "last" or "best" checkpoint is damaged, the next one in order is read. If the run
@@ -306,13 +306,13 @@ class Checkpoints:
 
         Args:
             which: "last", "best" or a step.
-            like: State, or its shapes from `jax.eval_shape`. Its shardings place the leaves.
+            template: State, or its shapes from `jax.eval_shape`. Its shardings place the leaves.
 
         Returns:
             The step, the state and the warnings.
 
         Raises:
-            UsageError: If there is no checkpoint, or its leaves differ from those of `like`.
+            UsageError: If there is no checkpoint, or its leaves differ from those of `template`.
             DamagedCheckpointError: If the checkpoint of the given step is damaged, or for "last"
                 and "best", if all checkpoints are damaged.
         """
@@ -320,22 +320,24 @@ class Checkpoints:
         deleted: list[int] = []
         while True:
             candidates, warnings = self._candidate_steps(which)
-            found = self._read_first_intact(candidates, like, warnings)
-            if found is not None:
-                step, state = found
+            step_and_state = self._read_first_intact(candidates, template, warnings)
+            if step_and_state is not None:
+                step, state = step_and_state
                 return RestoredCheckpoint(step, state, deletion_warnings(deleted, step) + warnings)
             deleted += [step for step in candidates if not self._path(step).exists()]
 
     def _read_first_intact(
-        self, candidates: list[int], like: State, warnings: list[str]
+        self, candidates: list[int], template: State, warnings: list[str]
     ) -> tuple[int, State] | None:
         """Read the first intact checkpoint, or return None if one is deleted during reading."""
         for step in candidates:
             try:
                 self._restored_summary = self._read_summary(step)
-                check_same_leaves(self._restored_summary, like)
+                check_same_leaves(self._restored_summary, template)
                 return step, place_arrays(
-                    self._read_arrays(self._restored_summary), self._restored_summary.leaves, like
+                    self._read_arrays(self._restored_summary),
+                    self._restored_summary.leaves,
+                    template,
                 )
             # Reading a checkpoint while it is deleted may raise anything.
             except Exception as error:
@@ -360,12 +362,14 @@ class Checkpoints:
             The steps of the renamed checkpoints.
         """
         self.wait()
-        later = [other for other, _ in self._list_step_folders() if other > step]
+        later_steps = [
+            other_step for other_step, _ in self._list_step_folders() if other_step > step
+        ]
         self._synchronize()
-        for path in map(self._path, later if jax.process_index() == 0 else []):
+        for path in map(self._path, later_steps if jax.process_index() == 0 else []):
             rename_with_prefix(path, "superseded")
         self._synchronize()
-        return later
+        return later_steps
 
     def _candidate_steps(self, which: Literal["last", "best"] | int) -> tuple[list[int], list[str]]:
         steps = self.steps()
@@ -443,8 +447,8 @@ class Checkpoints:
     def _write_files(self, summary: CheckpointSummary, arrays: list[np.ndarray | None]) -> None:
         import orbax.checkpoint as ocp
 
-        final, leaves = self._path(summary.step), summary.leaves
-        unfinished = final.with_suffix(".writing")
+        step_folder, leaves = self._path(summary.step), summary.leaves
+        unfinished = step_folder.with_suffix(".writing")
         stored = {
             store_name(i, leaf): arrays[i]
             for i, leaf in enumerate(leaves)
@@ -469,7 +473,7 @@ class Checkpoints:
         }
         write_summary(unfinished, summary._replace(leaves=leaves, files=files))
         fsync_tree(unfinished)
-        unfinished.rename(final)
+        unfinished.rename(step_folder)
         fsync_path(self._folder)  # before superseded checkpoints are deleted
         self._delete_superseded(summary.step)
 
@@ -500,9 +504,9 @@ class Checkpoints:
         ):
             # Renamed first, so that an interrupted deletion leaves no partial checkpoint under this
             # name.
-            doomed = self._path(step).with_suffix(".deleted")
-            self._path(step).rename(doomed)
-            delete_checkpoint(doomed)
+            deleted_folder = self._path(step).with_suffix(".deleted")
+            self._path(step).rename(deleted_folder)
+            delete_checkpoint(deleted_folder)
 
     def _read_arrays(self, summary: CheckpointSummary) -> list[np.ndarray | ShardedLeaf | None]:
         """Read the saved arrays in order and verify their checksums.
@@ -518,15 +522,17 @@ class Checkpoints:
             for i, leaf in enumerate(summary.leaves)
         ]
         large = {Path(file).parts[1] for file in summary.files if file.startswith("large/")}
-        as_numpy = {
+        numpy_arguments = {
             name: ocp.RestoreArgs(restore_type=np.ndarray)
             for name in names
             if name is not None and name not in large
         }
-        request = ocp.args.PyTreeRestore(dict.fromkeys(as_numpy, 0), restore_args=as_numpy)
+        request = ocp.args.PyTreeRestore(
+            dict.fromkeys(numpy_arguments, 0), restore_args=numpy_arguments
+        )
         # The files are intact, so an error from here on does not mean that the checkpoint is
         # damaged, and an older one must not be used instead.
-        stored = self._checkpointer.restore(path / "state", args=request) if as_numpy else {}
+        stored = self._checkpointer.restore(path / "state", args=request) if numpy_arguments else {}
         arrays: list[np.ndarray | ShardedLeaf | None] = []
         for name, leaf in zip(names, summary.leaves, strict=True):
             if name is not None and name in large:
@@ -542,12 +548,12 @@ class Checkpoints:
 
 
 def _run_immediately(function: Callable[..., None], *arguments: object) -> Future:
-    done: Future = Future()
+    future: Future = Future()
     try:
-        done.set_result(function(*arguments))
+        future.set_result(function(*arguments))
     except Exception as error:
-        done.set_exception(error)
-    return done
+        future.set_exception(error)
+    return future
 
 
 def _raise_error(error: Exception) -> None:

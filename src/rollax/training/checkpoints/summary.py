@@ -137,24 +137,24 @@ def delete_checkpoint(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def deletion_warnings(steps: list[int], loaded: int) -> list[str]:
+def deletion_warnings(steps: list[int], loaded_step: int) -> list[str]:
     """Return a warning if checkpoints were deleted during reading and another one was loaded.
 
     Args:
         steps: Steps of the deleted checkpoints.
-        loaded: Step of the loaded checkpoint.
+        loaded_step: Step of the loaded checkpoint.
     """
     if not steps:
         return []
     return [
         f"The run deleted the checkpoint of step {', '.join(map(str, steps))} while it was read. "
-        f"Step {loaded} was loaded"
+        f"Step {loaded_step} was loaded"
     ]
 
 
 def _validate_summary(summary: CheckpointSummary) -> CheckpointSummary:
     """Return the summary, or raise ValueError if a value has the wrong type or range."""
-    numbers = [
+    values = [
         *summary.metrics.values(),
         *(() if summary.scores is None else summary.scores.values),
     ]
@@ -170,8 +170,8 @@ def _validate_summary(summary: CheckpointSummary) -> CheckpointSummary:
     if summary.scores is not None:
         counts += [summary.scores.step, summary.scores.num_generations]
     are_valid = [
-        all(number is None or isinstance(number, int | float) for number in numbers),
-        all(isinstance(number, int) and 0 <= number < 2**62 for number in counts),
+        all(value is None or isinstance(value, int | float) for value in values),
+        all(isinstance(value, int) and 0 <= value < 2**62 for value in counts),
         all(isinstance(text, str) for text in texts),
         isinstance(summary.settings, dict),
     ]
@@ -180,23 +180,23 @@ def _validate_summary(summary: CheckpointSummary) -> CheckpointSummary:
     return summary
 
 
-def is_same_run(one: CheckpointSummary | None, other: CheckpointSummary | None) -> bool:
+def is_same_run(first: CheckpointSummary | None, second: CheckpointSummary | None) -> bool:
     """Return whether two checkpoints were made with the same settings.
 
     Arguments of the environment may differ, because they can be corrected by hand. Settings that
     are missing in one of the two are ignored, because other versions of rollax may have more.
     """
-    if one is None or other is None:
+    if first is None or second is None:
         return False
-    names = one.settings.keys() & other.settings.keys() - {"arguments", "eval_arguments"}
-    return not any(_is_different(one.settings[name], other.settings[name]) for name in names)
+    names = first.settings.keys() & second.settings.keys() - {"arguments", "eval_arguments"}
+    return not any(_is_different(first.settings[name], second.settings[name]) for name in names)
 
 
-def _is_different(one: object, other: object) -> bool:
+def _is_different(first: object, second: object) -> bool:
     """Return whether two values differ. Dictionaries are compared by their common keys."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return any(_is_different(one[key], other[key]) for key in one.keys() & other.keys())
-    return one != other
+    if isinstance(first, dict) and isinstance(second, dict):
+        return any(_is_different(first[key], second[key]) for key in first.keys() & second.keys())
+    return first != second
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -41,7 +41,7 @@ class _CacheState:
     """State of the cache in this process."""
 
     is_enabled = True
-    mark: Path | None = None  # marker file, while this process starts
+    marker: Path | None = None  # marker file, while this process starts
     has_cached_programs = False  # at the start of this process
 
 
@@ -55,13 +55,15 @@ def enable() -> None:
 
     If the cache cannot be enabled, print a warning with the reason.
     """
-    given = os.environ.get(CACHE_ENVIRONMENT_VARIABLE, "")
+    chosen_folder = os.environ.get(CACHE_ENVIRONMENT_VARIABLE, "")
     settings: Any = jax.config
     is_set = settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache
-    if not _CacheState.is_enabled or given.lower() in _OFF_VALUES or is_set:
+    if not _CacheState.is_enabled or chosen_folder.lower() in _OFF_VALUES or is_set:
         return
     folder = (
-        Path(given).expanduser() if given else user_cache_path("rollax") / "programs"
+        Path(chosen_folder).expanduser()
+        if chosen_folder
+        else user_cache_path("rollax") / "programs"
     ) / _machine_tag()
     try:
         _enable_in_folder(folder)
@@ -90,23 +92,25 @@ def enable_for_checks() -> Iterator[None]:
 
 def confirm_start() -> None:
     """Mark the start of this process as successful, after programs have run."""
-    mark, _CacheState.mark = _CacheState.mark, None
-    if mark is None:
+    marker, _CacheState.marker = _CacheState.marker, None
+    if marker is None:
         return
     with contextlib.suppress(OSError):
-        mark.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
         if _CacheState.has_cached_programs:
-            _crash_file(mark.parent).unlink(missing_ok=True)
+            _crash_file(marker.parent).unlink(missing_ok=True)
 
 
 def _enable_in_folder(folder: Path) -> None:
     """Enable the cache in a folder, unless starts with this folder have crashed."""
     folder.mkdir(parents=True, exist_ok=True)
-    mine = f"starting-{socket.gethostname()}-"  # several machines may share the folder
-    ended = [
-        mark for mark in folder.glob(f"{mine}*") if not _is_running(mark.name.removeprefix(mine))
+    marker_prefix = f"starting-{socket.gethostname()}-"  # several machines may share the folder
+    crashed_markers = [
+        marker
+        for marker in folder.glob(f"{marker_prefix}*")
+        if not _is_running(marker.name.removeprefix(marker_prefix))
     ]
-    if ended:
+    if crashed_markers:
         crashes = _read_num_crashes(folder) + 1
         _clear_folder(folder)
         _crash_file(folder).write_text(f"{crashes}\n")
@@ -124,8 +128,8 @@ def _enable_in_folder(folder: Path) -> None:
         )
         return
     _CacheState.has_cached_programs = any(folder.glob("*-cache"))
-    _CacheState.mark = folder / f"{mine}{os.getpid()}"
-    _CacheState.mark.touch()
+    _CacheState.marker = folder / f"{marker_prefix}{os.getpid()}"
+    _CacheState.marker.touch()
     atexit.register(confirm_start)
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(folder),
@@ -142,7 +146,7 @@ def _enable_in_folder(folder: Path) -> None:
 
 def _disable_on_warning(folder: Path) -> None:
     """Disable the cache when JAX warns that an entry cannot be read or written."""
-    before = warnings.showwarning
+    old_showwarning = warnings.showwarning
 
     def show(
         message: Warning | str,
@@ -153,7 +157,7 @@ def _disable_on_warning(folder: Path) -> None:
         text: str | None = None,
     ) -> None:
         if "persistent compilation cache" not in str(message):
-            return before(message, category, filename, line, file, text)
+            return old_showwarning(message, category, filename, line, file, text)
         if _CacheState.is_enabled:
             disable()
             jax.config.update("jax_compilation_cache_dir", None)
@@ -186,8 +190,10 @@ def _machine_tag() -> str:
 def _clear_folder(folder: Path) -> None:
     """Remove the programs and the markers of processes that have ended."""
     for path in folder.iterdir():
-        is_ours = path.name.endswith(("-cache", "-atime")) or path.name.startswith("starting-")
-        if is_ours and path.is_file() and path != _CacheState.mark:
+        is_cache_file = path.name.endswith(("-cache", "-atime")) or path.name.startswith(
+            "starting-"
+        )
+        if is_cache_file and path.is_file() and path != _CacheState.marker:
             path.unlink(missing_ok=True)
 
 

@@ -133,8 +133,8 @@ def agree_on_stop_and_pace(
         else 1.0
     )
     if processes.num_processes() > 1:
-        told = processes.all_gather_numbers(asked.number or 0, late, pace)
-        agreed.number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
+        told = processes.all_gather_numbers(asked.signal_number or 0, late, pace)
+        agreed.signal_number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
     session.is_checkpoint_overdue, session.updates_per_segment = bool(late), float(pace)
 
 

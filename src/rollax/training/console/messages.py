@@ -113,8 +113,8 @@ def _format_next_step(
 ) -> str:
     """Return a line with a command for the run and an optional remark."""
     imports = [word for module in spec.imports for word in ("--import", module)]
-    words = format_command_line(*rollax_command(), command, folder, *imports, *options)
-    return f"  {words}    {remark}" if remark else f"  {words}"
+    command_line = format_command_line(*rollax_command(), command, folder, *imports, *options)
+    return f"  {command_line}    {remark}" if remark else f"  {command_line}"
 
 
 def _describe_next_steps(

@@ -186,23 +186,25 @@ class ResilientDisplay:
         self._show, self._is_output_lost = show, False
 
     def message(self, text: str) -> None:
-        self._try(self._show.message, text)
+        self._call_safely(self._show.message, text)
 
     def status(self, text: str) -> None:
-        self._try(self._show.status, text)
+        self._call_safely(self._show.status, text)
 
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._try(self._show.progress, done, total, figures)
+        self._call_safely(self._show.progress, done, total, figures)
 
     def picture(self, make: Callable[[], Text | None]) -> None:
         show = getattr(self._show, "picture", None)  # optional for a user's display
         if show is not None:
-            self._try(show, make)
+            self._call_safely(show, make)
 
     def close(self) -> None:
-        self._try(self._show.close)
+        self._call_safely(self._show.close)
 
-    def _try(self, show: Callable[P, None], *arguments: P.args, **keywords: P.kwargs) -> None:
+    def _call_safely(
+        self, show: Callable[P, None], *arguments: P.args, **keywords: P.kwargs
+    ) -> None:
         """Call a method of the display, unless the output has already been lost."""
         if self._is_output_lost:
             return
@@ -229,16 +231,20 @@ def _escape_markup(text: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format a duration as 0:07, 12:34 or 1:02:03."""
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+    total_seconds = round(seconds)
+    hours, minutes = divmod(total_seconds // 60, 60)
+    return (
+        f"{hours}:{minutes:02}:{total_seconds % 60:02}"
+        if hours
+        else f"{minutes}:{total_seconds % 60:02}"
+    )
 
 
-def format_bytes(number: int) -> str:
+def format_bytes(num_bytes: int) -> str:
     """Format a number of bytes with a decimal unit."""
-    amount = float(number)
+    scaled = float(num_bytes)
     for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} GB"
+        if scaled < 1000:
+            return f"{scaled:.3g} {unit}"
+        scaled /= 1000
+    return f"{scaled:.3g} GB"

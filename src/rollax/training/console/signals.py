@@ -28,22 +28,24 @@ class StopRequest:
     """Stop request of a run, or of enclosing work such as a study.
 
     Args:
-        around: Stop request of the enclosing work, or None.
+        enclosing: Stop request of the enclosing work, or None.
     """
 
-    def __init__(self, around: "StopRequest | None" = None) -> None:
-        self._around, self._number = around, None
+    def __init__(self, enclosing: "StopRequest | None" = None) -> None:
+        self._enclosing, self._signal_number = enclosing, None
         # Work that finishes before the stop, such as "compilation".
         self.activity: str | None = None
 
     @property
-    def number(self) -> int | None:
+    def signal_number(self) -> int | None:
         """Signal that requested a stop, or None. Setting it requests a stop from any thread."""
-        return self._number or (self._around.number if self._around is not None else None)
+        return self._signal_number or (
+            self._enclosing.signal_number if self._enclosing is not None else None
+        )
 
-    @number.setter
-    def number(self, number: int | None) -> None:
-        self._number = number
+    @signal_number.setter
+    def signal_number(self, signal_number: int | None) -> None:
+        self._signal_number = signal_number
 
     @property
     def acknowledgement(self) -> str:
@@ -81,14 +83,14 @@ class StopRequested(Exception):
 
 
 _current_request: contextvars.ContextVar[StopRequest | None] = contextvars.ContextVar(
-    "around", default=None
+    "stop_request", default=None
 )
 
 
 def is_stop_requested() -> bool:
     """Return whether a stop of the current run or study was requested."""
     request = _current_request.get()
-    return request is not None and request.number is not None
+    return request is not None and request.signal_number is not None
 
 
 @contextlib.contextmanager
@@ -98,16 +100,18 @@ def set_activity(activity: str) -> Iterator[None]:
     if request is None:
         yield
         return
-    before, request.activity = request.activity, activity
+    old_activity, request.activity = request.activity, activity
     try:
         yield
     finally:
-        request.activity = before
+        request.activity = old_activity
 
 
 @contextlib.contextmanager
-def _acknowledge_in_thread(tell: Callable[[str], object] | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that passes a text to `tell` in another thread, for signal handlers.
+def _acknowledge_in_thread(
+    notify_fn: Callable[[str], object] | None,
+) -> Iterator[Callable[[str], None]]:
+    """Yield a function that passes a text to `notify_fn` in another thread, for signal handlers.
 
     A handler must not write itself, because it may have interrupted code that is writing.
     `SimpleQueue.put` is reentrant.
@@ -116,8 +120,8 @@ def _acknowledge_in_thread(tell: Callable[[str], object] | None) -> Iterator[Cal
 
     def run() -> None:
         while (text := texts.get()) is not None:
-            if tell is not None:
-                tell(text)
+            if notify_fn is not None:
+                notify_fn(text)
 
     thread = threading.Thread(target=run, name="acknowledgement", daemon=True)
     thread.start()
@@ -133,20 +137,20 @@ def _make_handler(
 ) -> Callable[[int, FrameType | None], None]:
     """Return a handler that sets the request and raises KeyboardInterrupt at a second SIGINT."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         is_interrupt = number == signal.SIGINT
-        if request.number is not None and is_interrupt:
+        if request.signal_number is not None and is_interrupt:
             raise KeyboardInterrupt
-        request.number = number
+        request.signal_number = number
         if is_interrupt:
             acknowledge(request.acknowledgement)
 
-    return ask
+    return handle_signal
 
 
 @contextlib.contextmanager
 def stop_on_signals(
-    *additional_signals: signal.Signals, tell: Callable[[str], object] | None = None
+    *additional_signals: signal.Signals, notify_fn: Callable[[str], object] | None = None
 ) -> Iterator[StopRequest]:
     """Turn the first SIGINT, SIGTERM or SIGHUP in this context into a stop request.
 
@@ -156,7 +160,7 @@ def stop_on_signals(
 
     Args:
         *additional_signals: Additional signals that request a stop, such as from a job scheduler.
-        tell: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
+        notify_fn: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
 
     Yields:
         The request.
@@ -164,7 +168,7 @@ def stop_on_signals(
     request = StopRequest(_current_request.get())
     with contextlib.ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
-            handler = _make_handler(request, stack.enter_context(_acknowledge_in_thread(tell)))
+            handler = _make_handler(request, stack.enter_context(_acknowledge_in_thread(notify_fn)))
             for number in (*list_stop_signals(), *additional_signals):
                 stack.callback(signal.signal, number, signal.signal(number, handler))
         token = _current_request.set(request)

@@ -76,26 +76,26 @@ class AskTell:
         derived = entry.derive_settings(settings).archive
         self._num_objectives = 0 if derived is None else len(derived.objectives)
         task = _make_external_task(name, size, low_bounds, high_bounds, self._num_objectives)
-        made = entry.make(
+        search = entry.make(
             task,
             lambda key: ConstantSolution(jnp.zeros(size) if first is None else jnp.asarray(first)),
         )
-        archived = made.archived
+        archived = search.archived
         if archived is None or derived is None:
             raise UsageError(
                 f"algorithm must support ask and tell, got {name}. Use map_elites, cma_me or "
                 "cma_mae."
             )
-        _check_memory(made.init, settings)
+        _check_memory(search.init, settings)
         self._settings = derived
         self._archive_fn, self._num_batches_fn = archived.archive, archived.num_batches
         self._ask, self._tell_fn, self._metrics_fn = (
-            jax.jit(x) for x in (archived.ask, archived.tell, made.state_metrics)
+            jax.jit(x) for x in (archived.ask, archived.tell, search.state_metrics)
         )
         # One assignment changes both the state and the pending solutions, so that an interrupt
         # cannot separate them.
         self._state_and_pending: tuple[Any, Any] = (
-            jax.jit(made.init)(keys.training_key(seed), settings),
+            jax.jit(search.init)(keys.training_key(seed), settings),
             None,
         )
         self._empty_solutions = ConstantSolution(jnp.zeros((derived.batch_size, size)))
@@ -161,33 +161,34 @@ class AskTell:
         """
         if self._pending is None:
             raise UsageError("`tell` must follow `ask`. Call `ask` first.")
-        number, size = self._pending.action.shape[0], self._num_descriptors
+        batch_size, size = self._pending.action.shape[0], self._num_descriptors
         scores = _to_float_array("fitness", fitness), _to_float_array("descriptor", descriptor)
-        if scores[0].shape != (number,) or scores[1].shape != (number, size):
+        if scores[0].shape != (batch_size,) or scores[1].shape != (batch_size, size):
             raise UsageError(
-                f"fitness must have shape [{number}] and descriptor [{number}, {size}], one row "
-                f"per solution from `ask`, got {list(scores[0].shape)} and {list(scores[1].shape)}."
+                f"fitness must have shape [{batch_size}] and descriptor [{batch_size}, {size}], "
+                f"one row per solution from `ask`, got {list(scores[0].shape)} and "
+                f"{list(scores[1].shape)}."
             )
         objective_values = (
-            np.zeros((number, 0), np.float32)
+            np.zeros((batch_size, 0), np.float32)
             if objectives is None
             else _to_float_array("objectives", objectives)
         )
-        if objective_values.shape != (number, self._num_objectives):
+        if objective_values.shape != (batch_size, self._num_objectives):
             raise UsageError(
-                f"objectives must have shape [{number}, {self._num_objectives}], one column per "
-                f"objective in the settings, got {list(objective_values.shape)}."
+                f"objectives must have shape [{batch_size}, {self._num_objectives}], one column "
+                f"per objective in the settings, got {list(objective_values.shape)}."
             )
         extras = jnp.asarray(objective_values) if self._num_objectives else ()
         score = Score(jnp.asarray(scores[0]), jnp.asarray(scores[1]), extras)
         is_first = self.iterations == 0
         state, counts = self._tell_fn(self._state, self._pending, score)
         self._state_and_pending = state, None
-        numbers = self._metrics_fn(state) | counts_by_name(counts)
-        values = {name: float(value) for name, value in numbers.items()}
+        metrics = self._metrics_fn(state) | counts_by_name(counts)
+        values = {name: float(value) for name, value in metrics.items()}
         if is_first:
             warning = threshold_warning.describe_unreached_threshold(
-                values, self._settings.threshold_start, number
+                values, self._settings.threshold_start, batch_size
             )
             if warning is not None:
                 # The third level is the caller of the decorated method.
@@ -232,11 +233,12 @@ class AskTell:
         assert self._checkpoints is not None
         for summary in self._checkpoints.readable_summaries():
             for name, value in self._arguments.items():
-                was = summary.settings.get(name, value)
-                if was != value:
+                saved_value = summary.settings.get(name, value)
+                if saved_value != value:
                     raise UsageError(
-                        f"The search in {self._folder} was made with {name} {was}, got {value}. "
-                        "Pass the same arguments to continue it, or choose another folder."
+                        f"The search in {self._folder} was made with {name} {saved_value}, got "
+                        f"{value}. Pass the same arguments to continue it, or choose another "
+                        "folder."
                     )
         step, (state, solutions), _ = self._checkpoints.restore("last", self._checkpoint_contents())
         self._state_and_pending = state, solutions if step % 2 else None

@@ -64,21 +64,21 @@ class Comparison(NamedTuple):
         archive is fitter, and where both are equal. `mean_difference` is the mean fitness
         difference (second minus first) in cells that both fill. The metrics of each archive follow.
         """
-        has_a, has_b = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
-        difference = (self.fitness_b - self.fitness_a)[has_a & has_b]
+        is_in_first, is_in_second = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
+        difference = (self.fitness_b - self.fitness_a)[is_in_first & is_in_second]
         counts = {
-            "only_a": has_a & ~has_b,
-            "only_b": has_b & ~has_a,
-            "both": has_a & has_b,
+            "only_a": is_in_first & ~is_in_second,
+            "only_b": is_in_second & ~is_in_first,
+            "both": is_in_first & is_in_second,
             "better_a": difference < 0,
             "better_b": difference > 0,
             "equal": difference == 0,
         }
         mean = float(difference.mean()) if difference.size else float("nan")
         metrics = {
-            f"{name}_{which}": x[name]
-            for which, x in (("a", self.metrics_a), ("b", self.metrics_b))
-            for name in x
+            f"{name}_{suffix}": archive_metrics[name]
+            for suffix, archive_metrics in (("a", self.metrics_a), ("b", self.metrics_b))
+            for name in archive_metrics
         }
         return {
             **{name: int(np.sum(mask)) for name, mask in counts.items()},
@@ -121,13 +121,13 @@ def merge_archives(
     policies = [run if isinstance(run, Policy) else load(run) for run in runs]
     if not policies:
         raise UsageError("runs must contain at least one archive, got none. Pass two runs or more.")
-    first, parts = policies[0], [collect_elites(policy) for policy in policies]
+    first, elites_by_run = policies[0], [collect_elites(policy) for policy in policies]
     thresholds = [elite_thresholds(policy) for policy in policies]
-    for policy, part in zip(policies[1:], parts[1:], strict=True):
-        check_compatible(first, policy, parts[0], part)
+    for policy, run_elites in zip(policies[1:], elites_by_run[1:], strict=True):
+        check_compatible(first, policy, elites_by_run[0], run_elites)
     archive, state = get_archive_with_cells(first)
-    everyone = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-    merged_archive = insert_elites(archive, state, everyone, np.concatenate(thresholds))
+    all_elites = jax.tree.map(lambda *rows: np.concatenate(rows), *elites_by_run)
+    merged_archive = insert_elites(archive, state, all_elites, np.concatenate(thresholds))
     state = selection.archive_functions(first).with_archive(first.state, merged_archive)
     spec = _make_single_run_spec(first.spec, first, folder)
     frames = spec.config.steps_per_update
@@ -136,8 +136,8 @@ def merge_archives(
         spec, options=dataclasses.replace(spec.options, total_steps=max(step, 1))
     )
     notes = [
-        f"Merged from {len(policies)} archives with {sum(len(part.fitness) for part in parts):,} "
-        "elites"
+        f"Merged from {len(policies)} archives with "
+        f"{sum(len(run_elites.fitness) for run_elites in elites_by_run):,} elites"
     ]
     merged = dataclasses.replace(
         first,
@@ -166,19 +166,21 @@ def collect_elites(policy: Policy) -> ScoredSolutions:
     return jax.tree.map(lambda x: np.asarray(x)[elites.mask], elites.solutions)
 
 
-def check_compatible(first: Policy, other: Policy, a: ScoredSolutions, b: ScoredSolutions) -> None:
+def check_compatible(
+    first: Policy, second_policy: Policy, a: ScoredSolutions, b: ScoredSolutions
+) -> None:
     """Check that the elites of two archives can be inserted into one archive.
 
     Args:
         first: Policy of the first archive.
-        other: Policy of the second archive.
+        second_policy: Policy of the second archive.
         a: Elites of the first archive.
         b: Elites of the second archive.
 
     Raises:
         UsageError: If environments, descriptors or shapes of solutions differ.
     """
-    names = first.spec.environment, other.spec.environment
+    names = first.spec.environment, second_policy.spec.environment
     if names[0] != names[1]:
         raise UsageError(
             f"Archives must be of the same environment, got {names[0]} and {names[1]}, whose "
@@ -199,8 +201,8 @@ def check_compatible(first: Policy, other: Policy, a: ScoredSolutions, b: Scored
     ]
     if shapes[0] != shapes[1]:
         raise UsageError(
-            f"Solutions of {other.spec.algorithm} must have the shapes of those of the first "
-            "archive. Train both with the same network."
+            f"Solutions of {second_policy.spec.algorithm} must have the shapes of those of the "
+            "first archive. Train both with the same network."
         )
 
 
@@ -228,9 +230,9 @@ def save_as_run(policy: Policy, folder: Path) -> None:
     """
     spec, algorithm = policy.spec, policy.algorithm
     config = dataclasses.replace(spec.config, total_updates=float(spec.total_updates))
-    whole = jax.jit(algorithm.init)(keys.training_key(spec.options.seed), config)
+    initial_state = jax.jit(algorithm.init)(keys.training_key(spec.options.seed), config)
     _, archive_state = get_archive_with_cells(policy)
-    state = selection.archive_functions(policy).with_archive(whole, archive_state)
+    state = selection.archive_functions(policy).with_archive(initial_state, archive_state)
     values = {name: float(x) for name, x in algorithm.state_metrics(state).items()}
     creation.create_run_folder(spec)
     lines = metric_sinks.make_json_lines_sink(folder / layout.METRICS_FILE)
@@ -285,9 +287,9 @@ def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparis
 
 
 def _best_fitness_per_cell(
-    archive: Archive, state: ArchiveState, part: ScoredSolutions
+    archive: Archive, state: ArchiveState, elites: ScoredSolutions
 ) -> np.ndarray:
     """Return the best fitness in each cell, float32 [C], -inf for empty cells."""
     best = np.full(archive.num_cells, -np.inf, np.float32)
-    np.maximum.at(best, find_cells(archive, state, part.descriptor), part.fitness)
+    np.maximum.at(best, find_cells(archive, state, elites.descriptor), elites.fitness)
     return best

@@ -87,16 +87,16 @@ def correct_archive(
     """
     archive, state = get_archive_with_cells(policy)
     elites = selection.get_elites(policy)
-    places = np.flatnonzero(elites.mask)
-    before = jax.tree.map(lambda x: x[places], elites.solutions)
-    scores = re_evaluate_solutions(policy, before.solution, num_episodes, key)
-    if scores.descriptor.shape != before.descriptor.shape:
+    indices = np.flatnonzero(elites.mask)
+    old_solutions = jax.tree.map(lambda x: x[indices], elites.solutions)
+    scores = re_evaluate_solutions(policy, old_solutions.solution, num_episodes, key)
+    if scores.descriptor.shape != old_solutions.descriptor.shape:
         raise UsageError(
             f"The archive and {policy.environment.name} must have descriptors with the same "
-            f"dimensions, got {before.descriptor.shape[1]} and {scores.descriptor.shape[1]}. Use "
-            "the environment of the run."
+            f"dimensions, got {old_solutions.descriptor.shape[1]} and "
+            f"{scores.descriptor.shape[1]}. Use the environment of the run."
         )
-    after = before._replace(
+    after = old_solutions._replace(
         fitness=scores.fitness, descriptor=scores.descriptor, extras=scores.extras
     )
     with_archive = selection.archive_functions(policy).with_archive
@@ -106,13 +106,13 @@ def correct_archive(
     is_finite = np.isfinite(scores.fitness) & np.isfinite(scores.descriptor).all(axis=1)
     old_cells, new_cells = (
         find_cells(archive, state, np.where(is_finite[:, None], descriptor, 0.0))
-        for descriptor in (before.descriptor, scores.descriptor)
+        for descriptor in (old_solutions.descriptor, scores.descriptor)
     )
-    losses = (before.fitness - scores.fitness)[is_finite]
+    losses = (old_solutions.fitness - scores.fitness)[is_finite]
     # `elites_finite` counts elites with finite fitness and descriptor. `fitness_loss` is the mean
     # over these elites.
     values = {
-        "elites": len(places),
+        "elites": len(indices),
         "episodes_per_elite": scores.num_episodes,
         "elites_finite": int(is_finite.sum()),
         **{f"corrected_{name}": float(value) for name, value in metrics.items()},
@@ -142,18 +142,18 @@ def insert_elites(
     """
     assert archive.empty is not None and archive.cell_of is not None
     empty = archive.empty(state)
-    after = jax.jit(lambda empty, batch: archive.add(empty, batch)[0])(
+    new_state = jax.jit(lambda empty, batch: archive.add(empty, batch)[0])(
         empty, jax.tree.map(jnp.asarray, batch)
     )
     if archive.thresholds is None or archive.with_thresholds is None or thresholds is None:
-        return after
+        return new_state
     is_finite = np.isfinite(batch.fitness) & np.isfinite(batch.descriptor).all(axis=1)
     cells, values = (
         find_cells(archive, state, batch.descriptor[is_finite]),
         np.array(archive.thresholds(empty)),
     )
     np.maximum.at(values, cells, thresholds[is_finite])
-    return archive.with_thresholds(after, jnp.asarray(values))
+    return archive.with_thresholds(new_state, jnp.asarray(values))
 
 
 def elite_thresholds(policy: "rollax.policy.Policy") -> np.ndarray:
@@ -220,8 +220,8 @@ def re_evaluate_solutions(
         The mean scores.
     """
     per_solution = 1 if has_closed_form(policy.environment) else num_episodes
-    number = jax.tree.leaves(solutions)[0].shape[0]
-    total, size = number * per_solution, device_memory.tree_bytes(solutions) // number
+    num_solutions = jax.tree.leaves(solutions)[0].shape[0]
+    total, size = num_solutions * per_solution, device_memory.tree_bytes(solutions) // num_solutions
     block = min(total, MAX_PARALLEL_EPISODES, max(1, MAX_SOLUTION_BYTES // max(size, 1)))
     score_fn = selection.archive_functions(policy).score
 
@@ -230,7 +230,7 @@ def re_evaluate_solutions(
         return score.fitness, score.descriptor, score.extras
 
     jitted, compiled = jax.jit(play_block), None
-    key, parts = keys.elite_evaluation_key(key), []
+    key, blocks_of_scores = keys.elite_evaluation_key(key), []
     for index in range(-(-total // block)):
         # The last block wraps around to the first solutions.
         rows = np.arange(index * block, (index + 1) * block) % total // per_solution
@@ -239,12 +239,12 @@ def re_evaluate_solutions(
             jax.random.fold_in(key, index),
         )
         compiled = compiled or background.compile_for_arguments(jitted, *arguments)
-        parts.append(jax.device_get(background.execute(compiled, *arguments)))
+        blocks_of_scores.append(jax.device_get(background.execute(compiled, *arguments)))
 
     def mean(*blocks: np.ndarray) -> np.ndarray:
         episodes = np.concatenate(blocks)[:total]
-        per_episode = episodes.reshape(number, per_solution, *episodes.shape[1:])
+        per_episode = episodes.reshape(num_solutions, per_solution, *episodes.shape[1:])
         return per_episode.mean(axis=1, dtype=np.float64).astype(np.float32)
 
-    fitness, descriptor, extras = jax.tree.map(mean, *parts)
+    fitness, descriptor, extras = jax.tree.map(mean, *blocks_of_scores)
     return MeanScores(fitness, descriptor, extras, per_solution)

@@ -173,20 +173,20 @@ def select_elite(
             "An elite must be selected by either descriptor or cell. Pass exactly one of them."
         )
     elites = get_elites(policy)
-    place = (
+    index = (
         find_nearest_elite(elites, descriptor)
         if descriptor is not None
         else find_elite_in_cell(policy, elites, cell)
     )
-    values = ", ".join(f"{x:.3g}" for x in elites.solutions.descriptor[place])
-    note = f"the elite at descriptor ({values}) has fitness {elites.solutions.fitness[place]:.4g}"
-    return dataclasses.replace(with_elite(policy, place), warnings=[*policy.warnings, note])
+    values = ", ".join(f"{x:.3g}" for x in elites.solutions.descriptor[index])
+    note = f"the elite at descriptor ({values}) has fitness {elites.solutions.fitness[index]:.4g}"
+    return dataclasses.replace(with_elite(policy, index), warnings=[*policy.warnings, note])
 
 
-def with_elite(policy: "rollax.policy.Policy", place: int) -> "rollax.policy.Policy":
-    """Return a policy that acts with the archive entry at index `place`."""
+def with_elite(policy: "rollax.policy.Policy", index: int) -> "rollax.policy.Policy":
+    """Return a policy that acts with the archive entry at index `index`."""
     archive, archive_state = get_archive(policy)
-    archive_state = archive.with_best(archive_state, place)
+    archive_state = archive.with_best(archive_state, index)
     state = archive_functions(policy).with_archive(policy.state, archive_state)
     return dataclasses.replace(policy, state=state)
 
@@ -238,12 +238,12 @@ def find_elite_in_cell(
     per_cell = int(elites.num_per_cell)
     first = int(np.ravel_multi_index(index, shape)) * per_cell
     fitness = np.where(elites.mask, elites.solutions.fitness, -np.inf)
-    place = first + int(np.argmax(fitness[first : first + per_cell]))
-    if not elites.mask[place]:
-        nearest_place = find_nearest_elite(elites, np.asarray(elites.center[place]))
+    elite = first + int(np.argmax(fitness[first : first + per_cell]))
+    if not elites.mask[elite]:
+        nearest_place = find_nearest_elite(elites, np.asarray(elites.center[elite]))
         nearest_cell = np.unravel_index(nearest_place // per_cell, shape)
         raise UsageError(
             f"Cell {' '.join(map(str, index))} is empty. The nearest elite is in cell "
             f"{' '.join(map(str, nearest_cell))}."
         )
-    return place
+    return elite

@@ -38,6 +38,6 @@ def describe_unreached_threshold(
 
 def suggest_threshold(lowest_fitness: float) -> float:
     """Return a fitness at least 10 % below the lowest one, rounded down to two digits."""
-    wanted = lowest_fitness - max(abs(lowest_fitness), 1e-6) / 10
-    unit = 10.0 ** (math.floor(math.log10(abs(wanted))) - 1) if wanted else 1e-6
-    return math.floor(wanted / unit) * unit
+    target = lowest_fitness - max(abs(lowest_fitness), 1e-6) / 10
+    rounding_unit = 10.0 ** (math.floor(math.log10(abs(target))) - 1) if target else 1e-6
+    return math.floor(target / rounding_unit) * rounding_unit

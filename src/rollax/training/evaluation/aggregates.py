@@ -61,7 +61,7 @@ def normalize_returns(returns: np.ndarray, low: float, high: float) -> np.ndarra
 def estimate_interquartile_mean(scores: Scores) -> Estimate:
     """Estimate the interquartile mean of the scores of all environments together."""
     return _estimate_with_interval(
-        lambda drawn: interquartile_mean(np.concatenate(drawn, axis=-1)), [scores]
+        lambda sample: interquartile_mean(np.concatenate(sample, axis=-1)), [scores]
     )
 
 
@@ -76,10 +76,16 @@ def estimate_performance_profile(scores: Scores, thresholds: np.ndarray) -> Esti
         Shares [T] with intervals.
     """
 
-    def share(drawn: Scores) -> np.ndarray:
-        return np.mean([(each[..., None] > thresholds).mean(axis=-2) for each in drawn], axis=0)
+    def share_above(sample: Scores) -> np.ndarray:
+        return np.mean(
+            [
+                (scores_of_environment[..., None] > thresholds).mean(axis=-2)
+                for scores_of_environment in sample
+            ],
+            axis=0,
+        )
 
-    return _estimate_with_interval(share, [scores], thresholds.size)
+    return _estimate_with_interval(share_above, [scores], thresholds.size)
 
 
 def estimate_probability_of_improvement(first: Scores, second: Scores) -> Estimate:
@@ -96,15 +102,15 @@ def estimate_probability_of_improvement(first: Scores, second: Scores) -> Estima
         The probability with its interval.
     """
 
-    def chance(*drawn: np.ndarray) -> np.ndarray:
-        pairs = zip(drawn[: len(first)], drawn[len(first) :], strict=True)
+    def probability(*samples: np.ndarray) -> np.ndarray:
+        pairs = zip(samples[: len(first)], samples[len(first) :], strict=True)
         differences = [a[..., :, None] - b[..., None, :] for a, b in pairs]
         return np.mean(
             [((d > 0) + 0.5 * (d == 0)).mean(axis=(-2, -1)) for d in differences], axis=0
         )
 
     largest = max(max(map(len, first)), max(map(len, second)))
-    return _estimate_with_interval(lambda drawn: chance(*drawn), [first, second], largest)
+    return _estimate_with_interval(lambda samples: probability(*samples), [first, second], largest)
 
 
 def _estimate_with_interval(
@@ -126,9 +132,9 @@ def _estimate_with_interval(
     return Estimate(value, low, high)
 
 
-def _draw_resamples(scores: list[np.ndarray], at_once: int) -> Iterator[list[np.ndarray]]:
-    """Yield `NUM_RESAMPLES` resamples in total, as arrays [r, n] with at most `at_once` each."""
+def _draw_resamples(scores: list[np.ndarray], max_resamples: int) -> Iterator[list[np.ndarray]]:
+    """Yield `NUM_RESAMPLES` resamples as arrays [r, n] with at most `max_resamples` each."""
     generator = np.random.default_rng(0)
-    for first in range(0, NUM_RESAMPLES, at_once):
-        number = min(at_once, NUM_RESAMPLES - first)
+    for first in range(0, NUM_RESAMPLES, max_resamples):
+        number = min(max_resamples, NUM_RESAMPLES - first)
         yield [each[generator.integers(each.size, size=(number, each.size))] for each in scores]

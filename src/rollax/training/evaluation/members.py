@@ -95,20 +95,23 @@ def inherit_scores(scores: MemberScores, generation: Generation) -> MemberScores
     return scores._replace(values=values, num_generations=scores.num_generations + 1)
 
 
-def drop_nonfinite_scores(scores: MemberScores, bad: np.ndarray | None) -> MemberScores:
+def drop_nonfinite_scores(scores: MemberScores, is_nonfinite: np.ndarray | None) -> MemberScores:
     """Return the scores with None for members that are not finite.
 
     Args:
         scores: Scores of all members.
-        bad: Mask of the members that are not finite, bool [P], or None.
+        is_nonfinite: Mask of the members that are not finite, bool [P], or None.
 
     Returns:
         The scores.
     """
-    if bad is None:
+    if is_nonfinite is None:
         return scores
     return scores._replace(
-        values=[None if is_bad else value for value, is_bad in zip(scores.values, bad, strict=True)]
+        values=[
+            None if is_member_nonfinite else value
+            for value, is_member_nonfinite in zip(scores.values, is_nonfinite, strict=True)
+        ]
     )
 
 
@@ -135,12 +138,14 @@ def find_best_member(spec: Spec, scores: MemberScores | None) -> tuple[int, list
     values = [-np.inf if value is None else sign * value for value in scores.values]
     if not np.isfinite(values).any():
         return 0, [f"{name} is unknown for every single member, so member 0 is used. {choose}"]
-    chosen = int(np.argmax(values))
+    best_member = int(np.argmax(values))
     if not scores.num_generations:
-        return chosen, []
-    number = f"{scores.num_generations} generation{'s' if scores.num_generations > 1 else ''}"
-    return chosen, [
-        f"Member {chosen} is the best by its ancestors. Since the evaluation at step "
-        f"{scores.step:,} there were {number}. Copies inherit the score of their parent. "
+        return best_member, []
+    generations_text = (
+        f"{scores.num_generations} generation{'s' if scores.num_generations > 1 else ''}"
+    )
+    return best_member, [
+        f"Member {best_member} is the best by its ancestors. Since the evaluation at step "
+        f"{scores.step:,} there were {generations_text}. Copies inherit the score of their parent. "
         f"{choose}"
     ]

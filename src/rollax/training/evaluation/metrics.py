@@ -48,7 +48,7 @@ def default_metrics(
     returns = np.asarray(episodes.returns, np.float64)
     metrics = _agent_returns(returns, agent_types) if agent_types else {}
     length = np.asarray(episodes.length)
-    ended = np.asarray(episodes.terminated) | np.asarray(episodes.truncated)
+    has_ended = np.asarray(episodes.terminated) | np.asarray(episodes.truncated)
     if length.ndim == 2:
         returns = returns.reshape(length.shape[0], -1).mean(axis=1)
     elif returns.ndim == 2:
@@ -66,7 +66,7 @@ def default_metrics(
         "length_mean": float(length.mean()),
         "length_max": float(length.max()),
         **_ending_rates(episodes),
-        "unfinished": float(1 - ended.mean()),
+        "unfinished": float(1 - has_ended.mean()),
     }
 
 
@@ -91,16 +91,18 @@ def _finite_mean(name: str, values: np.ndarray) -> MetricValues:
     count = is_finite.sum(axis=0)
     with np.errstate(invalid="ignore"):
         mean = np.where(is_finite, values, 0.0).sum(axis=0) / count
-    fewest = int(count.min(initial=len(values)))
-    return {name: mean.tolist()} | ({f"{name}/count": fewest} if 1 < len(values) != fewest else {})
+    min_count = int(count.min(initial=len(values)))
+    return {name: mean.tolist()} | (
+        {f"{name}/count": min_count} if 1 < len(values) != min_count else {}
+    )
 
 
-def format_finite_count(count: float, total: int, what: str) -> str:
+def format_finite_count(count: float, total: int, noun: str) -> str:
     """Format a count such as "1 of 3 members (2 not finite)", or "3 members" if all are finite."""
     return (
-        f"{total:,} {what}"
+        f"{total:,} {noun}"
         if count == total
-        else f"{count:,.0f} of {total:,} {what} ({total - count:,.0f} not finite)"
+        else f"{count:,.0f} of {total:,} {noun} ({total - count:,.0f} not finite)"
     )
 
 
@@ -165,18 +167,18 @@ def is_zero_sum_metric(best_metric: str, values: MetricValues) -> bool:
 def format_training_metrics(
     values: MetricValues,
     evaluation: MetricValues,
-    shown: Iterable[str],
+    shown_names: Iterable[str],
     steps_per_environment: float = math.inf,
 ) -> dict[str, str]:
     """Format the metrics that are shown during training.
 
-    If none of the metrics in `shown` exists, the return is formatted, or in zero-sum games the
-    return by agent type.
+    If none of the metrics in `shown_names` exists, the return is formatted, or in zero-sum games
+    the return by agent type.
 
     Args:
         values: One record of training metrics.
         evaluation: Metrics of the last evaluation.
-        shown: Names of metrics to show.
+        shown_names: Names of metrics to show.
         steps_per_environment: Number of steps of each environment so far. Below the length of the
             longest evaluated episode, only short episodes have ended, so their return is biased and
             not shown.
@@ -184,7 +186,7 @@ def format_training_metrics(
     Returns:
         Text by name.
     """
-    selected = {name: values[name] for name in shown if name in values}
+    selected = {name: values[name] for name in shown_names if name in values}
     if not selected and zero_sum_side_returns(evaluation):
         selected = {
             name.removesuffix("/episode_return"): value
@@ -193,17 +195,17 @@ def format_training_metrics(
         }
     selected = selected or {"return": values.get("episode_return", math.nan)}
     if steps_per_environment < evaluation.get("length_max", 0):
-        selected |= {name: math.nan for name in selected if name not in shown}
+        selected |= {name: math.nan for name in selected if name not in shown_names}
     return {name: _format_mean(value) for name, value in selected.items()}
 
 
 def _format_mean(values: float | list[float]) -> str:
     """Format the mean over finite members, with their number if some members are not finite."""
-    numbers = np.asarray(values, float)
-    finite = numbers[np.isfinite(numbers)]
+    array = np.asarray(values, float)
+    finite = array[np.isfinite(array)]
     if not finite.size:
         return "-"
-    count = "" if finite.size == numbers.size else f" ({finite.size} of {numbers.size} members)"
+    count = "" if finite.size == array.size else f" ({finite.size} of {array.size} members)"
     return f"{format_number(float(finite.mean()))}{count}"
 
 
@@ -225,26 +227,27 @@ def format_return(
     if side_returns := zero_sum_side_returns(values):
         return _format_side_returns(values, side_returns, actions)
     founders = values.get("founders")
-    ends = ("iqm_low", "iqm_high") if founders is None else ()
-    numbers = {
-        name: format_number(values[f"return_{name}"]) for name in ("mean", "std", "iqm", *ends)
+    interval_names = ("iqm_low", "iqm_high") if founders is None else ()
+    texts = {
+        name: format_number(values[f"return_{name}"])
+        for name in ("mean", "std", "iqm", *interval_names)
     }
     if is_closed_form and not num_members:
-        return f"return {numbers['mean']} (a closed form)"
+        return f"return {texts['mean']} (a closed form)"
     total = num_members or values["episodes"]
     count = format_finite_count(
         values.get("return_count", total), total, "members" if num_members else "episodes"
     )
-    interval = f"iqm {numbers['iqm']}"
+    interval = f"iqm {texts['iqm']}"
     if founders is None:
-        interval += f" [{numbers['iqm_low']}, {numbers['iqm_high']}]"
+        interval += f" [{texts['iqm_low']}, {texts['iqm_high']}]"
     else:
         count += (
             f" of {founders} founder{'s' * (founders > 1)}, "
             "no interval because members are not independent"
         )
     length = "" if is_closed_form else f"  length {values['length_mean']:.0f}"
-    return f"return {numbers['mean']} (std {numbers['std']}, {interval}, over {count}{actions}){length}"
+    return f"return {texts['mean']} (std {texts['std']}, {interval}, over {count}{actions}){length}"
 
 
 def _format_side_returns(values: MetricValues, side_returns: dict[str, float], actions: str) -> str:
@@ -372,14 +375,16 @@ def rank_value(best_metric: str, values: MetricValues) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def explain_unranked(best_metric: str, values: MetricValues, at_start: bool) -> str | None:
+def explain_unranked(
+    best_metric: str, values: MetricValues, is_before_training: bool
+) -> str | None:
     """Return the reason why the checkpoint of an evaluation is not ranked, or None.
 
     Args:
         best_metric: Name of the metric that ranks checkpoints.
         values: Metrics of the evaluation.
-        at_start: Whether this is the evaluation before training. A metric that can never rank is
-            reported only then.
+        is_before_training: Whether this is the evaluation before training. A metric that can never
+            rank is reported only then.
 
     Returns:
         The reason, or None if the evaluation is ranked or the reason was reported before.
@@ -388,7 +393,9 @@ def explain_unranked(best_metric: str, values: MetricValues, at_start: bool) -> 
         sides = [name for name in zero_sum_side_returns(values) if name in values]
         remedy = f" Choose one side with --best-metric {sides[0]}." if sides else ""
         reason = f"{best_metric} is always 0, because the returns of all agents sum to 0"
-        return f"{reason}. No checkpoint is kept as the best.{remedy}" if at_start else None
+        return (
+            f"{reason}. No checkpoint is kept as the best.{remedy}" if is_before_training else None
+        )
     if rank_value(best_metric, values) is None:
         return (
             f"{best_metric} is not finite in every episode, so the checkpoint of this step cannot "

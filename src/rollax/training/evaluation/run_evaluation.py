@@ -85,7 +85,9 @@ def _record_evaluation(session: Session, episodes: Episodes) -> None:
 def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues) -> None:
     """Show the metrics, a map of the archive, and warnings about the evaluation."""
     spec, environment = session.spec, session.program.environment
-    reason = explain_unranked(spec.options.best_metric, values, at_start=session.updates == 0)
+    reason = explain_unranked(
+        spec.options.best_metric, values, is_before_training=session.updates == 0
+    )
     if reason is not None:
         session.warn(reason)
     text = format_evaluation(

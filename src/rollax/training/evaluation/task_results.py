@@ -43,8 +43,8 @@ def evaluate_tasks(
             "xminigrid/XLand-..., or define task_numbers, tasks_at and describe "
             "(docs/environments.md, Tasks)."
         )
-    numbers = environment.task_numbers
-    total = len(numbers) * num_episodes
+    task_numbers = environment.task_numbers
+    total = len(task_numbers) * num_episodes
     size = min(total, MAX_PARALLEL_EPISODES)
     steps = program.max_eval_steps(environment, policy.spec)
     jitted = jax.jit(make_evaluator(environment, policy.algorithm, size, steps, greedy))
@@ -52,19 +52,20 @@ def evaluate_tasks(
     key, returns, terminated = keys.policy_evaluation_key(key), [], []
     for index in range(-(-total // size)):
         # The last batch is filled up with tasks from the beginning.
-        places = np.arange(index * size, (index + 1) * size) % total // num_episodes
-        arguments = policy.state, jax.random.fold_in(key, index), environment.tasks_at(places)
+        task_indices = np.arange(index * size, (index + 1) * size) % total // num_episodes
+        arguments = policy.state, jax.random.fold_in(key, index), environment.tasks_at(task_indices)
         compiled = compiled or background.compile_for_arguments(jitted, *arguments)
-        played = background.execute(compiled, *arguments)
-        returns.append(np.asarray(played.returns, np.float64))
+        episodes = background.execute(compiled, *arguments)
+        returns.append(np.asarray(episodes.returns, np.float64))
         # For trials, count the ends of their inner episodes.
-        ends = played.info.get(TRIAL_END_NAMES[0], played.terminated)
+        ends = episodes.info.get(TRIAL_END_NAMES[0], episodes.terminated)
         terminated.append(np.asarray(ends, np.float64))
     rows, ends = (
-        np.concatenate(x)[:total].reshape(len(numbers), num_episodes) for x in (returns, terminated)
+        np.concatenate(x)[:total].reshape(len(task_numbers), num_episodes)
+        for x in (returns, terminated)
     )
     return {
-        "task": np.asarray(numbers),
+        "task": np.asarray(task_numbers),
         "return_mean": rows.mean(axis=1),
         "return_std": rows.std(axis=1),
         "return_min": rows.min(axis=1),

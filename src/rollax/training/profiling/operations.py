@@ -83,47 +83,52 @@ def parse_operations(text: str) -> dict[str, OperationCost]:
         Costs by name of the operation.
     """
     computations = dict(_parse_computations(text))
-    lines = {line.name: line for rows in computations.values() for line in rows}
-    callers = {called: line for line in lines.values() for called in line.callees}
-    home = {line.name: name for name, rows in computations.items() for line in rows}
+    instructions = {line.name: line for rows in computations.values() for line in rows}
+    callers = {called: line for line in instructions.values() for called in line.callees}
+    computation_names = {line.name: name for name, rows in computations.items() for line in rows}
 
-    def inside(line: _Instruction) -> Iterator[_Instruction]:
+    def iterate_instructions(line: _Instruction) -> Iterator[_Instruction]:
         """Yield an instruction and those of the computations that it calls."""
         yield line
         for called in line.callees:
-            for each in computations.get(called, ()):
-                yield from inside(each)
+            for callee in computations.get(called, ()):
+                yield from iterate_instructions(callee)
 
     @functools.cache
-    def part(name: str) -> str:
+    def find_part(name: str) -> str:
         """Return the part of an instruction, else of most of its fusion, else of its caller."""
-        own = classify_operation(lines[name].path)
-        if own is None and lines[name].opcode in ("fusion", "call"):
-            said = collections.Counter(
-                classify_operation(line.path) for line in inside(lines[name])
+        part = classify_operation(instructions[name].path)
+        if part is None and instructions[name].opcode in ("fusion", "call"):
+            part_counts = collections.Counter(
+                classify_operation(line.path) for line in iterate_instructions(instructions[name])
             )
-            said.pop(None, None)
-            own = said.most_common(1)[0][0] if said else None
-        if own is not None:
-            return own
-        caller = callers.get(home[name])
-        return "other" if caller is None else part(caller.name)
+            part_counts.pop(None, None)
+            part = part_counts.most_common(1)[0][0] if part_counts else None
+        if part is not None:
+            return part
+        caller = callers.get(computation_names[name])
+        return "other" if caller is None else find_part(caller.name)
 
-    def flops(name: str) -> float:
-        line = lines[name]
+    def count_flops(name: str) -> float:
+        line = instructions[name]
         return (
-            sum(_count_flops(each, lines) for each in inside(line))
+            sum(_count_flops(callee, instructions) for callee in iterate_instructions(line))
             if line.opcode == "fusion"
-            else _count_flops(line, lines)
+            else _count_flops(line, instructions)
         )
 
-    def moved(name: str) -> float:
-        line = lines[name]
+    def count_moved_bytes(name: str) -> float:
+        line = instructions[name]
         return _count_bytes(
-            line, lines, computations.get(line.callees[0], ()) if line.opcode == "fusion" else ()
+            line,
+            instructions,
+            computations.get(line.callees[0], ()) if line.opcode == "fusion" else (),
         )
 
-    return {name: OperationCost(part(name), flops(name), moved(name)) for name in lines}
+    return {
+        name: OperationCost(find_part(name), count_flops(name), count_moved_bytes(name))
+        for name in instructions
+    }
 
 
 class _Instruction(NamedTuple):
@@ -141,24 +146,24 @@ class _Instruction(NamedTuple):
 def _parse_computations(text: str) -> Iterator[tuple[str, list[_Instruction]]]:
     name, rows = "", []
     for row in text.splitlines():
-        begun = _COMPUTATION_PATTERN.match(row)
-        if begun:
-            name, rows = begun[1], []
+        header = _COMPUTATION_PATTERN.match(row)
+        if header:
+            name, rows = header[1], []
         elif row.startswith("}"):
             yield name, rows
         elif found := _INSTRUCTION_PATTERN.match(row):
-            label, shape, opcode, rest = found.groups()
-            operands = tuple(re.findall(r"%([\w.\-]+)", rest.split("), ")[0]))
-            path = _OP_NAME_PATTERN.search(rest)
+            label, shape, opcode, attributes_text = found.groups()
+            operands = tuple(re.findall(r"%([\w.\-]+)", attributes_text.split("), ")[0]))
+            path = _OP_NAME_PATTERN.search(attributes_text)
             rows.append(
                 _Instruction(
                     label,
                     shape,
                     opcode,
                     operands,
-                    tuple(_CALLEE_PATTERN.findall(rest)),
+                    tuple(_CALLEE_PATTERN.findall(attributes_text)),
                     path[1] if path else "",
-                    rest,
+                    attributes_text,
                 )
             )
 
@@ -189,32 +194,33 @@ def _count_bytes(
     if line.opcode in _ZERO_COST_OPCODES:
         return 0.0
 
-    def size(name):
+    def size_of(name):
         return _shape_bytes(lines[name].shape) if name in lines else 0
 
     if not fused:
         return float(
-            _count_slice_bytes(line, size)
-            + (0 if line.opcode in _SLICE_OPCODES else sum(map(size, line.operands)))
+            _count_slice_bytes(line, size_of)
+            + (0 if line.opcode in _SLICE_OPCODES else sum(map(size_of, line.operands)))
         )
-    read = 0
-    for parameter in (each for each in fused if each.opcode == "parameter"):
-        users = [each for each in fused if parameter.name in each.operands]
-        parts = [
-            _count_slice_bytes(each, size)
-            if each.operands[0] == parameter.name
-            else size(parameter.name)
-            for each in users
+    total_read = 0
+    for parameter in (instruction for instruction in fused if instruction.opcode == "parameter"):
+        readers = [instruction for instruction in fused if parameter.name in instruction.operands]
+        read_sizes = [
+            _count_slice_bytes(instruction, size_of)
+            if instruction.operands[0] == parameter.name
+            else size_of(parameter.name)
+            for instruction in readers
         ]
         is_sliced = all(
-            each.opcode in _SLICE_OPCODES and each.operands[0] == parameter.name for each in users
+            instruction.opcode in _SLICE_OPCODES and instruction.operands[0] == parameter.name
+            for instruction in readers
         )
-        read += sum(parts) if is_sliced else size(parameter.name)
+        total_read += sum(read_sizes) if is_sliced else size_of(parameter.name)
     root = _find_fusion_root(fused)
     return float(
-        read
+        total_read
         + (
-            _count_slice_bytes(root, size)
+            _count_slice_bytes(root, size_of)
             if root.opcode in _SLICE_OPCODES
             else _shape_bytes(line.shape)
         )
@@ -264,7 +270,7 @@ def _count_flops(line: _Instruction, lines: dict[str, _Instruction]) -> float:
 
 
 def profile_parts(
-    run: Callable[[], PyTree], known: dict[str, OperationCost]
+    run_fn: Callable[[], PyTree], known_operations: dict[str, OperationCost]
 ) -> dict[str, PartCost]:
     """Profile one call of a compiled program and sum its costs by part.
 
@@ -272,8 +278,8 @@ def profile_parts(
     is estimated from the shortest operations and subtracted from each operation.
 
     Args:
-        run: Function that runs the program.
-        known: Operations of the program from `parse_operations`.
+        run_fn: Function that runs the program.
+        known_operations: Operations of the program from `parse_operations`.
 
     Returns:
         Costs by part, in the order of an update.
@@ -285,29 +291,33 @@ def profile_parts(
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            jax.block_until_ready(run())
+            jax.block_until_ready(run_fn())
         (file,) = Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(file))
     # If warnings are errors, DeprecationWarnings of jaxlib's C++ types end the process on Python
     # 3.12.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        ran = [(known[name], seconds) for name, seconds in _operation_times(data) if name in known]
-    found: dict[str, PartCost] = {}
-    recording = (
-        sorted(seconds for _, seconds in ran)[len(ran) // 50]
-        if ran and not _find_device_planes(data)
+        executed = [
+            (known_operations[name], seconds)
+            for name, seconds in _operation_times(data)
+            if name in known_operations
+        ]
+    costs: dict[str, PartCost] = {}
+    overhead = (
+        sorted(seconds for _, seconds in executed)[len(executed) // 50]
+        if executed and not _find_device_planes(data)
         else 0.0
     )
-    for (part, flops, size), seconds in ran:
-        so_far = found.get(part, PartCost(0.0, 0.0, 0.0, 0))
-        own = max(0.0, seconds - recording)
-        found[part] = PartCost(
-            so_far.seconds + own, so_far.flops + flops, so_far.bytes + size, so_far.runs + 1
+    for (part, flops, size), seconds in executed:
+        cost = costs.get(part, PartCost(0.0, 0.0, 0.0, 0))
+        own_seconds = max(0.0, seconds - overhead)
+        costs[part] = PartCost(
+            cost.seconds + own_seconds, cost.flops + flops, cost.bytes + size, cost.runs + 1
         )
-    if not found:
+    if not costs:
         raise UsageError("The profiler of this platform recorded no operation of the program.")
-    return {name: found[name] for name in UPDATE_PARTS if name in found}
+    return {name: costs[name] for name in UPDATE_PARTS if name in costs}
 
 
 def _operation_times(data: ProfileNode) -> Iterator[tuple[str, float]]:
@@ -337,14 +347,14 @@ def _find_operation_events(events: Iterable[ProfileNode]) -> list[tuple[float, f
 
 
 def _self_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
-    own: list[list[Any]] = []
+    entries: list[list[Any]] = []
     stack: list[int] = []
     for start, end, name in events:
-        while stack and own[stack[-1]][2] <= start:
+        while stack and entries[stack[-1]][2] <= start:
             stack.pop()
         if stack:
-            own[stack[-1]][1] -= end - start
-        stack.append(len(own))
-        own.append([name, end - start, end])
-    for name, nanoseconds, _ in own:
+            entries[stack[-1]][1] -= end - start
+        stack.append(len(entries))
+        entries.append([name, end - start, end])
+    for name, nanoseconds, _ in entries:
         yield name, max(nanoseconds, 0.0) / 1e9

@@ -77,13 +77,13 @@ class BenchmarkResult(NamedTuple):
     limits: MachineLimits
 
 
-def run_benchmark(spec: Spec, rounds: int, say: Callable[[str], None]) -> BenchmarkResult:
+def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> BenchmarkResult:
     """Compile and measure the updates of a run after a warm-up, without writing files.
 
     Args:
         spec: Specification of the run.
         rounds: Number of measurements.
-        say: Function that shows the current phase.
+        notify_fn: Function that shows the current phase.
 
     Returns:
         The measurements.
@@ -101,25 +101,25 @@ def run_benchmark(spec: Spec, rounds: int, say: Callable[[str], None]) -> Benchm
         )
     run_check.check_run(spec)
     jax.clear_caches()  # otherwise functions that the check traced would not be traced again
-    say("compiling")
+    notify_fn("compiling")
     program = programs.compile_program(spec, evaluates=False)
     program.training.make()
-    before = _peak_memory_bytes()
+    memory_before = _peak_memory_bytes()
     state = [program.init()]
 
     def advance(updates: int) -> None:
         while updates > 0:
-            number = min(updates, program.capacity)
-            state[0], _ = program.advance(state[0], number)
-            updates -= number
+            num_updates = min(updates, program.capacity)
+            state[0], _ = program.advance(state[0], num_updates)
+            updates -= num_updates
 
     advance(_num_warmup_updates(spec))
-    number = _choose_num_updates(advance)
-    say(f"measuring {rounds} rounds of {number} updates")
-    measured = [_time_updates(advance, number) for _ in range(rounds)]
-    steps = number * spec.config.steps_per_update * spec.num_members
-    used = _peak_memory_bytes()
-    say("profiling")
+    num_updates = _choose_num_updates(advance)
+    notify_fn(f"measuring {rounds} rounds of {num_updates} updates")
+    measured = [_time_updates(advance, num_updates) for _ in range(rounds)]
+    steps = num_updates * spec.config.steps_per_update * spec.num_members
+    memory_after = _peak_memory_bytes()
+    notify_fn("profiling")
     shares = _profile_update(
         lambda updates: _run_updates(program, state, updates),
         parse_operations(program.training.run.as_text()),
@@ -130,11 +130,11 @@ def run_benchmark(spec: Spec, rounds: int, say: Callable[[str], None]) -> Benchm
     return BenchmarkResult(
         [steps / seconds for seconds, _ in measured],
         processor / steps * 1e6,
-        wall / number,
+        wall / num_updates,
         program.training.phase_seconds,
         program.training.memory_bytes,
-        None if before is None or used is None else used - before,
-        scale_costs(shares, processor / number) if is_cpu else shares,
+        None if memory_before is None or memory_after is None else memory_after - memory_before,
+        scale_costs(shares, processor / num_updates) if is_cpu else shares,
         _measure_limits(),
     )
 
@@ -147,18 +147,18 @@ def _num_warmup_updates(spec: Spec) -> int:
 
 def _choose_num_updates(advance: Callable[[int], None]) -> int:
     """Return the number of updates that take about `ROUND_SECONDS`."""
-    number = 1
+    num_updates = 1
     while True:
-        seconds, _ = _time_updates(advance, number)
+        seconds, _ = _time_updates(advance, num_updates)
         if seconds > ROUND_SECONDS / 4:
-            return max(1, round(number * ROUND_SECONDS / seconds))
-        number *= 2
+            return max(1, round(num_updates * ROUND_SECONDS / seconds))
+        num_updates *= 2
 
 
-def _time_updates(advance: Callable[[int], None], number: int) -> tuple[float, float]:
+def _time_updates(advance: Callable[[int], None], num_updates: int) -> tuple[float, float]:
     """Return the wall time and processor time of updates in seconds."""
     wall, processor = time.perf_counter(), time.process_time()
-    advance(number)
+    advance(num_updates)
     return time.perf_counter() - wall, time.process_time() - processor
 
 
@@ -170,25 +170,29 @@ def _run_updates(
 
 
 def _profile_update(
-    run: Callable[[jax.Array], PyTree], known: dict[str, OperationCost], program: programs.Program
+    run: Callable[[jax.Array], PyTree],
+    known_operations: dict[str, OperationCost],
+    program: programs.Program,
 ) -> dict[str, PartCost]:
     """Return the costs of one update, averaged over as many updates as a profile can hold."""
-    one, several = jnp.int32(1), 1
+    single_update, num_updates = jnp.int32(1), 1
     started = time.perf_counter()
-    shares = profile_parts(lambda: run(one), known)
+    shares = profile_parts(lambda: run(single_update), known_operations)
     seconds, count = time.perf_counter() - started, sum(share.runs for share in shares.values())
-    several = int(
+    num_updates = int(
         min(
             MAX_PROFILED_OPERATIONS / max(count, 1), MAX_PROFILE_SECONDS / seconds, program.capacity
         )
     )
-    if several < 2:
+    if num_updates < 2:
         return shares
-    updates = jnp.int32(several)
-    shares = profile_parts(lambda: run(updates), known)
+    updates = jnp.int32(num_updates)
+    shares = profile_parts(lambda: run(updates), known_operations)
 
     def mean(share):
-        return PartCost(*(total / several for total in share[:3]), runs=round(share.runs / several))
+        return PartCost(
+            *(total / num_updates for total in share[:3]), runs=round(share.runs / num_updates)
+        )
 
     return {name: mean(share) for name, share in shares.items()}
 
@@ -220,17 +224,21 @@ def _peak_memory_bytes() -> int | None:
 
 def _measure_limits() -> MachineLimits:
     square, row = jnp.ones((MATRIX_SIZE, MATRIX_SIZE)), jnp.ones(COPY_SIZE)
-    product, multiplying = _time_fastest_call(jax.jit(lambda x: x @ x), square)
-    copy, copying = _time_fastest_call(
+    product_seconds, product_processor_seconds = _time_fastest_call(
+        jax.jit(lambda x: x @ x), square
+    )
+    copy_seconds, copy_processor_seconds = _time_fastest_call(
         jax.jit(lambda x: jax.lax.fori_loop(0, NUM_COPIES, lambda _, x: x + 1, x)), row
     )
-    busy = (
-        (multiplying / product, copying / copy)
+    num_processors = (
+        (product_processor_seconds / product_seconds, copy_processor_seconds / copy_seconds)
         if jax.devices()[0].platform == "cpu"
         else (1.0, 1.0)
     )
     return MachineLimits(
-        2.0 * MATRIX_SIZE**3 / product, 2.0 * row.nbytes * NUM_COPIES / copy, *busy
+        2.0 * MATRIX_SIZE**3 / product_seconds,
+        2.0 * row.nbytes * NUM_COPIES / copy_seconds,
+        *num_processors,
     )
 
 

@@ -155,12 +155,12 @@ def read_spec(folder: Path) -> Spec:
         raise UsageError(f"{path}, written by rollax {version}: {error}") from error
 
 
-def not_a_run_message(folder: Path, what: str) -> str:
+def not_a_run_message(folder: Path, problem: str) -> str:
     """Return an error message for a folder that is not a run.
 
     Args:
         folder: Folder without a run.
-        what: Predicate of the sentence, for example `is not a run`.
+        problem: Predicate of the sentence, for example `is not a run`.
 
     Returns:
         The message with a remedy. For a study, it has the command to continue it.
@@ -171,7 +171,7 @@ def not_a_run_message(folder: Path, what: str) -> str:
             f"`{format_command_line('rollax', 'sweep', folder)}` continues it. "
             f"Its runs are in {format_command_line(folder)}/batches/*/run*"
         )
-    return f"{folder} {what}. Use a folder that `rollax train` printed."
+    return f"{folder} {problem}. Use a folder that `rollax train` printed."
 
 
 @contextlib.contextmanager
@@ -279,8 +279,8 @@ def _git_commit() -> str | None:
     Uncommitted changes are marked. The configuration of a repository can name programs that git
     runs, so repositories inside runs and studies are ignored.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current_folder = Path.cwd()
+    for folder in (current_folder, *current_folder.parents):
         if any(
             all((folder / name).exists() for name in names)
             for names in ((CONFIG_FILE, METRICS_FILE), (STUDY_FILE, JOURNAL_FILE))

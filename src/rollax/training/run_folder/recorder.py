@@ -167,15 +167,17 @@ class Recorder:
             that case, the file of the earlier evaluations is renamed.
         """
         for member, sink in self._dashboard_sinks.items():
-            shown = (
+            shown_metrics = (
                 values
                 if member is None
                 else {
-                    **_select_time_metrics(values),
+                    **{k: v for k, v in values.items() if k in metric_sinks.TIME_METRICS},
                     **_select_member_metrics(values, episodes, member),
                 }
             )
-            prefixed = {_add_evaluation_prefix(name): value for name, value in shown.items()}
+            prefixed = {
+                _add_evaluation_prefix(name): value for name, value in shown_metrics.items()
+            }
             sink.write(step, _to_finite_scalars(prefixed))
         arrays = {
             name: value
@@ -247,7 +249,7 @@ class NullRecorder:
         """Store the step of an evaluation."""
         self._evaluated_steps.add(step)
 
-    def after(self, step: int) -> "NullRecorder":
+    def rolled_back_to(self, step: int) -> "NullRecorder":
         """Return a recorder with the evaluations up to `step`, for a run that rolls back to it."""
         return NullRecorder(earlier for earlier in self._evaluated_steps if earlier <= step)
 
@@ -321,10 +323,6 @@ def _wandb_id(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
 
 
-def _select_time_metrics(values: MetricValues) -> MetricValues:
-    return {name: value for name, value in values.items() if name in metric_sinks.TIME_METRICS}
-
-
 def _select_member_metrics(
     values: MetricValues, episodes: MetricValues, member: int
 ) -> MetricValues:
@@ -353,14 +351,14 @@ def _to_finite_scalars(values: MetricValues, member: int | None = None) -> dict[
     for name, value in values.items():
         if member is not None and isinstance(value, list):
             value = value[member]
-        numbers = np.asarray(value)
-        if numbers.dtype.kind == "U":
+        array = np.asarray(value)
+        if array.dtype.kind == "U":
             continue
-        numbers = numbers.astype(float)
-        finite = numbers[np.isfinite(numbers)]
+        array = array.astype(float)
+        finite = array[np.isfinite(array)]
         if finite.size:
             scalars[name] = float(finite.mean())
-        if 0 < finite.size < numbers.size:
+        if 0 < finite.size < array.size:
             scalars[f"{name}/count"] = float(finite.size)
     return scalars
 
@@ -457,7 +455,7 @@ def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations
     # this is only the last one, which is repeated. Others mean that lines were lost.
     recorded_steps = _find_evaluated_steps(records)
     unrecorded = [step for step in steps if step not in recorded_steps]
-    kept = [
+    kept_indices = [
         index
         for index, step in enumerate(steps)
         if step in valid_steps or (step in unrecorded and step < resume_from)
@@ -467,9 +465,9 @@ def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations
             f"{path} has later evaluations than {metrics_path}. "
             f"It is renamed to {rename_with_prefix(path, 'later').name}."
         )
-    if not kept:
+    if not kept_indices:
         return RecoveredEvaluations({}, warnings)
-    kept_arrays = {name: [values[i] for i in kept] for name, values in arrays.items()}
+    kept_arrays = {name: [values[i] for i in kept_indices] for name, values in arrays.items()}
     return RecoveredEvaluations(kept_arrays, warnings)
 
 

@@ -165,9 +165,9 @@ def _default_arguments(environment: str) -> dict[str, Any]:
     return {name: value for name, value in defaults.items() if value is not inspect.Parameter.empty}
 
 
-def _is_same(a: object, b: object) -> bool:
+def _is_same(first: object, second: object) -> bool:
     """Compare values as text, because command lines give text and arrays are not comparable."""
-    return str(a) == str(b)
+    return str(first) == str(second)
 
 
 def needs_python(spec: Spec) -> bool:
@@ -186,24 +186,24 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
     Returns:
         The command with shell quoting.
     """
-    words = [rollax, "train", spec.algorithm, spec.environment]
+    arguments = [rollax, "train", spec.algorithm, spec.environment]
     for setting in list_settings(spec):
         if setting.is_overridden:
-            words += _format_option(setting)
-    words += [
-        word
+            arguments += _format_option(setting)
+    arguments += [
+        argument
         for name, values in spec.sweep.items()
-        for word in (f"--sweep.{_to_dashes(name)}", *map(str, values))
+        for argument in (f"--sweep.{_to_dashes(name)}", *map(str, values))
     ]
     for name, span in spec.evolve.items():
-        words += [f"--evolve.{_to_dashes(name)}", str(span.low), str(span.high), span.scale]
-    words += [
-        word
+        arguments += [f"--evolve.{_to_dashes(name)}", str(span.low), str(span.high), span.scale]
+    arguments += [
+        argument
         for kind, run in spec.opponents.items()
-        for word in (f"--opponents.{kind}", f"{folder}/{run}")
+        for argument in (f"--opponents.{kind}", f"{folder}/{run}")
     ]
-    words += [word for module in spec.imports for word in ("--import", module)]
-    return shlex.join(words)
+    arguments += [argument for module in spec.imports for argument in ("--import", module)]
+    return shlex.join(arguments)
 
 
 def _format_option(setting: Setting) -> list[str]:

@@ -53,13 +53,13 @@ def to_folder_list(runs: object) -> list[Path | str]:
 
 
 def find_runs(
-    paths: Iterable[Path | str], tell: Callable[[str], object] = ignore_message
+    paths: Iterable[Path | str], notify_fn: Callable[[str], object] = ignore_message
 ) -> list[Path]:
     """Find run folders.
 
     Args:
         paths: Run folders, folders that contain runs at any depth, or patterns such as `runs/*`.
-        tell: Function that receives a message about skipped paths.
+        notify_fn: Function that receives a message about skipped paths.
 
     Returns:
         The run folders.
@@ -80,8 +80,8 @@ def find_runs(
         predicate = f"is not a run and contains no runs with a {CONFIG_FILE}{note}"
         raise UsageError(not_a_run_message(paths_without_runs[0], predicate))
     if paths_without_runs:
-        listed = ", ".join(map(str, paths_without_runs))
-        tell(f"Skipped paths that are not and do not contain runs: {listed}")
+        missing_text = ", ".join(map(str, paths_without_runs))
+        notify_fn(f"Skipped paths that are not and do not contain runs: {missing_text}")
     return list(run_folders.values())
 
 

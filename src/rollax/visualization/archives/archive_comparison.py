@@ -51,7 +51,7 @@ class ArchivePanel(NamedTuple):
 
 
 def write_archive_comparison(
-    first: Path, second: Path, target: Path, tell: Callable[[str], object] = ignore_message
+    first: Path, second: Path, target: Path, notify_fn: Callable[[str], object] = ignore_message
 ) -> list[Path]:
     """Write a figure that compares the archives at the last checkpoints of two runs.
 
@@ -59,8 +59,8 @@ def write_archive_comparison(
         first: Folder of the first run.
         second: Folder of the second run.
         target: Output file ending in .png.
-        tell: Function called with warnings of `load` and with the reason if the archives cannot be
-            compared.
+        notify_fn: Function called with warnings of `load` and with the reason if the archives
+            cannot be compared.
 
     Returns:
         Path of the figure, or an empty list if the archives cannot be compared.
@@ -69,11 +69,11 @@ def write_archive_comparison(
         return []
     policies = load(first), load(second)
     for warning in [*policies[0].warnings, *policies[1].warnings]:
-        tell(warning)
+        notify_fn(warning)
     try:
         comparison = compare_archives(*policies)
     except UsageError as error:  # the archives are empty or of different environments
-        tell(f"The archives are not drawn side by side: {error}")
+        notify_fn(f"The archives are not drawn side by side: {error}")
         return []
     a, b = (
         make_panel(policy, Path(run).resolve().name)
@@ -162,12 +162,12 @@ def comparison_png(
     return buffer.getvalue()
 
 
-def _has_same_cells(a: cell_charts.CellLayout, b: cell_charts.CellLayout) -> bool:
+def _has_same_cells(first: cell_charts.CellLayout, second: cell_charts.CellLayout) -> bool:
     """Return whether two layouts have the same cells."""
     center_a, center_b = (
-        np.zeros(0) if layout.center is None else layout.center for layout in (a, b)
+        np.zeros(0) if layout.center is None else layout.center for layout in (first, second)
     )
-    return a.shape == b.shape and np.array_equal(center_a, center_b)
+    return first.shape == second.shape and np.array_equal(center_a, center_b)
 
 
 class CellDifferences(NamedTuple):
@@ -202,8 +202,10 @@ def cell_differences(comparison: Comparison, layout: cell_charts.CellLayout) -> 
         num_cells = 0 if layout.center is None else len(layout.center)
     difference, exclusive = np.full((2, num_cells), np.nan)
     difference[comparison.cell] = comparison.fitness_b - comparison.fitness_a
-    has_a, has_b = ~np.isnan(comparison.fitness_a), ~np.isnan(comparison.fitness_b)
-    exclusive[comparison.cell] = np.where(has_a & has_b, np.nan, np.where(has_a, 0.0, 1.0))
+    is_in_first, is_in_second = ~np.isnan(comparison.fitness_a), ~np.isnan(comparison.fitness_b)
+    exclusive[comparison.cell] = np.where(
+        is_in_first & is_in_second, np.nan, np.where(is_in_first, 0.0, 1.0)
+    )
     sizes = np.abs(difference[np.isfinite(difference)])
     scale = np.percentile(sizes, SCALE_PERCENTILE) or sizes.max() if sizes.size else 0.0
     return CellDifferences(difference, exclusive, float(scale or 1.0))
@@ -230,7 +232,7 @@ def _draw_difference(
 
     differences = cell_differences(comparison, layout)
     scale = Normalize(-differences.scale, differences.scale)
-    drawn = cell_charts.draw_cells(
+    image = cell_charts.draw_cells(
         axis,
         layout,
         differences.difference,
@@ -240,12 +242,12 @@ def _draw_difference(
     exclusive_colors = ColorScale(ListedColormap(EXCLUSIVE_COLORS), Normalize(0, 1))
     cell_charts.draw_cells(axis, layout, differences.exclusive, exclusive_colors, empty_color=None)
     figure.colorbar(
-        drawn, ax=axis, label="fitness of the second minus that of the first", extend="both"
+        image, ax=axis, label="fitness of the second minus that of the first", extend="both"
     )
-    numbers = comparison.numbers()
+    values = comparison.numbers()
     axis.set_title(f"second minus first\n{describe_comparison(comparison)}")
     labels = [
-        f"only in the {name}: {numbers[key]:,}"
+        f"only in the {name}: {values[key]:,}"
         for name, key in (("first", "only_a"), ("second", "only_b"))
     ]
     handles = [

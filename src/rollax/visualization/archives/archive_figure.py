@@ -31,12 +31,14 @@ def has_archive(folder: Path) -> bool:
     return get_algorithm_entry(spec.algorithm).unit == "evaluations" and not spec.own_environment
 
 
-def write_archive_files(folder: Path, tell: Callable[[str], object] = ignore_message) -> list[Path]:
+def write_archive_files(
+    folder: Path, warn_fn: Callable[[str], object] = ignore_message
+) -> list[Path]:
     """Write figures and a table of the archive at the last checkpoint into `figures/` of the run.
 
     Args:
         folder: Run folder.
-        tell: Function called with each warning of `load`.
+        warn_fn: Function called with each warning of `load`.
 
     Returns:
         Paths of the files, empty if the run has no archive or the archive is empty.
@@ -45,7 +47,7 @@ def write_archive_files(folder: Path, tell: Callable[[str], object] = ignore_mes
         return []
     policy, figures = load(folder), Path(folder) / "figures"
     for warning in policy.warnings:
-        tell(warning)
+        warn_fn(warning)
     archive, state = selection.get_archive(policy)
     if not int(archive.num_elites(state)):
         return []

@@ -125,7 +125,7 @@ def _draw_image(
     empty_color: str | None,
     extent: tuple[float, float, float, float] | None = None,
 ) -> "matplotlib.image.AxesImage":
-    drawn = axis.imshow(
+    drawn_image = axis.imshow(
         np.ma.masked_invalid(image),
         origin="lower",
         aspect="auto",
@@ -135,8 +135,8 @@ def _draw_image(
         norm=colors.norm,
     )
     bad_color = (1, 1, 1, 0) if empty_color is None else empty_color
-    drawn.set_cmap(drawn.get_cmap().with_extremes(bad=bad_color))
-    return drawn
+    drawn_image.set_cmap(drawn_image.get_cmap().with_extremes(bad=bad_color))
+    return drawn_image
 
 
 def grid_image(shape: tuple[int, ...], values: np.ndarray) -> np.ndarray:
@@ -168,10 +168,10 @@ def _draw_grid(
 ) -> "matplotlib.image.AxesImage":
     image = grid_image(shape, values)
     if len(shape) <= 2:
-        drawn = _draw_image(axis, image, colors, empty_color, _extent(layout))
+        drawn_image = _draw_image(axis, image, colors, empty_color, _extent(layout))
         label_axes(axis, layout)
-        return drawn
-    drawn = _draw_image(axis, image, colors, empty_color)
+        return drawn_image
+    drawn_image = _draw_image(axis, image, colors, empty_color)
     for dimension in (0, 1):
         block_size = image.shape[1 - dimension] // shape[dimension]
         draw_border = axis.axvline if dimension == 0 else axis.axhline
@@ -182,7 +182,7 @@ def _draw_grid(
     axis.set_ylabel(vertical)
     axis.set_xticks([])
     axis.set_yticks([])
-    return drawn
+    return drawn_image
 
 
 def nested_axis_labels(shape: tuple[int, ...]) -> tuple[str, str]:
@@ -208,17 +208,21 @@ def _draw_voronoi(
     """Draw Voronoi cells. Each pixel has the value of its nearest center."""
     assert layout.center is not None
     cell = rasterize_cells(layout)
-    drawn = _draw_image(axis, values[cell], colors, empty_color, _extent(layout))
+    drawn_image = _draw_image(axis, values[cell], colors, empty_color, _extent(layout))
     if len(layout.center) <= MAX_BORDERED_CELLS and empty_color is not None:
         is_border = np.zeros(cell.shape, bool)
         is_border[:, 1:] |= cell[:, 1:] != cell[:, :-1]
         is_border[1:] |= cell[1:] != cell[:-1]
-        white = np.ones((*cell.shape, 4)) * np.array([1, 1, 1, 0.55]) * is_border[..., None]
+        white_border = np.ones((*cell.shape, 4)) * np.array([1, 1, 1, 0.55]) * is_border[..., None]
         axis.imshow(
-            white, origin="lower", aspect="auto", extent=_extent(layout), interpolation="nearest"
+            white_border,
+            origin="lower",
+            aspect="auto",
+            extent=_extent(layout),
+            interpolation="nearest",
         )
     label_axes(axis, layout)
-    return drawn
+    return drawn_image
 
 
 def rasterize_cells(layout: CellLayout) -> np.ndarray:
@@ -277,7 +281,7 @@ def draw_parallel_axes(
         [np.broadcast_to(np.arange(dimensions, dtype=float), heights.shape), heights], axis=-1
     )
     opacity = float(np.clip(60 / max(len(order), 1), 0.12, 0.8))
-    drawn = LineCollection(
+    lines = LineCollection(
         list(points),
         array=values[order],
         linewidths=0.9,
@@ -285,7 +289,7 @@ def draw_parallel_axes(
         cmap=colors.colormap,
         norm=colors.norm,
     )
-    axis.add_collection(drawn)
+    axis.add_collection(lines)
     for k in range(dimensions):
         axis.plot((k, k), (0, 1), color="#666666", linewidth=1)
         for y, bound in ((-0.015, layout.low[k]), (1.015, layout.high[k])):
@@ -303,4 +307,4 @@ def draw_parallel_axes(
     axis.set_xticks(range(dimensions), [f"descriptor {k}" for k in range(dimensions)])
     axis.set_yticks([])
     axis.spines[:].set_visible(False)
-    return ScalarMappable(drawn.norm, drawn.get_cmap())  # without the transparency of the lines
+    return ScalarMappable(lines.norm, lines.get_cmap())  # without the transparency of the lines

@@ -79,7 +79,7 @@ def write_contact_sheet(
     environment: Environment | None = None,
     network: NetworkFn | None = None,
     eval_arguments: SettingValues | None = None,
-    tell: Callable[[str], object] = ignore_message,
+    warn_fn: Callable[[str], object] = ignore_message,
 ) -> Path:
     """Write a contact sheet of elites that are spread over the archive of a run.
 
@@ -98,7 +98,7 @@ def write_contact_sheet(
         environment: Environment to play in, as in `load`.
         network: Network constructor, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        tell: Function called with each warning of `load`.
+        warn_fn: Function called with each warning of `load`.
 
     Returns:
         Path of the contact sheet.
@@ -123,7 +123,7 @@ def write_contact_sheet(
         eval_arguments=eval_arguments,
     )
     for warning in policy.warnings:
-        tell(warning)
+        warn_fn(warning)
     elites = selection.get_elites(policy)
     require_episodes(policy, folder)
     sampled = farthest_point_sample(elites, number, descriptor_bounds(policy))
@@ -141,24 +141,26 @@ def write_contact_sheet(
     return write_output_file(target, encode_png(join_tiles(tiles, title)))
 
 
-def farthest_point_sample(elites: Elites, number: int, bounds: Bounds | None = None) -> list[int]:
+def farthest_point_sample(
+    elites: Elites, max_elites: int, bounds: Bounds | None = None
+) -> list[int]:
     """Select elites by farthest-point sampling of descriptors, starting with the fittest.
 
     Args:
         elites: Elites of the archive.
-        number: Maximum number of elites.
+        max_elites: Maximum number of elites.
         bounds: Lower and upper bounds of the descriptors, which scale the distances. Defaults to
             the range of the cells.
 
     Returns:
-        Indices of up to `number` elites. Ties select the lowest index.
+        Indices of up to `max_elites` elites. Ties select the lowest index.
     """
     layout = make_layout(elites, None, bounds)
     span = np.where(layout.high > layout.low, layout.high - layout.low, 1.0)
     positions = np.asarray(elites.solutions.descriptor, float) / span
     selected = [int(np.argmax(np.where(elites.mask, elites.solutions.fitness, -np.inf)))]
     distance = np.where(elites.mask, np.inf, -np.inf)
-    while len(selected) < min(number, int(elites.mask.sum())):
+    while len(selected) < min(max_elites, int(elites.mask.sum())):
         newest = selected[-1]
         distance = np.minimum(distance, np.sum((positions - positions[newest]) ** 2, axis=1))
         distance[newest] = -np.inf  # selects distinct elites even if their descriptors are equal
@@ -166,12 +168,12 @@ def farthest_point_sample(elites: Elites, number: int, bounds: Bounds | None = N
     return selected
 
 
-def num_sheet_columns(number: int) -> int:
+def num_sheet_columns(num_tiles: int) -> int:
     """Return the number of tiles in a row of an approximately square sheet."""
-    return math.ceil(math.sqrt(number))
+    return math.ceil(math.sqrt(num_tiles))
 
 
-def sort_in_reading_order(elites: Elites, places: list[int]) -> list[int]:
+def sort_in_reading_order(elites: Elites, indices: list[int]) -> list[int]:
     """Sort selected elites in the order of their tiles, row by row.
 
     Two descriptors are arranged like a map, with the first to the right and the second upward. A
@@ -179,30 +181,37 @@ def sort_in_reading_order(elites: Elites, places: list[int]) -> list[int]:
 
     Args:
         elites: Elites of the archive.
-        places: Indices of the selected elites.
+        indices: Indices of the selected elites.
 
     Returns:
         The sorted indices.
     """
-    descriptors = np.asarray(elites.solutions.descriptor)[places]
+    descriptors = np.asarray(elites.solutions.descriptor)[indices]
     if descriptors.shape[1] == 1:
-        return [places[i] for i in np.argsort(descriptors[:, 0], kind="stable")]
+        return [indices[position] for position in np.argsort(descriptors[:, 0], kind="stable")]
     if descriptors.shape[1] > 2:
-        return [places[i] for i in np.argsort(-elites.solutions.fitness[places], kind="stable")]
+        return [
+            indices[position]
+            for position in np.argsort(-elites.solutions.fitness[indices], kind="stable")
+        ]
     downward = np.argsort(-descriptors[:, 1], kind="stable")
-    columns = num_sheet_columns(len(places))
-    rows = [downward[first : first + columns] for first in range(0, len(places), columns)]
-    return [places[i] for row in rows for i in row[np.argsort(descriptors[row, 0], kind="stable")]]
+    columns = num_sheet_columns(len(indices))
+    rows = [downward[first : first + columns] for first in range(0, len(indices), columns)]
+    return [
+        indices[position]
+        for row in rows
+        for position in row[np.argsort(descriptors[row, 0], kind="stable")]
+    ]
 
 
 def select_frames(
-    policy: Policy, places: list[int], seed: int, greedy: bool
+    policy: Policy, indices: list[int], seed: int, greedy: bool
 ) -> list[tuple[Frame, float]]:
     """Play an episode with each elite from the same initial state and select a frame to show.
 
     Args:
         policy: Policy of a quality-diversity run.
-        places: Indices of the elites.
+        indices: Indices of the elites.
         seed: Seed of the episode.
         greedy: Whether the policy takes its most likely action instead of sampling.
 
@@ -213,21 +222,21 @@ def select_frames(
     run, first = make_episode_runner(policy, greedy), init_episode(policy, reset_key)
     is_end = capabilities(policy.environment).descriptor_extraction == "final"
     selected = []
-    for place in places:
-        elite = selection.with_elite(policy, place)
+    for index in indices:
+        elite = selection.with_elite(policy, index)
         frames = record_from_start(elite, run, first, run_key, MAX_FRAMES).frames
         frame = frames[-1] if is_end else frames[len(frames) // 2]
         selected.append((frame, float(np.mean(frames[-1].total))))
     return selected
 
 
-def make_tile(policy: Policy, elites: Elites, place: int, frame: Frame, total: float) -> Tile:
+def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: float) -> Tile:
     """Build the tile of an elite.
 
     Args:
         policy: Policy of a quality-diversity run.
         elites: Elites of the archive.
-        place: Index of the elite.
+        index: Index of the elite.
         frame: Frame to draw.
         total: Return of the episode.
 
@@ -241,12 +250,12 @@ def make_tile(policy: Policy, elites: Elites, place: int, frame: Frame, total: f
         (TILE_WIDTH, max(1, round(scene.height * TILE_WIDTH / scene.width))),
         Image.Resampling.LANCZOS,
     )
-    location = " ".join(f"{x:.2f}" for x in elites.solutions.descriptor[place])
+    location = " ".join(f"{x:.2f}" for x in elites.solutions.descriptor[index])
     shape = grid_shape(policy, elites)
     if shape is not None:
-        cell = np.unravel_index(place // int(elites.num_per_cell), shape)
+        cell = np.unravel_index(index // int(elites.num_per_cell), shape)
         location += f"   cell {' '.join(map(str, cell))}"
-    return Tile(picture, location, float(elites.solutions.fitness[place]), total)
+    return Tile(picture, location, float(elites.solutions.fitness[index]), total)
 
 
 def join_tiles(tiles: list[Tile], title: str) -> Image.Image:
@@ -264,9 +273,9 @@ def join_tiles(tiles: list[Tile], title: str) -> Image.Image:
         (TILE_GAP, 10), title, scenes.DARK_GRAY, scenes.fit_font(title, 14, size[0] - 2 * TILE_GAP)
     )
     for index, tile in enumerate(tiles):
-        left = TILE_GAP + index % columns * (TILE_WIDTH + TILE_GAP)
+        left_edge = TILE_GAP + index % columns * (TILE_WIDTH + TILE_GAP)
         top = HEADER_HEIGHT + index // columns * (height + TILE_GAP)
-        sheet.paste(tile.picture, (left, top))
+        sheet.paste(tile.picture, (left_edge, top))
         bottom = top + tile.picture.height + 4
         scores = f"fitness {tile.fitness:.4g}   return here {tile.total:.4g}"
         for line, (text, color) in enumerate(
@@ -274,7 +283,7 @@ def join_tiles(tiles: list[Tile], title: str) -> Image.Image:
         ):
             font = scenes.fit_font(text, 12, TILE_WIDTH)
             draw.text(
-                (left, bottom + 17 * line),
+                (left_edge, bottom + 17 * line),
                 scenes.truncate_text(text, font, TILE_WIDTH),
                 color,
                 font,

@@ -36,19 +36,19 @@ def fronts_png(policy: Policy, title: str) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({**STYLE, "axes.grid": False}):
         figure = Figure(figsize=(11.5, 5), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        places = np.flatnonzero(elites.mask)
-        values = np.asarray(elites.solutions.extras)[places]
-        left.scatter(
+        front_axis, map_axis = figure.subplots(1, 2)
+        indices = np.flatnonzero(elites.mask)
+        values = np.asarray(elites.solutions.extras)[indices]
+        front_axis.scatter(
             values[:, 0],
             values[:, 1 % values.shape[1]],
-            c=volume[places // int(elites.num_per_cell)],
+            c=volume[indices // int(elites.num_per_cell)],
             cmap=cell_charts.COLORMAP,
             s=9,
         )
         if values.shape[1] == 2:
             front = pareto_front(values)
-            left.step(
+            front_axis.step(
                 front[:, 0],
                 front[:, 1],
                 where="pre",
@@ -56,16 +56,16 @@ def fronts_png(policy: Policy, title: str) -> bytes:
                 linewidth=1,
                 label="Pareto front",
             )
-            left.legend(loc="lower left")
-        left.set_xlabel(settings.objectives[0])
-        left.set_ylabel(settings.objectives[1 % len(settings.objectives)])
-        left.set_title(f"{len(places):,} elites in {np.isfinite(volume).sum():,} cells")
+            front_axis.legend(loc="lower left")
+        front_axis.set_xlabel(settings.objectives[0])
+        front_axis.set_ylabel(settings.objectives[1 % len(settings.objectives)])
+        front_axis.set_title(f"{len(indices):,} elites in {np.isfinite(volume).sum():,} cells")
         figure.colorbar(
-            cell_charts.draw_cells(right, layout, volume),
-            ax=right,
+            cell_charts.draw_cells(map_axis, layout, volume),
+            ax=map_axis,
             label="hypervolume of the front",
         )
-        right.set_title(f"MOQD score {np.nansum(volume):.5g}")
+        map_axis.set_title(f"MOQD score {np.nansum(volume):.5g}")
         figure.suptitle(title)
         figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

@@ -111,12 +111,14 @@ def normalize_scores(lines: list[PanelLine], normalize: tuple[str, ...]) -> Algo
 
 def _describe_bounds(bounds: dict[str, NormalizationBounds]) -> str:
     """Return a note on the returns that map to 0 and 1."""
-    ranges = "; ".join(f"{name} {each.low:g} to {each.high:g}" for name, each in bounds.items())
-    reached = [name for name, each in bounds.items() if not each.is_chosen]
+    ranges = "; ".join(
+        f"{name} {limits.low:g} to {limits.high:g}" for name, limits in bounds.items()
+    )
+    derived_names = [name for name, limits in bounds.items() if not limits.is_chosen]
     source = (
-        f" (lowest and highest value reached in {', '.join(reached)}; "
+        f" (lowest and highest value reached in {', '.join(derived_names)}; "
         "--normalize NAME=LOW,HIGH sets other bounds)"
-        if reached
+        if derived_names
         else ""
     )
     return f"scores are normalized to [0, 1] from: {ranges}{source}"
@@ -158,22 +160,22 @@ def _normalization_bounds(
         values = np.concatenate([line.values.ravel() for line in lines if line.environment == name])
         bounds[name] = NormalizationBounds(float(values.min()), float(values.max()), False)
     for text in normalize:
-        name, _, numbers = text.rpartition("=")
-        matching = [
+        name, _, bounds_text = text.rpartition("=")
+        matches = [
             environment
             for environment in environments
             if name in (environment, environment.rpartition("/")[2])
         ]
-        if not matching:
+        if not matches:
             raise UnknownNameError("environment of --normalize", name or text, environments)
         try:
-            low, high = (float(number) for number in numbers.split(","))
+            low, high = (float(bound) for bound in bounds_text.split(","))
         except ValueError:
             raise UsageError(
-                f"--normalize must be ENVIRONMENT=LOW,HIGH such as {matching[0]}=0,500, "
+                f"--normalize must be ENVIRONMENT=LOW,HIGH such as {matches[0]}=0,500, "
                 f"got {text!r}."
             ) from None
-        bounds |= dict.fromkeys(matching, NormalizationBounds(low, high, True))
+        bounds |= dict.fromkeys(matches, NormalizationBounds(low, high, True))
     return bounds
 
 
@@ -203,9 +205,9 @@ def panels_height(scored: AlgorithmScores, columns: int) -> float:
     return means + PROFILE_HEIGHT + (pairs if num_pairs else 0)
 
 
-def _bars_height(number: int) -> float:
+def _bars_height(num_bars: int) -> float:
     """Return the height of a panel of bars in inches."""
-    return 0.45 + 0.22 * number
+    return 0.45 + 0.22 * num_bars
 
 
 def draw_comparison(
@@ -233,32 +235,33 @@ def draw_comparison(
         )
         for first, second in _algorithm_pairs(scored)
     }
-    number = 3 if probabilities else 2
+    num_panels = 3 if probabilities else 2
     if columns == 2:
-        axes = figure.subplots(1, number)
+        axes = figure.subplots(1, num_panels)
     else:
         heights = [_bars_height(len(means)), PROFILE_HEIGHT, _bars_height(len(probabilities))]
-        axes = figure.subplots(number, 1, height_ratios=heights[:number])
+        axes = figure.subplots(num_panels, 1, height_ratios=heights[:num_panels])
     _draw_means(axes[0], scored, means)
     _draw_profiles(axes[1], scored)
     if probabilities:
         _draw_improvement(axes[2], scored, probabilities)
     notes = [
-        f"{label}: interquartile mean {_format_estimate(each)}" for label, each in means.items()
+        f"{label}: interquartile mean {_format_estimate(estimate)}"
+        for label, estimate in means.items()
     ]
     notes += [
-        f"P({first} > {second}) = {_format_estimate(each)}"
-        for (first, second), each in probabilities.items()
+        f"P({first} > {second}) = {_format_estimate(estimate)}"
+        for (first, second), estimate in probabilities.items()
     ]
     intervals = (
         "intervals: 95 %, stratified bootstrap over the seeds of each of: "
         f"{', '.join(scored.environments)}"
     )
     rows = ["what,label,value,low,high"]
-    rows += [_csv_row("interquartile mean", label, each) for label, each in means.items()]
+    rows += [_csv_row("interquartile mean", label, estimate) for label, estimate in means.items()]
     rows += [
-        _csv_row("probability of improvement", f"{first} > {second}", each)
-        for (first, second), each in probabilities.items()
+        _csv_row("probability of improvement", f"{first} > {second}", estimate)
+        for (first, second), estimate in probabilities.items()
     ]
     table = "\n".join([*rows, ""]).encode()
     return DrawnComparison({"-aggregate": table}, [*scored.notes, *notes, intervals])
@@ -308,8 +311,8 @@ def _draw_interval(
 
 def _label_rows(axis: "matplotlib.axes.Axes", labels: list[str]) -> None:
     axis.set_yticks(range(len(labels)), labels)
-    spare = max(0.0, 3 - len(labels)) / 2  # fewer than three bars keep the height of three
-    axis.set_ylim(len(labels) - 0.4 + spare, -0.6 - spare)
+    margin = max(0.0, 3 - len(labels)) / 2  # fewer than three bars keep the height of three
+    axis.set_ylim(len(labels) - 0.4 + margin, -0.6 - margin)
     axis.grid(False, axis="y")
     axis.tick_params(axis="y", length=0)
 

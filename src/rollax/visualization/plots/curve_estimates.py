@@ -140,10 +140,12 @@ def estimate_metric(curves: list[Curve], name: str) -> list[CurveEstimate]:
         if is_shared and run.folder in drawn_runs:
             continue
         drawn_runs.add(run.folder)
-        is_of_all_curves = is_shared and len(curve.members) < run.size
+        is_shared_by_curves = is_shared and len(curve.members) < run.size
         estimates.append(
             estimate_curve(
-                curve._replace(color=SHARED_COLOR, line_style="-") if is_of_all_curves else curve,
+                curve._replace(color=SHARED_COLOR, line_style="-")
+                if is_shared_by_curves
+                else curve,
                 run.step,
                 training_metric(curve, name)[:, :, None],
                 intervals.iqm_with_quartiles,
@@ -309,7 +311,7 @@ def read_evolution(run: RunCurves) -> Evolution | None:
     )
 
 
-def select_panel_metrics(curves: list[Curve], drawn: list[str]) -> list[str]:
+def select_panel_metrics(curves: list[Curve], drawn_names: list[str]) -> list[str]:
     """Return the names of the metrics of the small panels, user metrics first.
 
     Metrics are left out if their finite values are all equal, unless every curve has a single
@@ -317,7 +319,7 @@ def select_panel_metrics(curves: list[Curve], drawn: list[str]) -> list[str]:
 
     Args:
         curves: Curves of the overview.
-        drawn: Metrics that are drawn elsewhere.
+        drawn_names: Metrics that are drawn elsewhere.
     """
     user_metrics = [name for curve in curves for name in curve.run.user_metrics]
     info = [
@@ -328,16 +330,16 @@ def select_panel_metrics(curves: list[Curve], drawn: list[str]) -> list[str]:
     ]
     logged = [name for curve in curves for name in curve.run.metrics]
     names = dict.fromkeys([*user_metrics, *METRIC_TITLES, *info, *logged])
-    elsewhere = {
+    drawn_elsewhere = {
         *METRICS_WITHOUT_PANEL,
-        *drawn,
+        *drawn_names,
         secondary_metric(curves),
         *(f"info/{name}" for name in TRIAL_END_NAMES),
     } - set(user_metrics)
     return [
         name
         for name in names
-        if name not in elsewhere
+        if name not in drawn_elsewhere
         and _has_variation([_curve_values(curve, name) for curve in curves])
     ]
 
@@ -353,7 +355,7 @@ def _curve_values(curve: Curve, name: str) -> np.ndarray:
 
 def _has_variation(values: list[np.ndarray]) -> bool:
     """Return whether finite values differ, or every curve has a single point."""
-    finite = np.concatenate([each[np.isfinite(each)] for each in values])
+    finite = np.concatenate([curve_values[np.isfinite(curve_values)] for curve_values in values])
     return bool(finite.size and (finite.min() < finite.max() or max(map(len, values)) == 1))
 
 
@@ -472,6 +474,19 @@ def _find_finite_values(curve: Curve, name: str) -> np.ndarray:
     if len(curve.members) == 1:
         return is_finite[:, 0]
     return np.all(is_finite, axis=2) if name == RETURN_METRIC else np.any(is_finite, axis=2)
+
+
+def describe_adaptation(curves: list[Curve], shows_earlier: bool) -> str:
+    """Return the note of a chart of the episodes of trials.
+
+    Args:
+        curves: Curves of the chart.
+        shows_earlier: Whether the chart also shows earlier evaluations.
+    """
+    is_shared = all(curve.has_shared_founders for curve in curves)
+    interval = "" if is_shared else " with its 95 % bootstrap interval"
+    earlier = ", lighter lines are earlier evaluations" if shows_earlier else ""
+    return f"last evaluation{interval}{earlier}"
 
 
 def earlier_evaluations(count: int) -> list[int]:

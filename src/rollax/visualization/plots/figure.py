@@ -36,7 +36,7 @@ def plot(
     runs: Iterable[Path | str],
     out: Path | str | None = None,
     figure: FigureOptions | None = None,
-    tell: Callable[[str], object] = ignore_message,
+    notify_fn: Callable[[str], object] = ignore_message,
 ) -> Path:
     """Draw runs and write the figure and its tables, like `write_figure`.
 
@@ -45,7 +45,7 @@ def plot(
         out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
             run, or to a new file in the current folder.
         figure: Content and layout. Defaults to an overview.
-        tell: Function called with notes that belong in the caption.
+        notify_fn: Function called with notes that belong in the caption.
 
     Returns:
         Path of the figure.
@@ -54,7 +54,7 @@ def plot(
         UsageError: If a folder is not a run, there is nothing to draw, the options are invalid, or
             a file cannot be written.
     """
-    return write_figure(runs, out, figure, tell)[0]
+    return write_figure(runs, out, figure, notify_fn)[0]
 
 
 @standard_numerics()
@@ -63,7 +63,7 @@ def write_figure(
     runs: Iterable[Path | str],
     out: Path | str | None = None,
     figure: FigureOptions | None = None,
-    tell: Callable[[str], object] = ignore_message,
+    notify_fn: Callable[[str], object] = ignore_message,
 ) -> list[Path]:
     """Draw runs and write the figure and its tables.
 
@@ -77,7 +77,7 @@ def write_figure(
         out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
             run, or to a new file in the current folder.
         figure: Content and layout. Defaults to an overview.
-        tell: Function called with notes that belong in the caption.
+        notify_fn: Function called with notes that belong in the caption.
 
     Returns:
         Paths of the figure and of its tables.
@@ -92,9 +92,9 @@ def write_figure(
     options.check()
     if not paths:
         raise UsageError("There is nothing to plot. Name at least one run.")
-    folders = find_runs(paths, tell)
+    folders = find_runs(paths, notify_fn)
     target = _resolve_output_path(folders, out, "paper.png" if options.is_for_paper else "")
-    run_curves = merge_runs(read_runs(folders, tell), tell)
+    run_curves = merge_runs(read_runs(folders, notify_fn), notify_fn)
     options = dataclasses.replace(options, only=resolve_metric_names(run_curves, options.only))
     if options.x == "time":
         run_curves = use_wall_time(run_curves)
@@ -103,7 +103,7 @@ def write_figure(
         make_curves(run_curves, options.label), options, target.suffix.lower()[1:]
     )
     for note in encoded.notes:
-        tell(note)
+        notify_fn(note)
     files = {target: encoded.image}
     for name, table in encoded.tables.items():
         files[target.with_name(f"{target.stem}{name}.csv")] = table
@@ -112,12 +112,12 @@ def write_figure(
     return list(files)
 
 
-def read_runs(folders: list[Path], tell: Callable[[str], object]) -> list[RunCurves]:
+def read_runs(folders: list[Path], notify_fn: Callable[[str], object]) -> list[RunCurves]:
     """Read all runs. Unreadable or empty runs are skipped if any other run can be read.
 
     Args:
         folders: Run folders.
-        tell: Function called with a note for each skipped run.
+        notify_fn: Function called with a note for each skipped run.
 
     Returns:
         Curves of the runs. Runs with several types of agents have one entry per type.
@@ -137,7 +137,7 @@ def read_runs(folders: list[Path], tell: Callable[[str], object]) -> list[RunCur
     if not runs:
         raise errors[0]
     for error in errors:
-        tell(f"Skipped: {error}")
+        notify_fn(f"Skipped: {error}")
     return runs
 
 

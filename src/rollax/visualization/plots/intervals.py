@@ -102,24 +102,24 @@ def iqm_over_seeds_without_interval(values: np.ndarray) -> EstimatedCurve:
     return EstimatedCurve(middle, np.full_like(middle, math.nan), np.full_like(middle, math.nan))
 
 
-def moving_average(values: np.ndarray, number: int) -> np.ndarray:
+def moving_average(values: np.ndarray, window: int) -> np.ndarray:
     """Return a centered moving average that ignores NaN.
 
     Args:
         values: Values `[K, ...]`.
-        number: Window length in rows. Windows are shorter near both ends.
+        window: Window length in rows. Windows are shorter near both ends.
 
     Returns:
         Averages of the same shape, NaN where `values` is NaN.
     """
-    if number == 1 or not len(values):
+    if window == 1 or not len(values):
         return values
     finite = np.isfinite(values)
     parts = np.where(finite, values, 0.0), finite.astype(float)
     sums, counts = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
     index = np.arange(len(values))
-    first = np.maximum(index - (number - 1) // 2, 0)
-    stop = np.minimum(index + number // 2 + 1, len(values))
+    first = np.maximum(index - (window - 1) // 2, 0)
+    stop = np.minimum(index + window // 2 + 1, len(values))
     with np.errstate(invalid="ignore"):
         return np.where(
             finite, (sums[stop] - sums[first]) / (counts[stop] - counts[first]), math.nan

@@ -70,12 +70,12 @@ def _group_by(fields: list[LabelFields], names: tuple[str, ...]) -> list[list[La
 
 def _folder_label(index: int, fields: list[LabelFields], folders: list[Path]) -> str:
     """Return the folder name with the fields that distinguish the lines of this run."""
-    siblings = [
+    run_lines = [
         line for line, folder in zip(fields, folders, strict=True) if folder == folders[index]
     ]
-    differing = _join_fields(fields[index], _differing_fields(siblings))
+    distinguishing = _join_fields(fields[index], _differing_fields(run_lines))
     name = folders[index].resolve().name
-    return escape_to_one_line(f"{name}, {differing}" if differing else name)
+    return escape_to_one_line(f"{name}, {distinguishing}" if distinguishing else name)
 
 
 def _differing_fields(fields: list[LabelFields]) -> list[str]:
@@ -113,9 +113,9 @@ def has_numeric_scale(fields: list[LabelFields]) -> bool:
     )
 
 
-def make_colors(count: int, is_scale: bool) -> list[str]:
+def make_colors(count: int, uses_scale: bool) -> list[str]:
     """Return one color per line, from a color scale or from `LINE_COLORS` in turn."""
-    if is_scale or count > len(LINE_COLORS) * len(LINE_STYLES):
+    if uses_scale or count > len(LINE_COLORS) * len(LINE_STYLES):
         return sample_colormap(np.linspace(0.0, 0.88, count))
     return [LINE_COLORS[i % len(LINE_COLORS)] for i in range(count)]
 

@@ -374,7 +374,7 @@ def _split_by_swept_value(run: RunCurves) -> list[_MemberGroup]:
     ]
 
 
-def _label_fields(run: RunCurves, swept: dict[str, float]) -> LabelFields:
+def _label_fields(run: RunCurves, swept_settings: dict[str, float]) -> LabelFields:
     """Return the fields that a label may contain, the most informative first."""
     spec = run.spec
     network = {} if isinstance(spec.network, str) else vars(spec.network)
@@ -387,12 +387,12 @@ def _label_fields(run: RunCurves, swept: dict[str, float]) -> LabelFields:
         "environment": spec.environment,
         "algorithm": spec.algorithm,
         "agents": run.agent_type,
-        **swept,
+        **swept_settings,
         **spec.arguments,
         **vars(spec.config),
         **network,
         **options,
-        **swept,
+        **swept_settings,
     }
 
 
@@ -487,17 +487,21 @@ def resolve_metric_names(runs: list[RunCurves], names: tuple[str, ...]) -> tuple
     Raises:
         UsageError: If no run has the metric. The message lists the available ones.
     """
-    known = metric_names(runs)
+    known_names = metric_names(runs)
     full_names = tuple(
-        f"info/{name}" if name not in known and f"info/{name}" in known else name for name in names
+        f"info/{name}" if name not in known_names and f"info/{name}" in known_names else name
+        for name in names
     )
     for name in full_names:
-        if name == RETURN_METRIC and name not in known:
+        if name == RETURN_METRIC and name not in known_names:
             raise UsageError(
-                f"The runs have no evaluations yet. Choose a training metric: {', '.join(known)}."
+                "The runs have no evaluations yet. Choose a training metric: "
+                f"{', '.join(known_names)}."
             )
-        if name not in known:
-            message = str(UnknownNameError("metric", name, known))
+        if name not in known_names:
+            message = str(UnknownNameError("metric", name, known_names))
             is_complete = "known are" in message
-            raise UsageError(message if is_complete else f"{message} Known are: {', '.join(known)}")
+            raise UsageError(
+                message if is_complete else f"{message} Known are: {', '.join(known_names)}"
+            )
     return full_names

@@ -52,8 +52,8 @@ def _draw_single_environment(figure: "matplotlib.figure.Figure", curves: list[Cu
     evolution = curve_estimates.read_evolution(run) if is_single else None
     drawn_elsewhere = [f"evolve/{name}" for name in run.spec.evolve] if evolution else []
     metrics = curve_estimates.select_panel_metrics(curves, drawn_elsewhere)
-    shown, omitted = metrics[:MAX_PANELS], metrics[MAX_PANELS:]
-    num_rows = -(-len(shown) // NUM_PANEL_COLUMNS)
+    drawn_metrics, omitted = metrics[:MAX_PANELS], metrics[MAX_PANELS:]
+    num_rows = -(-len(drawn_metrics) // NUM_PANEL_COLUMNS)
     has_trials = _has_trials(curves)
     heights = [RETURNS_HEIGHT, max(1.9 * num_rows, 0.01)]
     if evolution:
@@ -65,9 +65,9 @@ def _draw_single_environment(figure: "matplotlib.figure.Figure", curves: list[Cu
         top, adaptation = top.subfigures(1, 2, width_ratios=(8, 5))
         _draw_adaptation(adaptation.subplots(), curves, is_wide=True)
     _draw_returns(top, curves, is_wide=True)
-    if shown:
+    if drawn_metrics:
         axes = middle.subplots(num_rows, NUM_PANEL_COLUMNS, squeeze=False).ravel()
-        _draw_panels(axes, curves, shown)
+        _draw_panels(axes, curves, drawn_metrics)
     if evolution:
         lineage_chart.draw_lineage(
             bottom[0],
@@ -109,15 +109,15 @@ def _draw_multiple_environments(
     has_trials = _has_trials(curves)
     figure.set_size_inches(3.6 * columns + 1, (7.6 if has_trials else 5.2) * rows + 0.6)
     figure.suptitle(_join_algorithm_names(curves), fontsize=12, fontweight="bold")
-    parts = np.ravel(figure.subfigures(rows, columns, squeeze=False))
-    for part, environment in zip(parts, environments, strict=False):
+    subfigures = np.ravel(figure.subfigures(rows, columns, squeeze=False))
+    for subfigure, environment in zip(subfigures, environments, strict=False):
         group = [curve for curve in curves if curve.run.spec.environment == environment]
-        part.suptitle(environment, fontsize=11, fontweight="bold")
+        subfigure.suptitle(environment, fontsize=11, fontweight="bold")
         if has_trials:
-            part, adaptation = part.subfigures(2, 1, height_ratios=(5.2, 2.4))
+            subfigure, adaptation = subfigure.subfigures(2, 1, height_ratios=(5.2, 2.4))
             if _has_trials(group):
                 _draw_adaptation(adaptation.subplots(), group, is_wide=False)
-        _draw_returns(part, group, is_wide=False)
+        _draw_returns(subfigure, group, is_wide=False)
 
 
 def _join_algorithm_names(curves: list[Curve]) -> str:
@@ -165,9 +165,7 @@ def _draw_adaptation(axis: "matplotlib.axes.Axes", curves: list[Curve], is_wide:
     shows_earlier = is_wide and len(curves) == 1
     for curve in curves:
         _draw_trials(axis, curve, shows_earlier)
-    is_shared = all(curve.has_shared_founders for curve in curves)
-    note = "last evaluation" if is_shared else "last evaluation with its 95 % bootstrap interval"
-    note += ", lighter lines are earlier evaluations" if shows_earlier else ""
+    note = curve_estimates.describe_adaptation(curves, shows_earlier)
     _draw_note(axis, note, 80 if is_wide else 52)
     axis.set_xlabel("episode of the trial")
     axis.set_ylabel("return of the episode")

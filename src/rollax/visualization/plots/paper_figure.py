@@ -83,15 +83,15 @@ def draw_paper_figure(
     scores_height = algorithm_comparison.panels_height(scores, columns) if scores else 0.0
     has_legend = len({line.curve.label for line in lines}) > 1
     figure.set_size_inches(width, panels_height + scores_height + LEGEND_HEIGHT * has_legend)
-    parts = [figure]
+    subfigures = [figure]
     if panels and scores:
         heights = (panels_height, scores_height)
-        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+        subfigures = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
     if panels:
-        _draw_panels(parts[0], panels, panels_per_row)
+        _draw_panels(subfigures[0], panels, panels_per_row)
     tables, notes = make_csv_tables(lines), _describe_lines(lines, options.smooth)
     if scores:
-        comparison = algorithm_comparison.draw_comparison(parts[-1], scores, columns)
+        comparison = algorithm_comparison.draw_comparison(subfigures[-1], scores, columns)
         tables |= comparison.tables
         notes = (notes if has_curves else []) + comparison.notes
     draw_legend(figure, [line.curve for line in lines])

@@ -30,11 +30,11 @@ def use_wall_time(runs: list[RunCurves]) -> list[RunCurves]:
     for run in runs:
         evaluations = np.flatnonzero(np.isfinite(run.eval_time))
         lines = np.flatnonzero(np.isfinite(run.time))
-        timed = select_points(run, evaluations, lines, keeps_episodes=True)
+        run_with_times = select_points(run, evaluations, lines, keeps_episodes=True)
         timed_runs.append(
-            timed._replace(
-                eval_step=timed.eval_time / seconds,
-                step=timed.time / seconds,
+            run_with_times._replace(
+                eval_step=run_with_times.eval_time / seconds,
+                step=run_with_times.time / seconds,
                 axis=f"wall time ({unit})",
             )
         )
@@ -53,10 +53,10 @@ def thin_run(run: RunCurves, max_lines: int) -> RunCurves:
     )
 
 
-def smooth_run(run: RunCurves, number: int) -> RunCurves:
-    """Return a run whose values are averaged over `number` neighboring points."""
+def smooth_run(run: RunCurves, window: int) -> RunCurves:
+    """Return a run whose values are averaged over `window` neighboring points."""
     return run._replace(
-        returns=moving_average(run.returns, number),
-        metrics={name: moving_average(x, number) for name, x in run.metrics.items()},
-        eval_metrics={name: moving_average(x, number) for name, x in run.eval_metrics.items()},
+        returns=moving_average(run.returns, window),
+        metrics={name: moving_average(x, window) for name, x in run.metrics.items()},
+        eval_metrics={name: moving_average(x, window) for name, x in run.eval_metrics.items()},
     )

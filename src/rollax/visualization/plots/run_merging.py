@@ -10,18 +10,18 @@ from rollax.visualization.plots.learning_curves import RunCurves
 
 
 def merge_runs(
-    runs: list[RunCurves], tell: Callable[[str], object] = ignore_message
+    runs: list[RunCurves], notify_fn: Callable[[str], object] = ignore_message
 ) -> list[RunCurves]:
     """Merge runs that differ only in their seeds into one run with all members.
 
     Args:
         runs: Curves of the runs.
-        tell: Function called with a note for each run with steps that other runs lack.
+        notify_fn: Function called with a note for each run with steps that other runs lack.
 
     Returns:
         The merged runs in the order of their first members.
     """
-    return [merge_group(group, tell) for group in group_runs(runs)]
+    return [merge_group(group, notify_fn) for group in group_runs(runs)]
 
 
 def group_runs(runs: list[RunCurves]) -> list[list[RunCurves]]:
@@ -76,13 +76,13 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
 
 
 def merge_group(
-    group: list[RunCurves], tell: Callable[[str], object] = ignore_message
+    group: list[RunCurves], notify_fn: Callable[[str], object] = ignore_message
 ) -> RunCurves:
     """Merge the runs of a group at their common steps.
 
     Args:
         group: Runs that differ only in their seeds.
-        tell: Function called with a note for each run with steps that other runs lack.
+        notify_fn: Function called with a note for each run with steps that other runs lack.
 
     Returns:
         One run with all members, ordered by swept value and then by seed.
@@ -92,8 +92,8 @@ def merge_group(
     evaluations = _find_common_steps([run.eval_step for run in group])
     lines = _find_common_steps([run.step for run in group])
     for run in group:
-        _report_omitted_steps(run, "evaluations", run.eval_step, evaluations.steps, tell)
-        _report_omitted_steps(run, "lines of metrics", run.step, lines.steps, tell)
+        _report_omitted_steps(run, "evaluations", run.eval_step, evaluations.steps, notify_fn)
+        _report_omitted_steps(run, "lines of metrics", run.step, lines.steps, notify_fn)
     keeps_episodes = len({run.returns.shape[2] for run in group}) == 1
     selected = [
         select_points(run, evaluation_indices, line_indices, keeps_episodes)
@@ -127,10 +127,10 @@ def _report_omitted_steps(
     description: str,
     steps: np.ndarray,
     common_steps: np.ndarray,
-    tell: Callable[[str], object],
+    notify_fn: Callable[[str], object],
 ) -> None:
     if steps.size > common_steps.size:
-        tell(
+        notify_fn(
             f"{run.folder}: {common_steps.size} of its {steps.size} {description} are used, at "
             f"the steps that all runs of {run.spec.algorithm} on {run.spec.environment} have in "
             "common."

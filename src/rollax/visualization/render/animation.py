@@ -24,23 +24,25 @@ MIN_FRAME_MS = 20  # per GIF frame, because browsers show shorter frames for 100
 X264_CRF = 18  # quality from 0 (best) to 51, visually lossless for drawings
 
 
-def frame_durations(environment: Any, plays: list[RecordedEpisode], fps: float) -> list[float]:
+def frame_durations(environment: Any, recorded: list[RecordedEpisode], fps: float) -> list[float]:
     """Return the duration of each frame. The last frame of an episode has a longer duration.
 
     Args:
         environment: Environment including its wrappers.
-        plays: Recorded episodes.
+        recorded: Recorded episodes.
         fps: Frames per second.
 
     Returns:
         Duration of every frame of all episodes in milliseconds.
     """
-    shown: list[float] = []
-    for frames in (play.frames for play in plays):
+    durations: list[float] = []
+    for frames in (episode.frames for episode in recorded):
         trials = [trial_episode(environment, frame.state) for frame in frames]
-        is_pause = [now != after for now, after in zip(trials, trials[1:], strict=False)]
-        shown += [PAUSE_MS if pause else 1000 / fps for pause in is_pause] + [LAST_FRAME_MS]
-    return shown
+        is_pause = [
+            current != following for current, following in zip(trials, trials[1:], strict=False)
+        ]
+        durations += [PAUSE_MS if pause else 1000 / fps for pause in is_pause] + [LAST_FRAME_MS]
+    return durations
 
 
 def pad_to_same_size(pictures: list[Image.Image]) -> list[Image.Image]:
@@ -99,19 +101,19 @@ def encode_gif(
     Returns:
         Content of the file.
     """
-    some = pictures[:: max(1, len(pictures) // 8)][:8] + pictures[-1:]
-    strip = Image.new("RGB", (pictures[0].width, sum(image.height for image in some)))
+    samples = pictures[:: max(1, len(pictures) // 8)][:8] + pictures[-1:]
+    strip = Image.new("RGB", (pictures[0].width, sum(image.height for image in samples)))
     top = 0
-    for image in some:
+    for image in samples:
         strip.paste(image, (0, top))
         top += image.height
     # Median cut drops colors of small objects, so the palette starts with the required colors.
-    certain = dict.fromkeys((*scenes.PALETTE, *colors))
-    fixed = [level for color in certain for level in color]
-    num_free = NUM_COLORS - len(certain)
-    frequent = strip.quantize(num_free, Image.Quantize.MEDIANCUT).getpalette() or []
+    required_colors = dict.fromkeys((*scenes.PALETTE, *colors))
+    required_levels = [level for color in required_colors for level in color]
+    num_free = NUM_COLORS - len(required_colors)
+    sampled_levels = strip.quantize(num_free, Image.Quantize.MEDIANCUT).getpalette() or []
     palette = Image.new("P", (1, 1))
-    palette.putpalette((fixed + frequent)[: 3 * NUM_COLORS])
+    palette.putpalette((required_levels + sampled_levels)[: 3 * NUM_COLORS])
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in pictures]
     buffer = io.BytesIO()
     frames[0].save(
@@ -137,12 +139,12 @@ def round_to_hundredths(durations: Sequence[float]) -> list[int]:
     Returns:
         Durations in milliseconds, each a multiple of 10 and at least `MIN_FRAME_MS`.
     """
-    shown, exact, so_far = [], 0.0, 0
+    rounded, exact_total, rounded_total = [], 0.0, 0
     for duration in durations:
-        exact += max(duration, MIN_FRAME_MS)
-        shown.append(max(MIN_FRAME_MS, 10 * round((exact - so_far) / 10)))
-        so_far += shown[-1]
-    return shown
+        exact_total += max(duration, MIN_FRAME_MS)
+        rounded.append(max(MIN_FRAME_MS, 10 * round((exact_total - rounded_total) / 10)))
+        rounded_total += rounded[-1]
+    return rounded
 
 
 def find_ffmpeg() -> str:

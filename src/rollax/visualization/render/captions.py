@@ -43,10 +43,10 @@ class Caption(NamedTuple):
     """Text around the drawing of a frame.
 
     Attributes:
-        when: Step, and how the episode ended.
+        step_text: Step, and how the episode ended.
         action: Description of the action.
         reward_text: Reward and return so far.
-        trial: Episode within the trial, or an empty string.
+        trial_text: Episode within the trial, or an empty string.
         stride_text: Note that steps are skipped, or an empty string.
         notes: Lines below the drawing.
         agents: One row per agent or agent type, empty without an agent axis.
@@ -54,10 +54,10 @@ class Caption(NamedTuple):
         is_end: Whether this is the last frame of an episode.
     """
 
-    when: str
+    step_text: str
     action: str
     reward_text: str
-    trial: str
+    trial_text: str
     stride_text: str
     notes: list[str]
     agents: list[AgentRow]
@@ -66,39 +66,45 @@ class Caption(NamedTuple):
 
 
 def make_caption(
-    environment: Any, drawing: Drawing, play: RecordedEpisode, frame: Frame, title: str = ""
+    environment: Any, drawing: Drawing, recorded: RecordedEpisode, frame: Frame, title: str = ""
 ) -> Caption:
     """Return the caption of a frame: step, action, reward, return so far, and the drawing's notes.
 
     Args:
         environment: Environment including its wrappers.
         drawing: Drawing of the environment.
-        play: Episode that contains the frame.
+        recorded: Episode that contains the frame.
         frame: Frame to describe.
         title: Title of the whole episode.
     """
-    episode = trial_episode(environment, frame.state)
+    trial_position = trial_episode(environment, frame.state)
     lines = agent_rows(environment, drawing, frame)
     if lines:
         action = ""
-        gained = ", ".join(
+        reward_text = ", ".join(
             f"{line.name} reward {line.reward} return {line.total}" for line in lines
         )
     else:
-        acted = (
+        action_text = (
             ""
             if frame.action is None
             else _format_action(environment.action_space, drawing.action_names, frame.action)
         )
-        action = f"action {acted}" if acted else "start"
-        gained = f"reward {_format_number(frame.reward)}   return {_format_number(frame.total)}"
-    ended = frame.end if episode is None else "trial ended"  # regardless of its last episode
+        action = f"action {action_text}" if action_text else "start"
+        reward_text = (
+            f"reward {_format_number(frame.reward)}   return {_format_number(frame.total)}"
+        )
+    end_text = (
+        frame.end if trial_position is None else "trial ended"
+    )  # regardless of its last episode
     return Caption(
-        when=f"{ended} at step {frame.step}" if frame.end else f"step {frame.step}",
+        step_text=f"{end_text} at step {frame.step}" if frame.end else f"step {frame.step}",
         action=action,
-        reward_text=gained,
-        trial="" if episode is None else f"episode {episode[0]} of {episode[1]}",
-        stride_text="" if play.stride == 1 else f"1 step in {play.stride} is shown",
+        reward_text=reward_text,
+        trial_text=""
+        if trial_position is None
+        else f"episode {trial_position[0]} of {trial_position[1]}",
+        stride_text="" if recorded.stride == 1 else f"1 step in {recorded.stride} is shown",
         notes=[] if drawing.notes is None else drawing.notes(environment, frame.state, frame.obs),
         agents=lines,
         title=title,
@@ -120,14 +126,18 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
     if environment.num_agents is None:
         return []
     if environment.num_agents <= MAX_AGENTS:
-        acted = [
+        action_texts = [
             "start"
             if frame.action is None
             else describe_action(environment, drawing, i, frame.action[i])
             for i in range(environment.num_agents)
         ]
         numbers = zip(
-            capabilities(environment).agent_names, acted, frame.reward, frame.total, strict=True
+            capabilities(environment).agent_names,
+            action_texts,
+            frame.reward,
+            frame.total,
+            strict=True,
         )
         return [
             AgentRow(name, action, _format_number(reward), _format_number(total))
@@ -136,14 +146,14 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
     types = np.asarray(capabilities(environment).agent_types)
     lines = []
     for kind in list(dict.fromkeys(types.tolist()))[:MAX_LINES]:
-        members = types == kind
-        name = f"{kind} (mean of {members.sum()})" if members.sum() > 1 else kind
+        is_member = types == kind
+        name = f"{kind} (mean of {is_member.sum()})" if is_member.sum() > 1 else kind
         lines.append(
             AgentRow(
                 name,
                 "",
-                _format_number(frame.reward[members].mean()),
-                _format_number(frame.total[members].mean()),
+                _format_number(frame.reward[is_member].mean()),
+                _format_number(frame.total[is_member].mean()),
             )
         )
     return lines
@@ -157,28 +167,28 @@ def describe_action(environment: Any, drawing: Drawing, agent: int, action: np.n
 
 
 def compose_frames(
-    environment: Any, drawing: Drawing, play: RecordedEpisode, title: str = ""
+    environment: Any, drawing: Drawing, recorded: RecordedEpisode, title: str = ""
 ) -> list[Image.Image]:
     """Draw all frames of an episode with captions, a common view and a common legend.
 
     Args:
         environment: Environment including its wrappers.
         drawing: Drawing of the environment.
-        play: Recorded episode.
+        recorded: Recorded episode.
         title: Title above every frame.
 
     Returns:
         One picture per frame.
     """
-    first, frames = play.frames[0], play.frames
-    signs = [] if drawing.legend is None else drawing.legend(environment, first.state, first.obs)
-    scenes_of = draw_episode(
+    first, frames = recorded.frames[0], recorded.frames
+    legend = [] if drawing.legend is None else drawing.legend(environment, first.state, first.obs)
+    pictures = draw_episode(
         drawing, environment, [frame.state for frame in frames], [frame.obs for frame in frames]
     )
-    said = [make_caption(environment, drawing, play, frame, title) for frame in frames]
+    texts = [make_caption(environment, drawing, recorded, frame, title) for frame in frames]
     return [
-        compose_frame(environment.name, scene, words, signs)
-        for scene, words in zip(scenes_of, said, strict=True)
+        compose_frame(environment.name, picture, caption, legend)
+        for picture, caption in zip(pictures, texts, strict=True)
     ]
 
 
@@ -219,159 +229,175 @@ class FrameLayout(NamedTuple):
 
 
 def compose_frame(
-    name: str, scene: Image.Image, words: Caption, signs: list[LegendEntry]
+    name: str, scene: Image.Image, caption: Caption, legend: list[LegendEntry]
 ) -> Image.Image:
     """Draw a frame with its header above and its legend and notes below.
 
     Args:
         name: Name of the environment.
         scene: Drawing of the state.
-        words: Caption of the frame.
-        signs: Entries of the legend.
+        caption: Caption of the frame.
+        legend: Entries of the legend.
 
     Returns:
         Picture of the frame.
     """
-    layout = _lay_out_frame(max(scene.width, scenes.BOARD_SIZE), words, signs)
+    layout = _lay_out_frame(max(scene.width, scenes.BOARD_SIZE), caption, legend)
     height = layout.header_height + scene.height + layout.footer_height
     frame = Image.new("RGB", (layout.width, height), scenes.BACKGROUND)
     frame.paste(scene, ((layout.width - scene.width) // 2, layout.header_height))
-    pen = ImageDraw.Draw(frame)
-    _draw_header(pen, layout.width, name, words)
-    _draw_footer(pen, layout.header_height + scene.height + 4, layout)
+    draw = ImageDraw.Draw(frame)
+    _draw_header(draw, layout.width, name, caption)
+    _draw_footer(draw, layout.header_height + scene.height + 4, layout)
     return frame
 
 
-def _lay_out_frame(width: int, words: Caption, signs: list[LegendEntry]) -> FrameLayout:
-    if words.agents:
-        num_rows = 2 + bool(words.stride_text) + len(words.agents)
+def _lay_out_frame(width: int, caption: Caption, legend: list[LegendEntry]) -> FrameLayout:
+    if caption.agents:
+        num_rows = 2 + bool(caption.stride_text) + len(caption.agents)
     else:
         num_rows = 3
-    legend = _place_legend(signs, width)
-    legend_height = ROW_HEIGHT * (1 + max((placed.row for placed in legend), default=-1))
-    notes = [line for note in words.notes for line in _wrap_text(note, width - 2 * MARGIN)]
+    placed_legend = _place_legend(legend, width)
+    legend_height = ROW_HEIGHT * (1 + max((entry.row for entry in placed_legend), default=-1))
+    notes = [line for note in caption.notes for line in _wrap_text(note, width - 2 * MARGIN)]
     notes = notes[:MAX_LINES]
-    margin = MARGIN if legend or notes else 0
+    margin = MARGIN if placed_legend or notes else 0
     return FrameLayout(
         width=width,
-        header_height=ROW_HEIGHT * (bool(words.title) + num_rows) + 10,
+        header_height=ROW_HEIGHT * (bool(caption.title) + num_rows) + 10,
         legend_height=legend_height,
         footer_height=legend_height + ROW_HEIGHT * len(notes) + margin,
-        legend=legend,
+        legend=placed_legend,
         notes=notes,
     )
 
 
-def _draw_header(pen: ImageDraw.ImageDraw, width: int, name: str, words: Caption) -> None:
+def _draw_header(draw: ImageDraw.ImageDraw, width: int, name: str, caption: Caption) -> None:
     """Draw the title, the name of the environment, and the step with its actions and rewards."""
     top = 6
-    if words.title:
-        style = fit_font(words.title, 12, width - 2 * MARGIN)
-        title = truncate_text(words.title, style, width - 2 * MARGIN)
-        pen.text((MARGIN, top), title, scenes.BLUE, style)
+    if caption.title:
+        style = fit_font(caption.title, 12, width - 2 * MARGIN)
+        title = truncate_text(caption.title, style, width - 2 * MARGIN)
+        draw.text((MARGIN, top), title, scenes.BLUE, style)
         top += ROW_HEIGHT
-    when = RowText(words.when, scenes.RED if words.is_end else scenes.GRAY)
-    _draw_text_row(pen, top, width, RowText(name, scenes.DARK_GRAY, 13), when)
+    step_text = RowText(caption.step_text, scenes.RED if caption.is_end else scenes.GRAY)
+    _draw_text_row(draw, top, width, RowText(name, scenes.DARK_GRAY, 13), step_text)
     top += ROW_HEIGHT
-    stride = RowText(words.stride_text, scenes.GRAY)
-    if words.agents:
-        if words.stride_text:
-            _draw_text_row(pen, top, width, RowText("", scenes.DARK_GRAY), stride)
+    stride = RowText(caption.stride_text, scenes.GRAY)
+    if caption.agents:
+        if caption.stride_text:
+            _draw_text_row(draw, top, width, RowText("", scenes.DARK_GRAY), stride)
             top += ROW_HEIGHT
-        _draw_agent_table(pen, top, width, words.agents)
+        _draw_agent_table(draw, top, width, caption.agents)
     else:
-        _draw_text_row(pen, top, width, RowText(words.action, scenes.BLUE), stride)
-        reward = RowText(words.reward_text, scenes.DARK_GRAY)
-        trial = RowText(words.trial, scenes.DARK_GRAY)
-        _draw_text_row(pen, top + ROW_HEIGHT, width, reward, trial)
+        _draw_text_row(draw, top, width, RowText(caption.action, scenes.BLUE), stride)
+        reward = RowText(caption.reward_text, scenes.DARK_GRAY)
+        trial = RowText(caption.trial_text, scenes.DARK_GRAY)
+        _draw_text_row(draw, top + ROW_HEIGHT, width, reward, trial)
 
 
-def _draw_footer(pen: ImageDraw.ImageDraw, top: int, layout: FrameLayout) -> None:
+def _draw_footer(draw: ImageDraw.ImageDraw, top: int, layout: FrameLayout) -> None:
     """Draw the legend and the notes below it."""
-    for placed in layout.legend:
-        _draw_legend_entry(pen, placed.left, top + ROW_HEIGHT * placed.row, placed.entry)
+    for entry in layout.legend:
+        _draw_legend_entry(draw, entry.left, top + ROW_HEIGHT * entry.row, entry.entry)
     top += layout.legend_height
     for line, note in enumerate(layout.notes):
-        pen.text((MARGIN, top + ROW_HEIGHT * line), note, scenes.DARK_GRAY, load_font(11))
+        draw.text((MARGIN, top + ROW_HEIGHT * line), note, scenes.DARK_GRAY, load_font(11))
 
 
 def _draw_text_row(
-    pen: ImageDraw.ImageDraw, top: int, width: int, left: RowText, right: RowText
+    draw: ImageDraw.ImageDraw, top: int, width: int, left_text: RowText, right_text: RowText
 ) -> None:
     """Draw text at both ends of a row. The left text is truncated to the remaining width."""
-    used = load_font(right.size).getlength(right.text) + MARGIN if right.text else 0
-    room = width - 2 * MARGIN - used
-    style = fit_font(left.text, left.size, room) if left.size > 12 else load_font(left.size)
-    pen.text((MARGIN, top), truncate_text(left.text, style, room), left.color, style)
-    pen.text((width - MARGIN, top), right.text, right.color, load_font(right.size), anchor="ra")
+    used_width = (
+        load_font(right_text.size).getlength(right_text.text) + MARGIN if right_text.text else 0
+    )
+    max_width = width - 2 * MARGIN - used_width
+    style = (
+        fit_font(left_text.text, left_text.size, max_width)
+        if left_text.size > 12
+        else load_font(left_text.size)
+    )
+    draw.text(
+        (MARGIN, top), truncate_text(left_text.text, style, max_width), left_text.color, style
+    )
+    draw.text(
+        (width - MARGIN, top),
+        right_text.text,
+        right_text.color,
+        load_font(right_text.size),
+        anchor="ra",
+    )
 
 
 def _draw_agent_table(
-    pen: ImageDraw.ImageDraw, top: int, width: int, agents: list[AgentRow]
+    draw: ImageDraw.ImageDraw, top: int, width: int, agents: list[AgentRow]
 ) -> None:
     """Draw a table of agents with the same columns in every frame."""
     style = load_font(12)
-    of_return, of_reward = width - MARGIN, width - MARGIN - NUMBER_COLUMN_WIDTH
-    room = of_reward - NUMBER_COLUMN_WIDTH - MARGIN  # for names and actions
-    has_actions = any(each.action for each in agents)
-    longest = max(style.getlength(each.name) for each in (*agents, TABLE_HEADER))
-    named = min(longest, 0.5 * room) if has_actions else room
-    for row, each in enumerate(
+    return_edge, reward_edge = width - MARGIN, width - MARGIN - NUMBER_COLUMN_WIDTH
+    max_width = reward_edge - NUMBER_COLUMN_WIDTH - MARGIN  # for names and actions
+    has_actions = any(agent.action for agent in agents)
+    longest_name = max(style.getlength(agent.name) for agent in (*agents, TABLE_HEADER))
+    name_width = min(longest_name, 0.5 * max_width) if has_actions else max_width
+    for row, agent in enumerate(
         [TABLE_HEADER if has_actions else TABLE_HEADER._replace(action=""), *agents]
     ):
         color, y = scenes.DARK_GRAY if row else scenes.GRAY, top + ROW_HEIGHT * row
-        pen.text((MARGIN, y), truncate_text(each.name, style, named), color, style)
-        acted = truncate_text(each.action, style, room - named - MARGIN)
-        pen.text((2 * MARGIN + named, y), acted, scenes.BLUE if row else color, style)
-        pen.text((of_reward, y), each.reward, color, style, anchor="ra")
-        pen.text((of_return, y), each.total, color, style, anchor="ra")
+        draw.text((MARGIN, y), truncate_text(agent.name, style, name_width), color, style)
+        action_text = truncate_text(agent.action, style, max_width - name_width - MARGIN)
+        draw.text((2 * MARGIN + name_width, y), action_text, scenes.BLUE if row else color, style)
+        draw.text((reward_edge, y), agent.reward, color, style, anchor="ra")
+        draw.text((return_edge, y), agent.total, color, style, anchor="ra")
 
 
-def _place_legend(signs: list[LegendEntry], width: int) -> list[PlacedEntry]:
+def _place_legend(legend: list[LegendEntry], width: int) -> list[PlacedEntry]:
     """Return the legend entries with their rows and left edges, wrapped to the width."""
-    placed, row, left = [], 0, float(MARGIN)
-    for sign in signs:
-        room = width - 2 * MARGIN - ROW_HEIGHT
-        sign = sign._replace(label=truncate_text(sign.label, load_font(11), room))
-        long = ROW_HEIGHT + load_font(11).getlength(sign.label) + 12
-        if left > MARGIN and left + long - 12 > width - MARGIN:
-            row, left = row + 1, float(MARGIN)
-        placed.append(PlacedEntry(row, left, sign))
-        left += long
+    placed, row, left_edge = [], 0, float(MARGIN)
+    for entry in legend:
+        max_width = width - 2 * MARGIN - ROW_HEIGHT
+        entry = entry._replace(label=truncate_text(entry.label, load_font(11), max_width))
+        entry_width = ROW_HEIGHT + load_font(11).getlength(entry.label) + 12
+        if left_edge > MARGIN and left_edge + entry_width - 12 > width - MARGIN:
+            row, left_edge = row + 1, float(MARGIN)
+        placed.append(PlacedEntry(row, left_edge, entry))
+        left_edge += entry_width
     return placed
 
 
 def _draw_legend_entry(
-    pen: ImageDraw.ImageDraw, left: float, top: float, sign: LegendEntry
+    draw: ImageDraw.ImageDraw, left_edge: float, top: float, entry: LegendEntry
 ) -> None:
-    box = (left, top + 1, left + 11, top + 12)
-    if sign.shape == "line":
-        pen.line((left, top + 7, left + 11, top + 7), sign.color, 3)
-    elif sign.shape == "ring":
-        pen.ellipse(box, scenes.BACKGROUND, sign.color, 3)
+    box = (left_edge, top + 1, left_edge + 11, top + 12)
+    if entry.shape == "line":
+        draw.line((left_edge, top + 7, left_edge + 11, top + 7), entry.color, 3)
+    elif entry.shape == "ring":
+        draw.ellipse(box, scenes.BACKGROUND, entry.color, 3)
     else:
-        pen.ellipse(box, sign.color, sign.outline)
-    pen.text((left + ROW_HEIGHT - 2, top), sign.label, scenes.DARK_GRAY, load_font(11))
+        draw.ellipse(box, entry.color, entry.outline)
+    draw.text((left_edge + ROW_HEIGHT - 2, top), entry.label, scenes.DARK_GRAY, load_font(11))
 
 
-def _wrap_text(words: str, room: float) -> list[str]:
+def _wrap_text(text: str, max_width: float) -> list[str]:
     """Return text split into lines that fit the width."""
     lines, style = [""], load_font(11)
-    for word in words.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if style.getlength(longer) <= room:
-            lines[-1] = longer
+    for word in text.split():
+        extended = f"{lines[-1]} {word}".strip()
+        if style.getlength(extended) <= max_width:
+            lines[-1] = extended
         else:
             lines.append(word)
-    return [truncate_text(line, style, room) for line in lines if line]
+    return [truncate_text(line, style, max_width) for line in lines if line]
 
 
 def _format_action(space: Any, names: tuple[str, ...], action: np.ndarray) -> str:
     if names:
         return names[int(action)]
     is_real = isinstance(space, Ball | Box)
-    shown = [f"{value:+.2f}" if is_real else str(int(value)) for value in np.ravel(action)[:4]]
-    return " ".join(shown) + (" ..." if np.size(action) > 4 else "")
+    shown_values = [
+        f"{value:+.2f}" if is_real else str(int(value)) for value in np.ravel(action)[:4]
+    ]
+    return " ".join(shown_values) + (" ..." if np.size(action) > 4 else "")
 
 
 def _format_number(value: Any) -> str:

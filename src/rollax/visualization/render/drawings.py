@@ -66,21 +66,22 @@ def find_drawing(environment: Any) -> Drawing:
 
 def _find_named_drawing(name: str) -> Drawing | None:
     """Return the drawing for the name of an environment, or None if there is none."""
-    known = DRAWINGS | _load_suite_drawings(name.partition("/")[0])
+    drawings = DRAWINGS | _load_suite_drawings(name.partition("/")[0])
     return next(
-        (drawing for pattern, drawing in known.items() if fnmatch.fnmatchcase(name, pattern)), None
+        (drawing for pattern, drawing in drawings.items() if fnmatch.fnmatchcase(name, pattern)),
+        None,
     )
 
 
 def _adapt_to_wrappers(drawing: Drawing) -> Drawing:
     """Return the drawing with functions that take the environment including its wrappers."""
-    of_state = {part: getattr(drawing, part) for part in ("draw", "text", "notes", "legend")}
-    of_states = {part: getattr(drawing, part) for part in ("cameras", "page_data_fn")}
+    state_fns = {name: getattr(drawing, name) for name in ("draw", "text", "notes", "legend")}
+    states_fns = {name: getattr(drawing, name) for name in ("cameras", "page_data_fn")}
     return drawing._replace(
         describe_action_fn=drawing.describe_action_fn
         and _adapt_agent_fn(drawing.describe_action_fn),
-        **{part: function and _adapt_state_fn(function) for part, function in of_state.items()},
-        **{part: function and _adapt_states_fn(function) for part, function in of_states.items()},
+        **{name: function and _adapt_state_fn(function) for name, function in state_fns.items()},
+        **{name: function and _adapt_states_fn(function) for name, function in states_fns.items()},
     )
 
 

@@ -35,23 +35,23 @@ class RecordedEpisode(NamedTuple):
 
 
 def thin_frames(
-    frames: list[Frame], new: list[Frame], stride: int, most: int
+    frames: list[Frame], new_frames: list[Frame], stride: int, max_frames: int
 ) -> tuple[list[Frame], int]:
-    """Append new frames, then double the stride until fewer than `most` frames remain.
+    """Append new frames, then double the stride until fewer than `max_frames` frames remain.
 
     Thinning during the episode bounds the memory of long episodes with large states.
 
     Args:
         frames: Frames kept so far.
-        new: Frames to append.
+        new_frames: Frames to append.
         stride: Current stride.
-        most: Upper limit of the number of frames, exclusive.
+        max_frames: Upper limit of the number of frames, exclusive.
 
     Returns:
         Frames of every `stride`-th step, and the new stride.
     """
-    frames = frames + [frame for frame in new if frame.step % stride == 0]
-    while len(frames) >= most:
+    frames = frames + [frame for frame in new_frames if frame.step % stride == 0]
+    while len(frames) >= max_frames:
         stride *= 2
         frames = [frame for frame in frames if frame.step % stride == 0]
     return frames, stride

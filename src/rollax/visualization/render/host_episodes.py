@@ -96,17 +96,22 @@ def _record_episode(
 ) -> RecordedEpisode:
     plan = episodes.plan_episodes([key], 1)
 
-    def one(tree):
+    def add_stream_axis(tree):
         return jax.tree.map(lambda x: np.asarray(x)[None], tree)
 
     (obs,) = _call_and_check(policy, "reset", lambda: (simulator.reset(int(plan.seeds[0, 0])),))
-    carry, zero = one(policy.initial_carry()), np.zeros(())
+    carry, zero = add_stream_axis(policy.initial_carry()), np.zeros(())
     last = Frame(0, _read_frame(policy, simulator), obs, None, zero, zero, "")
     frames, stride = [last], 1
     for time in range(max_eval_steps(policy.environment, policy.spec)):
-        when = np.full(1, time, np.int32)
+        stream_time = np.full(1, time, np.int32)
         carry, actions = act(
-            policy.state, one(obs), carry, np.full(1, time == 0), plan.keys[0], when
+            policy.state,
+            add_stream_axis(obs),
+            carry,
+            np.full(1, time == 0),
+            plan.keys[0],
+            stream_time,
         )
         action = np.asarray(actions)[0]
         obs, reward, terminated, truncated, _ = _call_and_check(
@@ -126,7 +131,7 @@ def _record_episode(
 
 
 def _call_and_check(
-    policy: Policy, what: str, function: Callable[[], tuple[Any, ...]]
+    policy: Policy, method: str, function: Callable[[], tuple[Any, ...]]
 ) -> tuple[Any, ...]:
     """Call the simulator under the same checks as in training, and return its result.
 
@@ -135,9 +140,9 @@ def _call_and_check(
     """
     name = f"the simulator of {policy.environment.name}"
     with enforce_timeout(policy.spec.options.env_timeout, lambda: name):
-        result = call_simulator(name, what, function)
-    like = make_zeros(policy.environment.observation_space)
-    if jax.tree.map(np.shape, result[0]) != jax.tree.map(np.shape, like):
+        result = call_simulator(name, method, function)
+    example = make_zeros(policy.environment.observation_space)
+    if jax.tree.map(np.shape, result[0]) != jax.tree.map(np.shape, example):
         raise SimulatorError(
             f"{name} returned observations that do not match its observation space."
         )
@@ -149,7 +154,7 @@ def _call_and_check(
 
 def _read_frame(policy: Policy, simulator: Simulator) -> np.ndarray:
     try:
-        drawn = simulator.frame()
+        picture = simulator.frame()
     except Exception as error:  # simulators render with arbitrary libraries
         reason = str(error).strip() or "no message"
         if isinstance(error, ImportError) or type(error).__name__ == "DependencyNotInstalled":
@@ -159,9 +164,11 @@ def _read_frame(policy: Policy, simulator: Simulator) -> np.ndarray:
         raise _not_drawable_error(
             policy.environment, f"its render() raises {type(error).__name__}: {reason}"
         ) from error
-    if np.ndim(drawn) != 3 or np.shape(drawn)[2] not in (3, 4):
+    if np.ndim(picture) != 3 or np.shape(picture)[2] not in (3, 4):
         returned = (
-            "None" if drawn is None else f"a {type(drawn).__name__} of shape {np.shape(drawn)}"
+            "None"
+            if picture is None
+            else f"a {type(picture).__name__} of shape {np.shape(picture)}"
         )
         raise _not_drawable_error(policy.environment, f"its render() returns {returned}")
-    return np.array(drawn)
+    return np.array(picture)

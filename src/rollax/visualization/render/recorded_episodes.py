@@ -88,27 +88,29 @@ def make_episode_runner(
     """
     environment = policy.environment
 
-    def step(state: State, playing: RunningEpisodes, key: jax.Array) -> tuple[RunningEpisodes, Any]:
-        before, keys = playing, key[None]
-        playing, (experience, after) = play_step(
-            environment, make_policy(policy.algorithm, state, greedy), before, keys
+    def step(state: State, running: RunningEpisodes, key: jax.Array) -> tuple[RunningEpisodes, Any]:
+        old_running, keys = running, key[None]
+        running, (experience, transition) = play_step(
+            environment, make_policy(policy.algorithm, state, greedy), old_running, keys
         )
         env_key = jax.random.split(key)[1]  # the same split as in `step_episodes`
 
-        def first(values):
+        def select_first(values):
             return jax.tree.map(lambda x: x[0], values)
 
-        seen = first((before.actor.env_state, experience.action, after.state))
-        shown = state_to_render(environment, env_key, *seen)
-        return playing, (
-            shown,
-            *first((playing, experience.action, experience.reward, before.alive)),
+        transition_to_show = select_first(
+            (old_running.actor.env_state, experience.action, transition.state)
+        )
+        shown_state = state_to_render(environment, env_key, *transition_to_show)
+        return running, (
+            shown_state,
+            *select_first((running, experience.action, experience.reward, old_running.alive)),
         )
 
-    def with_keys(state, playing, keys):
-        return jax.lax.scan(lambda p, key: step(state, p, key), playing, keys)
+    def play_chunk(state, running, keys):
+        return jax.lax.scan(lambda p, key: step(state, p, key), running, keys)
 
-    return jax.jit(with_keys)
+    return jax.jit(play_chunk)
 
 
 def make_episode_initializer(policy: Policy) -> Callable[[jax.Array, Any], RunningEpisodes]:
@@ -160,7 +162,7 @@ def record_episode(
 def record_from_start(
     policy: Policy,
     run: Callable[..., PyTree],
-    playing: RunningEpisodes,
+    running: RunningEpisodes,
     run_key: jax.Array,
     max_frames: int,
 ) -> RecordedEpisode:
@@ -169,7 +171,7 @@ def record_from_start(
     Args:
         policy: Policy that plays the episode.
         run: Compiled function from `make_episode_runner`.
-        playing: Episode at its start.
+        running: Episode at its start.
         run_key: Random key of the steps.
         max_frames: Maximum number of frames.
 
@@ -179,16 +181,16 @@ def record_from_start(
     limit = max_eval_steps(policy.environment, policy.spec)
     zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
     env_state, obs = jax.tree.map(
-        lambda x: x[0], jax.device_get((playing.actor.env_state, playing.actor.obs))
+        lambda x: x[0], jax.device_get((running.actor.env_state, running.actor.obs))
     )
     last = Frame(0, env_state, obs, None, zero, zero, "")
     frames, stride = [last], 1
     for first in range(0, limit, STEPS_PER_CALL):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(STEPS_PER_CALL))
-        playing, steps = run(policy.state, playing, keys)
-        new = _chunk_frames(jax.device_get(steps), first, limit, last.total)
-        last = new[-1]
-        frames, stride = thin_frames(frames, new, stride, max_frames)
+        running, steps = run(policy.state, running, keys)
+        new_frames = _chunk_frames(jax.device_get(steps), first, limit, last.total)
+        last = new_frames[-1]
+        frames, stride = thin_frames(frames, new_frames, stride, max_frames)
         if last.end:
             break
     return RecordedEpisode(frames if frames[-1] is last else [*frames, last], stride)
@@ -199,22 +201,26 @@ def _chunk_frames(steps: PyTree, first: int, limit: int, total: np.ndarray) -> l
 
     `first` is the number of steps before the chunk and `total` the return before it.
     """
-    shown, playing, action, reward, alive = steps
+    shown_states, running, action, reward, alive = steps
     count = min(int(np.sum(alive)), limit - first)
     totals = total + np.cumsum(reward, axis=0)
 
-    def at(values, i):
-        return jax.tree.map(lambda x: x[i], values)
+    def select_step(values, step):
+        return jax.tree.map(lambda x: x[step], values)
 
     return [
         Frame(
-            first + i + 1,
-            at(shown, i),
-            at(playing.actor.obs, i),
-            np.asarray(action[i]),
-            reward[i],
-            totals[i],
-            "terminated" if playing.terminated[i] else "truncated" if playing.truncated[i] else "",
+            first + step + 1,
+            select_step(shown_states, step),
+            select_step(running.actor.obs, step),
+            np.asarray(action[step]),
+            reward[step],
+            totals[step],
+            "terminated"
+            if running.terminated[step]
+            else "truncated"
+            if running.truncated[step]
+            else "",
         )
-        for i in range(count)
+        for step in range(count)
     ]

@@ -66,8 +66,8 @@ def render(
     environment: Environment | None = None,
     network: NetworkFn | None = None,
     eval_arguments: SettingValues | None = None,
-    tell: Callable[[str], object] = ignore_message,
-    say: Callable[[str], object] = ignore_message,
+    warn_fn: Callable[[str], object] = ignore_message,
+    notify_fn: Callable[[str], object] = ignore_message,
 ) -> Path:
     """Play episodes with the policy of a run and write an animation of them.
 
@@ -92,8 +92,8 @@ def render(
         environment: Environment to play in, as in `load`.
         network: Network constructor, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        tell: Function called with each warning.
-        say: Function called with progress messages.
+        warn_fn: Function called with each warning.
+        notify_fn: Function called with progress messages.
 
     Returns:
         Path of the animation.
@@ -112,20 +112,20 @@ def render(
     check_count("episodes", episodes, 1)
     check_count("max_frames", max_frames, 2 * episodes)
     check_count("fps", fps or 1, 1)
-    opened = functools.partial(
+    load_policy = functools.partial(
         load, folder, environment=environment, network=network, eval_arguments=eval_arguments
     )
     if checkpoint == ALL_CHECKPOINTS:
         require_no_elite(is_elite)
-        most = max_frames // (episodes * MIN_FRAMES_PER_CHECKPOINT)
-        policies = load_all_checkpoints(folder, opened, member, most, say)
+        max_policies = max_frames // (episodes * MIN_FRAMES_PER_CHECKPOINT)
+        policies = load_all_checkpoints(folder, load_policy, member, max_policies, notify_fn)
     else:
         checkpoint = checkpoint or default_checkpoint(folder, is_elite)
-        policies = [opened(checkpoint=checkpoint, member=member)]
+        policies = [load_policy(checkpoint=checkpoint, member=member)]
         checkpoints = index.read_checkpoint_index(folder)
-        say(f"Using the checkpoint of {checkpoints.words(policies[0].step)}.")
+        notify_fn(f"Using the checkpoint of {checkpoints.describe(policies[0].step)}.")
     for warning in policies[-1].warnings:
-        tell(warning)
+        warn_fn(warning)
     require_episodes(policies[-1], folder)
     drawing = drawings.find_drawing(policies[-1].environment)
     check_page_support(target.suffix.lower(), policies, drawing)
@@ -133,15 +133,17 @@ def render(
         policies = [policies[0].elite(descriptor, cell)]
         drawing = add_note(drawing, policies[0].warnings[-1])  # identifies the elite
     if layout.is_folder_locked(folder):
-        say("The run is still being written. Later checkpoints may be better.")
-    plays = record_episodes(
+        notify_fn("The run is still being written. Later checkpoints may be better.")
+    recorded = record_episodes(
         policies, seed, episodes, greedy, max(2, max_frames // (episodes * len(policies)))
     )
-    number = sum(len(play.frames) for of_policy in plays for play in of_policy)
-    if number > MAX_SILENT_FRAMES:
-        say(f"Drawing {number:,} frames.")
-    animated = AnimationContent(policies, plays, checkpoint_titles(folder, policies))
-    content = encode_content(target.suffix.lower(), animated, drawing, fps, tell)
+    num_frames = sum(
+        len(episode.frames) for policy_episodes in recorded for episode in policy_episodes
+    )
+    if num_frames > MAX_SILENT_FRAMES:
+        notify_fn(f"Drawing {num_frames:,} frames.")
+    animation_content = AnimationContent(policies, recorded, checkpoint_titles(folder, policies))
+    content = encode_content(target.suffix.lower(), animation_content, drawing, fps, warn_fn)
     return write_output_file(target, content, ". Choose another --out.")
 
 
@@ -159,11 +161,11 @@ class AnimationContent(NamedTuple):
     titles: list[str]
 
 
-def check_count(name: str, value: int, least: int) -> None:
-    """Raise UsageError if a count is below `least` or too large."""
-    if not least <= value <= MAX_COUNT:
+def check_count(name: str, value: int, minimum: int) -> None:
+    """Raise UsageError if a count is below `minimum` or too large."""
+    if not minimum <= value <= MAX_COUNT:
         raise UsageError(
-            f"{name} must be between {least} and {MAX_COUNT}, got {format_value(value)}."
+            f"{name} must be between {minimum} and {MAX_COUNT}, got {format_value(value)}."
         )
 
 
@@ -173,25 +175,27 @@ def animation_name(
     """Return the default file name without suffix, which is distinct for each selected elite."""
     if checkpoint == ALL_CHECKPOINTS:
         return "learning"
-    which = {"cell": cell, "descriptor": descriptor}
-    asked = [
+    selection = {"cell": cell, "descriptor": descriptor}
+    selected = [
         name + "".join(f"-{x}".removesuffix(".0") for x in value)
-        for name, value in which.items()
+        for name, value in selection.items()
         if value is not None
     ]
     others = {"checkpoint": None if checkpoint == "last" else checkpoint, "member": member}
-    asked += [f"{name}-{value}" for name, value in others.items() if asked and value is not None]
-    return "-".join(["episode", *asked])
+    selected += [
+        f"{name}-{value}" for name, value in others.items() if selected and value is not None
+    ]
+    return "-".join(["episode", *selected])
 
 
-def check_output_path(target: Path, is_given: bool) -> None:
+def check_output_path(target: Path, is_chosen_by_user: bool) -> None:
     """Check that the output file can be written and does not replace a file of the user.
 
     The check runs before any episode is played. Default output files are replaced without a check.
 
     Args:
         target: Output file.
-        is_given: Whether the user chose the file.
+        is_chosen_by_user: Whether the user chose the file.
 
     Raises:
         UsageError: If the suffix is unknown, ffmpeg is missing, the file cannot be written, or a
@@ -207,15 +211,15 @@ def check_output_path(target: Path, is_given: bool) -> None:
         animation.find_ffmpeg()
     if target.is_dir():
         raise UsageError(f"--out must be a file, but {target} is a folder. Choose another --out.")
-    if is_given and target.exists() and not is_render_output(target):
+    if is_chosen_by_user and target.exists() and not is_render_output(target):
         raise UsageError(
             f"--out ({target}) already exists and was not written by rollax render. "
             "Choose another --out."
         )
-    there = next(path for path in target.absolute().parents if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    existing_parent = next(path for path in target.absolute().parents if path.exists())
+    if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
         raise UsageError(
-            f"{target} cannot be written, because {there} is not a writable folder. "
+            f"{target} cannot be written, because {existing_parent} is not a writable folder. "
             "Choose another --out."
         )
 
@@ -264,19 +268,20 @@ def require_no_elite(is_elite: bool) -> None:
 
 def load_all_checkpoints(
     folder: Path,
-    opened: Callable[..., Policy],
+    load_policy: Callable[..., Policy],
     member: int | None,
-    most: int,
-    say: Callable[[str], object],
+    max_policies: int,
+    notify_fn: Callable[[str], object],
 ) -> list[Policy]:
     """Load the policies of all checkpoints in the order of their steps.
 
     Args:
         folder: Run folder.
-        opened: Function that loads the policy of a checkpoint and a member.
+        load_policy: Function that loads the policy of a checkpoint and a member.
         member: Member of a population. Defaults to the member of the last checkpoint.
-        most: Maximum number of policies. Evenly spaced checkpoints are loaded if there are more.
-        say: Function called with a summary of the loaded checkpoints.
+        max_policies: Maximum number of policies. Evenly spaced checkpoints are loaded if there are
+            more.
+        notify_fn: Function called with a summary of the loaded checkpoints.
 
     Returns:
         At least two policies.
@@ -287,30 +292,36 @@ def load_all_checkpoints(
     checkpoints = index.read_checkpoint_index(folder).all
     hint = "Train with --keep-last 20 to keep the newest 20 checkpoints."
     if len(checkpoints) < 2:
-        there = f"only the checkpoint of step {checkpoints[0].step:,}" if checkpoints else "none"
+        available = (
+            f"only the checkpoint of step {checkpoints[0].step:,}" if checkpoints else "none"
+        )
         raise UsageError(
-            f"--checkpoint all requires at least two checkpoints, but {folder} has {there}. "
+            f"--checkpoint all requires at least two checkpoints, but {folder} has {available}. "
             f"Leave --checkpoint out. {hint}"
         )
-    places = np.unique(
-        np.linspace(0, len(checkpoints) - 1, max(2, min(len(checkpoints), most)))
+    indices = np.unique(
+        np.linspace(0, len(checkpoints) - 1, max(2, min(len(checkpoints), max_policies)))
         .round()
         .astype(int)
     )
     if member is None and layout.read_spec(folder).num_members > 1:
-        member = opened(checkpoint="last").member
+        member = load_policy(checkpoint="last").member
     policies, errors = [], []
-    for step in (checkpoints[place].step for place in places):
+    for step in (checkpoints[position].step for position in indices):
         try:
-            policies.append(opened(checkpoint=step, member=member))
+            policies.append(load_policy(checkpoint=step, member=member))
         except UsageError as error:  # a running training deletes old checkpoints
             errors.append(error)
     if len(policies) < 2:
         raise errors[0]
-    gone = f" Skipped {len(errors)} that cannot be read, for example: {errors[0]}" if errors else ""
-    spread = "" if len(places) == len(checkpoints) else f" (evenly spaced, of {len(checkpoints)})"
+    skipped_text = (
+        f" Skipped {len(errors)} that cannot be read, for example: {errors[0]}" if errors else ""
+    )
+    spacing_text = (
+        "" if len(indices) == len(checkpoints) else f" (evenly spaced, of {len(checkpoints)})"
+    )
     steps = f"from step {policies[0].step:,} to step {policies[-1].step:,}"
-    say(f"Showing {len(policies)} checkpoints{spread} {steps}. {hint}{gone}")
+    notify_fn(f"Showing {len(policies)} checkpoints{spacing_text} {steps}. {hint}{skipped_text}")
     return policies
 
 
@@ -319,7 +330,7 @@ def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
     if len(policies) == 1:
         return [""]
     checkpoints = index.read_checkpoint_index(folder)
-    return [f"checkpoint of {checkpoints.words(policy.step)}" for policy in policies]
+    return [f"checkpoint of {checkpoints.describe(policy.step)}" for policy in policies]
 
 
 def require_episodes(policy: Policy, folder: Path | str) -> None:
@@ -334,42 +345,42 @@ def require_episodes(policy: Policy, folder: Path | str) -> None:
 
 def add_note(drawing: Drawing, note: str) -> Drawing:
     """Return the drawing with one more note below the picture."""
-    others = drawing.notes or (lambda *seen: [])
-    return drawing._replace(notes=lambda *seen: [*others(*seen), note])
+    other_notes = drawing.notes or (lambda *arguments: [])
+    return drawing._replace(notes=lambda *arguments: [*other_notes(*arguments), note])
 
 
 def encode_content(
     suffix: str,
-    shown: AnimationContent,
+    content: AnimationContent,
     drawing: Drawing,
     fps: int | None,
-    tell: Callable[[str], object],
+    warn_fn: Callable[[str], object],
 ) -> bytes:
     """Draw the episodes and return the content of the output file, which `suffix` determines."""
-    environment = shown.policies[0].environment
-    plays = [play for each in shown.episodes for play in each]
+    environment = content.policies[0].environment
+    recorded = [episode for policy_episodes in content.episodes for episode in policy_episodes]
     if suffix == PAGE_SUFFIX:
         assert drawing.page_data_fn is not None
-        states = [frame.state for play in plays for frame in play.frames]
-        data = drawing.page_data_fn(environment, states, fps, plays[0].stride)
+        states = [frame.state for episode in recorded for frame in episode.frames]
+        data = drawing.page_data_fn(environment, states, fps, recorded[0].stride)
         page = bodies_page.build_bodies_page(environment.name, data)
         return f"{page}\n<!-- {animation.FILE_MARKER.decode()} -->\n".encode()
     if suffix == ".gif" and (fps or 0) > MAX_GIF_FPS:
-        tell(
+        warn_fn(
             f"A GIF shows at most {MAX_GIF_FPS} frames per second, so --fps {fps} is reduced to "
             f"{MAX_GIF_FPS}. Choose an --out that ends in .mp4 for a higher rate."
         )
     pictures = [
         picture
-        for each, title in zip(shown.episodes, shown.titles, strict=True)
-        for play in each
-        for picture in captions.compose_frames(environment, drawing, play, title)
+        for policy_episodes, title in zip(content.episodes, content.titles, strict=True)
+        for episode in policy_episodes
+        for picture in captions.compose_frames(environment, drawing, episode, title)
     ]
     rate = fps or drawing.fps
     return animation.encode_animation(
         suffix,
         pictures,
-        animation.frame_durations(environment, plays, rate),
+        animation.frame_durations(environment, recorded, rate),
         rate,
         drawing.palette(),
     )

@@ -48,7 +48,7 @@ def print_episodes(
     network: NetworkFn | None = None,
     eval_arguments: SettingValues | None = None,
     console: Console | None = None,
-    say: Callable[[str], object] = ignore_message,
+    notify_fn: Callable[[str], object] = ignore_message,
 ) -> None:
     """Play episodes with the policy of a run and print every step as text.
 
@@ -66,7 +66,7 @@ def print_episodes(
         network: Network constructor, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
         console: Console to print to. Defaults to standard output.
-        say: Function called with progress messages.
+        notify_fn: Function called with progress messages.
 
     Raises:
         UsageError: If the run or the checkpoint does not exist, or if the environment has no text
@@ -94,13 +94,16 @@ def print_episodes(
             f"{policy.environment.name} has no text drawing; only {able} have one. "
             "Leave --text out to get a GIF."
         )
-    say(f"Using the checkpoint of {index.read_checkpoint_index(Path(folder)).words(policy.step)}.")
-    (plays,) = record_episodes([policy], seed, episodes, greedy, max_frames=10**9)
-    texts = [text for play in plays for text in episode_texts(policy, drawing, play)]
+    notify_fn(
+        "Using the checkpoint of "
+        f"{index.read_checkpoint_index(Path(folder)).describe(policy.step)}."
+    )
+    (recorded,) = record_episodes([policy], seed, episodes, greedy, max_frames=10**9)
+    texts = [text for play in recorded for text in episode_texts(policy, drawing, play)]
     console = Console() if console is None else console
     if console.is_interactive:
         _play_animation(
-            console, texts, frame_durations(policy.environment, plays, fps or drawing.fps)
+            console, texts, frame_durations(policy.environment, recorded, fps or drawing.fps)
         )
         return
     for text in texts:
@@ -115,20 +118,24 @@ def _play_animation(console: Console, texts: list[Text], milliseconds: list[floa
             time.sleep(duration / 1000)
 
 
-def episode_texts(policy: Policy, drawing: drawings.Drawing, play: RecordedEpisode) -> list[Text]:
+def episode_texts(
+    policy: Policy, drawing: drawings.Drawing, recorded: RecordedEpisode
+) -> list[Text]:
     """Return every frame of an episode as text: two header lines, the drawing and the notes."""
     assert drawing.text is not None
     texts = []
-    for frame in play.frames:
-        words = make_caption(policy.environment, drawing, play, frame)
+    for frame in recorded.frames:
+        caption = make_caption(policy.environment, drawing, recorded, frame)
         head = "  ".join(
-            part for part in (policy.environment.name, words.trial, words.when) if part
+            part
+            for part in (policy.environment.name, caption.trial_text, caption.step_text)
+            if part
         )
         picture = drawing.text(policy.environment, frame.state, frame.obs)
-        notes = [Text(printing.escape_control_characters(note)) for note in words.notes]
+        notes = [Text(printing.escape_control_characters(note)) for note in caption.notes]
         lines = [
             Text(printing.escape_control_characters(head), "bold"),
-            Text(printing.escape_control_characters(f"{words.action}   {words.reward_text}")),
+            Text(printing.escape_control_characters(f"{caption.action}   {caption.reward_text}")),
             picture,
         ]
         texts.append(Text("\n", no_wrap=True, overflow="crop").join([*lines, *notes]))

@@ -48,12 +48,12 @@ class ArchiveCharts(NamedTuple):
     charts: list[Chart]
 
 
-def make_archive_charts(folder: Path, tell: Callable[[str], object]) -> ArchiveCharts:
+def make_archive_charts(folder: Path, notify_fn: Callable[[str], object]) -> ArchiveCharts:
     """Return charts of the archive at the last checkpoint of a run, and of its Pareto fronts.
 
     Args:
         folder: Run folder.
-        tell: Function called with warnings and with the reason if the archive cannot be drawn.
+        notify_fn: Function called with warnings and with the reason if the archive cannot be drawn.
 
     Returns:
         The policy and the charts, or None and an empty list without an archive to draw.
@@ -64,10 +64,10 @@ def make_archive_charts(folder: Path, tell: Callable[[str], object]) -> ArchiveC
         policy = load(folder)
         elites = selection.get_elites(policy)
     except UsageError as error:
-        tell(f"The archive is not drawn: {error}")
+        notify_fn(f"The archive is not drawn: {error}")
         return ArchiveCharts(None, [])
     for warning in policy.warnings:
-        tell(warning)
+        notify_fn(warning)
     best = selection.best_per_cell(elites)
     layout = cell_charts.make_layout(
         best, archive_figure.grid_shape(policy, best), archive_figure.descriptor_bounds(policy)
@@ -231,8 +231,10 @@ def _block_image(
 ) -> np.ndarray:
     """Return an image with the best value of each block of cells."""
     solutions = elites.solutions._replace(fitness=values)
-    shown = elites._replace(solutions=solutions, mask=np.isfinite(values))
-    return compute_block_fitness(shown, (*shape, 1)[:2], layout.low, layout.high, BLOCK_GRID_SHAPE)
+    finite_elites = elites._replace(solutions=solutions, mask=np.isfinite(values))
+    return compute_block_fitness(
+        finite_elites, (*shape, 1)[:2], layout.low, layout.high, BLOCK_GRID_SHAPE
+    )
 
 
 def _cell_positions(
@@ -240,11 +242,11 @@ def _cell_positions(
 ) -> PlotlyValues:
     """Return the centers of the columns and rows of an image in a plane of descriptors."""
 
-    def centers(dimension: int, number: int) -> list[float]:
+    def centers(dimension: int, num_cells: int) -> list[float]:
         is_descriptor = dimension < len(shape)
         low = layout.low[dimension] if is_descriptor else 0.0
         high = layout.high[dimension] if is_descriptor else 1.0
-        return to_json_numbers(low + (np.arange(number) + 0.5) / number * (high - low))
+        return to_json_numbers(low + (np.arange(num_cells) + 0.5) / num_cells * (high - low))
 
     height, width = image.shape
     return {"x": centers(0, width), "y": centers(1, height)}
@@ -292,17 +294,19 @@ def _objective_charts(
 def _front_chart(policy: Policy, elites: Elites, volumes: np.ndarray) -> Chart:
     """Return a chart of the first two objectives of all elites with their Pareto front."""
     names = selection.archive_settings(policy).objectives
-    places = np.flatnonzero(elites.mask)
-    objectives = np.asarray(elites.solutions.extras)[places]
-    shown = np.linspace(0, len(places) - 1, min(len(places), MAX_DOTS)).round().astype(int)
+    indices = np.flatnonzero(elites.mask)
+    objectives = np.asarray(elites.solutions.extras)[indices]
+    drawn_positions = (
+        np.linspace(0, len(indices) - 1, min(len(indices), MAX_DOTS)).round().astype(int)
+    )
     second = 1 % objectives.shape[1]
-    cells = places[shown] // int(elites.num_per_cell)
+    cells = indices[drawn_positions] // int(elites.num_per_cell)
     traces: list[PlotlyValues] = [
         {
             "type": "scatter",
             "mode": "markers",
-            "x": to_json_numbers(objectives[shown, 0]),
-            "y": to_json_numbers(objectives[shown, second]),
+            "x": to_json_numbers(objectives[drawn_positions, 0]),
+            "y": to_json_numbers(objectives[drawn_positions, second]),
             "marker": {
                 "color": to_json_numbers(volumes[cells]),
                 "size": 5,
@@ -323,9 +327,9 @@ def _front_chart(policy: Policy, elites: Elites, volumes: np.ndarray) -> Chart:
                 "name": "Pareto front",
             }
         )
-    note = f"{len(places):,} elites in {np.isfinite(volumes).sum():,} cells"
-    if len(shown) < len(places):
-        note += f", {len(shown):,} of them drawn"
+    note = f"{len(indices):,} elites in {np.isfinite(volumes).sum():,} cells"
+    if len(drawn_positions) < len(indices):
+        note += f", {len(drawn_positions):,} of them drawn"
     axes = {
         "xaxis": {"title": {"text": escape_html(names[0])}},
         "yaxis": {"title": {"text": escape_html(names[second])}},
@@ -335,7 +339,7 @@ def _front_chart(policy: Policy, elites: Elites, volumes: np.ndarray) -> Chart:
 
 
 def comparison_charts(
-    first: Policy, second: Policy, names: tuple[str, str], tell: Callable[[str], object]
+    first: Policy, second: Policy, names: tuple[str, str], notify_fn: Callable[[str], object]
 ) -> list[Chart]:
     """Return a chart of the fitness difference between two archives.
 
@@ -343,7 +347,7 @@ def comparison_charts(
         first: Policy of the first run.
         second: Policy of the second run.
         names: Names of the runs.
-        tell: Function called with the reason if the archives cannot be compared.
+        notify_fn: Function called with the reason if the archives cannot be compared.
 
     Returns:
         One chart, or an empty list if the archives cannot be compared.
@@ -351,7 +355,7 @@ def comparison_charts(
     try:
         comparison = compare_archives(first, second)
     except UsageError as error:
-        tell(f"The archives are not compared: {error}")
+        notify_fn(f"The archives are not compared: {error}")
         return []
     layout = archive_comparison.comparison_layout(first)
     differences = archive_comparison.cell_differences(comparison, layout)
@@ -374,7 +378,9 @@ def comparison_charts(
         },
     )
     description = archive_comparison.describe_comparison(comparison).replace("\n", ", ")
-    only_first, only_second = (int(np.sum(differences.exclusive == which)) for which in (0.0, 1.0))
+    only_first, only_second = (
+        int(np.sum(differences.exclusive == archive_index)) for archive_index in (0.0, 1.0)
+    )
     note = (
         f"{description}, cells only in the first: {only_first:,}, only in the second: "
         f"{only_second:,}"

@@ -300,9 +300,7 @@ def _adaptation_chart(curves: list[Curve], groups: dict[str, str]) -> Chart:
         for trace in _adaptation_traces(curve, groups, shows_earlier=is_single)
     ]
     layout = {"xaxis": {"title": {"text": "episode of the trial"}, "dtick": 1}, "yaxis": {}}
-    is_shared = all(curve.has_shared_founders for curve in curves)
-    note = "last evaluation" if is_shared else "last evaluation with its 95 % bootstrap interval"
-    note += ", lighter lines are earlier evaluations" if is_single else ""
+    note = curve_estimates.describe_adaptation(curves, shows_earlier=is_single)
     return Chart("Return of the episode within a trial", traces, layout, note, 300)
 
 

@@ -36,13 +36,15 @@ def evaluation_charts(curves: list[Curve], best_steps: dict[Path, int | None]) -
     Returns:
         HTML parts and lists of charts.
     """
-    shown = [curve for curve in curves if curve.run.eval_step.size and not curve.run.is_closed_form]
-    if not shown:
+    evaluated_curves = [
+        curve for curve in curves if curve.run.eval_step.size and not curve.run.is_closed_form
+    ]
+    if not evaluated_curves:
         return []
     environments = dict.fromkeys(curve.run.spec.environment for curve in curves)
-    if len(shown) > MAX_HISTOGRAMS:
+    if len(evaluated_curves) > MAX_HISTOGRAMS:
         groups = [
-            [curve for curve in shown if curve.run.spec.environment == name]
+            [curve for curve in evaluated_curves if curve.run.spec.environment == name]
             for name in environments
         ]
         boxes = [_box_chart(group, len(environments) > 1) for group in groups if group]
@@ -54,23 +56,27 @@ def evaluation_charts(curves: list[Curve], best_steps: dict[Path, int | None]) -
         ]
     rows = list[list[Chart]]()
     drawn_lengths = set[tuple[Path, int]]()  # all types of agents share the episode lengths
-    for curve in shown:
+    for curve in evaluated_curves:
         label = f": {curve.label}" if len(curves) > 1 else ""
-        place = f" on {curve.run.spec.environment}" if len(environments) > 1 else ""
+        environment_text = f" on {curve.run.spec.environment}" if len(environments) > 1 else ""
         indices = _select_evaluations(curve, best_steps.get(curve.run.folder))
-        charts = [_histogram_chart(f"Return{label}{place}", curve, curve.run.returns, indices)]
+        charts = [
+            _histogram_chart(f"Return{label}{environment_text}", curve, curve.run.returns, indices)
+        ]
         key = curve.run.folder, int(curve.members[0])
         if "length" in curve.run.eval_metrics and key not in drawn_lengths:
             length_label = "" if curve.run.agent_type else label
             lengths = curve.run.eval_metrics["length"]
-            charts.append(_histogram_chart(f"Length{length_label}{place}", curve, lengths, indices))
+            charts.append(
+                _histogram_chart(f"Length{length_label}{environment_text}", curve, lengths, indices)
+            )
         drawn_lengths.add(key)
         rows.append(charts)
-    used = {trace["meta"][0] for charts in rows for chart in charts for trace in chart.data}
+    used_roles = {trace["meta"][0] for charts in rows for chart in charts for trace in chart.data}
     buttons = [
         LegendButton(role, f"{role} evaluation", color)
         for role, color in EVALUATION_COLORS.items()
-        if role in used
+        if role in used_roles
     ]
     return [legend_html(buttons), *rows]
 
@@ -157,15 +163,17 @@ def _box_chart(curves: Sequence[Curve], is_named: bool) -> Chart:
         if finite.size < values.size:
             count = format_finite_count(finite.size, values.size, "episodes")
             notes.append(f"{curve.label}: {count}")
-        low, first, median, third, high = np.percentile(finite, (0, 25, 50, 75, 100))
+        low, first_quartile, median, third_quartile, high = np.percentile(
+            finite, (0, 25, 50, 75, 100)
+        )
         traces.append(
             {
                 "type": "box",
                 "name": escape_html(curve.label),
                 "lowerfence": to_json_numbers([low]),
-                "q1": to_json_numbers([first]),
+                "q1": to_json_numbers([first_quartile]),
                 "median": to_json_numbers([median]),
-                "q3": to_json_numbers([third]),
+                "q3": to_json_numbers([third_quartile]),
                 "upperfence": to_json_numbers([high]),
                 "mean": to_json_numbers([finite.mean()]),
                 "x": [escape_html(curve.label)],

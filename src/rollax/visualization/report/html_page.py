@@ -141,9 +141,9 @@ def build_page(
     """
     charts: dict[str, Chart] = {}
     bodies, links = [], []
-    for number, section in enumerate(sections):
-        bodies.append(_section_html(section, number, charts))
-        links.append(f'<a href="#part-{number}">{escape_html(section.title)}</a>')
+    for index, section in enumerate(sections):
+        bodies.append(_section_html(section, index, charts))
+        links.append(f'<a href="#part-{index}">{escape_html(section.title)}</a>')
     items = "".join(f"<li>{escape_html(note)}</li>" for note in notes)
     notes_html = f'<div class="notes"><ul>{items}</ul></div>' if notes else ""
     plotly_charts = {
@@ -180,7 +180,7 @@ def _chart_layout(chart: Chart) -> PlotlyValues:
     return {"height": chart.height, **margin, **chart.layout}
 
 
-def _section_html(section: Section, number: int, charts: dict[str, Chart]) -> str:
+def _section_html(section: Section, index: int, charts: dict[str, Chart]) -> str:
     """Return a section as HTML, and add its charts to `charts` by their ids."""
     contents = []
     for part in section.parts:
@@ -199,7 +199,7 @@ def _section_html(section: Section, number: int, charts: dict[str, Chart]) -> st
         )
         contents.append(f'<div class="{row_class}">{"".join(figures)}</div>')
     return (
-        f'<section id="part-{number}"><h2>{escape_html(section.title)}</h2>\n'
+        f'<section id="part-{index}"><h2>{escape_html(section.title)}</h2>\n'
         f"{''.join(contents)}</section>"
     )
 
@@ -259,16 +259,16 @@ def description_list_html(rows: dict[str, str]) -> str:
 
 
 def table_html(
-    head: Sequence[str], rows: Iterable[Sequence[str]], strong: int | None = None
+    head: Sequence[str], rows: Iterable[Sequence[str]], strong_column: int | None = None
 ) -> str:
     """Return an HTML table that scrolls horizontally if it is too wide.
 
     Args:
         head: Column headings.
         rows: Cells of each row.
-        strong: Index of a column to emphasize.
+        strong_column: Index of a column to emphasize.
     """
-    lines = "".join(f"<tr>{_row_html(row, strong)}</tr>" for row in rows)
+    lines = "".join(f"<tr>{_row_html(row, strong_column)}</tr>" for row in rows)
     top = "".join(f"<th>{escape_html(name)}</th>" for name in head)
     return (
         f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
@@ -276,8 +276,8 @@ def table_html(
     )
 
 
-def _row_html(row: Sequence[str], strong: int | None) -> str:
-    return "".join(_cell_html(value, column == strong) for column, value in enumerate(row))
+def _row_html(row: Sequence[str], strong_column: int | None) -> str:
+    return "".join(_cell_html(value, column == strong_column) for column, value in enumerate(row))
 
 
 def _cell_html(value: str, is_strong: bool) -> str:
@@ -307,13 +307,13 @@ def media_html(content: str, media_type: str, title: str, note: str) -> str:
         note: Text below the title.
     """
     source = f'src="data:{media_type};base64,{content}"'
-    shown = (
+    media = (
         f"<video {source} controls loop muted></video>"
         if media_type.startswith("video/")
         else f'<img {source} alt="{escape_html(title)}">'
     )
     return (
-        f"<figure>{shown}<figcaption>{escape_html(title)}"
+        f"<figure>{media}<figcaption>{escape_html(title)}"
         f"<span>{escape_html(note)}</span></figcaption></figure>"
     )
 

@@ -56,7 +56,7 @@ def report(
     *,
     render: bool = False,
     label: tuple[str, ...] = (),
-    tell: Callable[[str], object] = ignore_message,
+    notify_fn: Callable[[str], object] = ignore_message,
 ) -> Path:
     """Write an HTML report of runs with curves, evaluations, episodes, archives and settings.
 
@@ -67,7 +67,7 @@ def report(
         render: Whether to render an episode with the best checkpoint of each run first, as
             `figures/episode-checkpoint-STEP.gif`.
         label: Labels of the lines in the order of the legend.
-        tell: Function called with notes, which the page also contains.
+        notify_fn: Function called with notes, which the page also contains.
 
     Returns:
         Path of the report.
@@ -83,7 +83,7 @@ def report(
 
     def note(text: str) -> None:
         notes.append(text)
-        tell(text)
+        notify_fn(text)
 
     folders = find_runs(paths, note)
     target = _resolve_output_path(folders, out)
@@ -220,7 +220,7 @@ def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
             run.folder,
             run.folder / "figures" / f"episode-checkpoint-{step}.gif",
             checkpoint=step,
-            tell=note,
+            warn_fn=note,
         )
     except UsageError as error:
         note(f"{run.name}: no episode was rendered: {error}")

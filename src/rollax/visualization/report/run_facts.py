@@ -324,16 +324,16 @@ def evaluation_table(run: RunFacts) -> str:
     return table_html(head, cells) + paragraph_html(_evaluation_note(run, rows, bool(sides)))
 
 
-def _evaluation_note(run: RunFacts, rows: dict[str, Record], has_sides: bool) -> str:
+def _evaluation_note(run: RunFacts, rows: dict[str, Record], has_side_returns: bool) -> str:
     """Return the note below the evaluation table on samples, intervals and omitted returns."""
     num_members = run.spec.num_members
     samples = "members, each the mean of its episodes" if num_members > 1 else "episodes"
     mode = "sampled" if run.spec.options.eval_stochastic else "greedy"
-    if has_sides:
+    if has_side_returns:
         note = "The returns sum to zero, so the mean over all agents is not informative"
     else:
         note = "The interval of the interquartile mean (iqm) is a 95 % bootstrap interval"
-    if any("founders" in line for line in rows.values()) and not has_sides:
+    if any("founders" in line for line in rows.values()) and not has_side_returns:
         note += ". Members that share founders have no interval, because they are not independent"
     excluded = []
     for role, line in rows.items():
@@ -393,9 +393,9 @@ def _format_speed(run: RunFacts, unit: str) -> str:
     speeds = [
         x for record in run.records if isinstance(x := record.get("steps_per_second"), int | float)
     ]
-    all_of_them = " over all members" if run.spec.num_members > 1 else ""
+    members_text = " over all members" if run.spec.num_members > 1 else ""
     return (
-        f"{format_number(float(np.median(speeds)))} {unit} per second{all_of_them}, "
+        f"{format_number(float(np.median(speeds)))} {unit} per second{members_text}, "
         "without evaluations (median)"
         if speeds
         else ""

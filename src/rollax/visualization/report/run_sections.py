@@ -27,7 +27,7 @@ def settings_section(runs: list[RunFacts]) -> Section:
         return Section("Settings that differ between the runs", _differing_settings(runs))
     settings = reproduction.list_settings(runs[0].spec)
     overridden = [setting for setting in settings if setting.is_overridden]
-    tuned = [setting for setting in settings if setting.is_tuned]
+    tuned_settings = [setting for setting in settings if setting.is_tuned]
     parts = [
         heading_html("Settings of this run"),
         paragraph_html("Settings that differ from the preset of this algorithm and environment."),
@@ -42,7 +42,7 @@ def settings_section(runs: list[RunFacts]) -> Section:
         for setting in overridden
     ]
     parts.append(
-        table_html(("setting", "this run", "preset", "default"), rows, strong=1)
+        table_html(("setting", "this run", "preset", "default"), rows, strong_column=1)
         if rows
         else paragraph_html("None.")
     )
@@ -52,7 +52,7 @@ def settings_section(runs: list[RunFacts]) -> Section:
     ]
     rows = [
         (setting.name, _truncate_value(setting.value), _truncate_value(setting.default))
-        for setting in tuned
+        for setting in tuned_settings
     ]
     parts.append(
         table_html(("setting", "preset", "default"), rows) if rows else paragraph_html("None.")

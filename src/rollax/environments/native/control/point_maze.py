@@ -137,18 +137,18 @@ class PointMaze(eqx.Module):
     def step(self, key: jax.Array, state: MazeState, action: Action) -> Transition:
         """Move the point by `step_size` times the action, float [2]."""
         shift = self.step_size * jnp.clip(action, -1.0, 1.0)
-        after = MazeState(self.move(state.position, shift), state.time + 1)
-        distance = jnp.sqrt(jnp.sum((self.goal - after.position) ** 2))
-        reached = distance <= self.goal_radius
-        reward = reached.astype(jnp.float32) if self.reward == "sparse" else -distance
-        late = (after.time >= self.time_limit) & ~reached
+        next_state = MazeState(self.move(state.position, shift), state.time + 1)
+        distance = jnp.sqrt(jnp.sum((self.goal - next_state.position) ** 2))
+        is_at_goal = distance <= self.goal_radius
+        reward = is_at_goal.astype(jnp.float32) if self.reward == "sparse" else -distance
+        is_truncated = (next_state.time >= self.time_limit) & ~is_at_goal
         return Transition(
-            after,
-            self.observe(after),
+            next_state,
+            self.observe(next_state),
             reward,
-            reached,
-            late,
-            {"reached": reached.astype(jnp.float32)},
+            is_at_goal,
+            is_truncated,
+            {"reached": is_at_goal.astype(jnp.float32)},
         )
 
     def move(self, position: jax.Array, shift: jax.Array) -> jax.Array:
@@ -172,9 +172,9 @@ class PointMaze(eqx.Module):
 
     def observe(self, state: MazeState) -> jax.Array:
         """Return the observation of a state, [4], or [5] with the time."""
-        places = (2 * state.position - 1, self.goal - state.position)
+        positions = (2 * state.position - 1, self.goal - state.position)
         time = (2.0 * state.time[None] / self.time_limit - 1.0,) if self.observe_time else ()
-        return jnp.concatenate([*places, *time])
+        return jnp.concatenate([*positions, *time])
 
     def descriptor(self, state: MazeState) -> jax.Array:
         """Return the position as the behavior descriptor, float32 [2], from 0 to 1."""
@@ -182,20 +182,20 @@ class PointMaze(eqx.Module):
 
 
 def _move_until_wall(
-    place: jax.Array,
+    position: jax.Array,
     shift: jax.Array,
-    across: jax.Array,
-    along: tuple[jax.Array, jax.Array],
+    other_position: jax.Array,
+    extents: tuple[jax.Array, jax.Array],
     sides: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
     """Return a coordinate after a shift along its axis, up to the nearest wall or world boundary.
 
     Walls extend from `along[0]` to `along[1]` on the axis of motion and from `sides[0]` to
-    `sides[1]` on the other axis, each `[W]`. `across` is the other coordinate of the point.
+    `sides[1]` on the other axis, each `[W]`. `other_position` is the other coordinate of the point.
     Positions are compared with and clipped to the exact coordinates of walls, so rounding cannot
     move a point into a wall.
     """
-    is_beside = (across > sides[0]) & (across < sides[1])
-    highest = jnp.min(jnp.where(is_beside & (place <= along[0]), along[0], 1.0))
-    lowest = jnp.max(jnp.where(is_beside & (place >= along[1]), along[1], 0.0))
-    return jnp.clip(place + shift, lowest, highest)
+    is_blocked = (other_position > sides[0]) & (other_position < sides[1])
+    highest = jnp.min(jnp.where(is_blocked & (position <= extents[0]), extents[0], 1.0))
+    lowest = jnp.max(jnp.where(is_blocked & (position >= extents[1]), extents[1], 0.0))
+    return jnp.clip(position + shift, lowest, highest)

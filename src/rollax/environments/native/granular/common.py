@@ -28,10 +28,10 @@ def parameter_field(default: float) -> Any:
 def make_identical_bodies(count: int, mass: jax.Array, radius: jax.Array) -> Bodies:
     """Return `count` identical solid spheres."""
 
-    def every(x):
+    def repeat(x):
         return jnp.broadcast_to(x, (count,))
 
-    return Bodies(every(radius), every(mass), every(sphere_inertia(mass, radius)))
+    return Bodies(repeat(radius), repeat(mass), repeat(sphere_inertia(mass, radius)))
 
 
 def clip_norm(action: jax.Array) -> jax.Array:
@@ -39,61 +39,62 @@ def clip_norm(action: jax.Array) -> jax.Array:
     return action / jnp.maximum(safe_norm(action), 1.0)
 
 
-def observe_goal_displacement(apart: jax.Array) -> jax.Array:
+def observe_goal_displacement(displacement: jax.Array) -> jax.Array:
     """Return the observation of a displacement to the goal.
 
     Args:
-        apart: Displacement to the goal, `[D]`.
+        displacement: Displacement to the goal, `[D]`.
 
     Returns:
         Direction to the goal followed by the clipped displacement, `[2 D]`.
     """
-    distance = safe_norm(apart)
+    distance = safe_norm(displacement)
     return jnp.concatenate(
         [
-            apart / jnp.where(distance > 0, distance, 1.0),
-            jnp.clip(apart, -_MAX_OBSERVED_DISPLACEMENT, _MAX_OBSERVED_DISPLACEMENT),
+            displacement / jnp.where(distance > 0, distance, 1.0),
+            jnp.clip(displacement, -_MAX_OBSERVED_DISPLACEMENT, _MAX_OBSERVED_DISPLACEMENT),
         ]
     )
 
 
-def check_counts(name: str, **least: tuple[int, int]) -> None:
+def check_counts(name: str, **counts: tuple[int, int]) -> None:
     """Check that each count is at least its minimum.
 
     Args:
         name: Id of the environment, for the error message.
-        **least: `(value, minimum)` of each count by name.
+        **counts: `(value, minimum)` of each count by name.
 
     Raises:
         UsageError: If a count is below its minimum.
     """
-    for argument, (value, low) in least.items():
-        if value < low:
-            raise UsageError(f"{name}: {argument} ({value}) must be at least {low}.")
+    for argument, (value, minimum) in counts.items():
+        if value < minimum:
+            raise UsageError(f"{name}: {argument} ({value}) must be at least {minimum}.")
 
 
-def check_physics(environment: Environment, room: str) -> None:
+def check_physics(environment: Environment, length_name: str) -> None:
     """Check the ranges of the physical parameters.
 
     Traced parameters are not checked, because their values are unknown.
 
     Args:
         environment: Environment with the attributes `radius`, `damping` and `time_step`.
-        room: Name of the length that must be at least the diameter of a sphere.
+        length_name: Name of the length that must be at least the diameter of a sphere.
 
     Raises:
         UsageError: If a parameter is out of range.
     """
-    radius, within, damping, time_step = (
-        getattr(environment, each) for each in ("radius", room, "damping", "time_step")
+    radius, length, damping, time_step = (
+        getattr(environment, name) for name in ("radius", length_name, "damping", "time_step")
     )
-    if any(isinstance(value, Tracer) for value in (radius, within, damping, time_step)):
+    if any(isinstance(value, Tracer) for value in (radius, length, damping, time_step)):
         return
     rules = {
-        f"radius must be above 0 and at most half of {room}": (radius > 0) & (2 * radius <= within),
+        f"radius must be above 0 and at most half of {length_name}": (radius > 0)
+        & (2 * radius <= length),
         "damping must be at least 0 and below 1": (damping >= 0) & (damping < 1),
         "time_step must be above 0": time_step > 0,
     }
-    for rule, holds in rules.items():
-        if not np.all(holds):
+    for rule, is_satisfied in rules.items():
+        if not np.all(is_satisfied):
             raise UsageError(f"{environment.name}: {rule}.")

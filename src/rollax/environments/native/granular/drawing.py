@@ -39,32 +39,35 @@ def draw_navigator(
     Three-dimensional environments are seen along the third axis.
     """
     scene = _walled_scene(environment)
-    place, velocity = (
+    position, velocity = (
         np.asarray(state.spheres.position)[0, :2],
         np.asarray(state.spheres.velocity)[0, :2],
     )
     scene.disc(
         np.asarray(state.goal)[:2].tolist(), float(environment.goal_radius), _GOAL_COLOR, GREEN
     )
-    scene.disc(place.tolist(), float(environment.radius), BLUE, DARK_GRAY)
-    scene.line((place.tolist(), (place + velocity / 2).tolist()), DARK_GRAY)
+    scene.disc(position.tolist(), float(environment.radius), BLUE, DARK_GRAY)
+    scene.line((position.tolist(), (position + velocity / 2).tolist()), DARK_GRAY)
     return scene.picture()
 
 
 def draw_navigators(environment: ManyNavigators, state: ManyState, obs: Observation) -> Image.Image:
     """Draw each agent as a disc and its goal as a ring of the same color, joined by a line."""
     scene = _walled_scene(environment)
-    goals, places = np.asarray(state.goal).tolist(), np.asarray(state.spheres.position).tolist()
-    for place, goal in zip(places, goals, strict=True):
-        scene.line((place, goal), LIGHT_GRAY, 1)
+    goals, positions = np.asarray(state.goal).tolist(), np.asarray(state.spheres.position).tolist()
+    for position, goal in zip(positions, goals, strict=True):
+        scene.line((position, goal), LIGHT_GRAY, 1)
     for index, goal in enumerate(goals):
         scene.disc(
             goal, float(environment.goal_radius), CHANNEL_COLORS[index % len(CHANNEL_COLORS)]
         )
         scene.disc(goal, 0.75 * float(environment.goal_radius), BACKGROUND)
-    for index, place in enumerate(places):
+    for index, position in enumerate(positions):
         scene.disc(
-            place, float(environment.radius), CHANNEL_COLORS[index % len(CHANNEL_COLORS)], DARK_GRAY
+            position,
+            float(environment.radius),
+            CHANNEL_COLORS[index % len(CHANNEL_COLORS)],
+            DARK_GRAY,
         )
     return scene.picture()
 
@@ -83,21 +86,24 @@ def navigator_legend(
 
 def draw_roller(environment: SingleRoller, state: SingleState, obs: Observation) -> Image.Image:
     """Draw the goal and the sphere from above, with great circles that show how it rolls."""
-    radius, place = float(environment.radius), np.asarray(state.spheres.position)[0, :2]
+    radius, position = float(environment.radius), np.asarray(state.spheres.position)[0, :2]
     scene = _walled_scene(environment)
     scene.disc(np.asarray(state.goal).tolist(), float(environment.goal_radius), _GOAL_COLOR, GREEN)
-    scene.disc(place.tolist(), radius, BACKGROUND, DARK_GRAY)
-    turned = rotation_matrix(np.asarray(state.orientation))
+    scene.disc(position.tolist(), radius, BACKGROUND, DARK_GRAY)
+    rotation = rotation_matrix(np.asarray(state.orientation))
     angles = np.linspace(0, 2 * np.pi, 49)
     for axis, color in enumerate((BLUE, ORANGE, RED)):
         circle = (
             np.insert(np.stack([np.cos(angles), np.sin(angles)], axis=1), axis, 0.0, axis=1)
-            @ turned.T
+            @ rotation.T
         )
         for start, end in zip(circle[:-1], circle[1:], strict=True):
             if start[2] + end[2] > 0:
                 scene.line(
-                    ((place + radius * start[:2]).tolist(), (place + radius * end[:2]).tolist()),
+                    (
+                        (position + radius * start[:2]).tolist(),
+                        (position + radius * end[:2]).tolist(),
+                    ),
                     color,
                     3,
                 )

@@ -24,7 +24,11 @@ def lidar_reading(gap: jax.Array, reach: jax.Array) -> jax.Array:
 
 
 def disc_readings(
-    displacement: jax.Array, radius: jax.Array, other: jax.Array, reach: jax.Array, sectors: int
+    displacement: jax.Array,
+    radius: jax.Array,
+    disc_radius: jax.Array,
+    reach: jax.Array,
+    sectors: int,
 ) -> jax.Array:
     """Return the readings of one disc.
 
@@ -34,7 +38,7 @@ def disc_readings(
     Args:
         displacement: Displacement from the agent to the center of the disc, `[2]`.
         radius: Radius of the agent.
-        other: Radius of the disc.
+        disc_radius: Radius of the disc.
         reach: Range of the lidar.
         sectors: Number of sectors K.
 
@@ -42,13 +46,13 @@ def disc_readings(
         Readings, `[K]`.
     """
     distance = safe_norm(displacement)
-    reading = lidar_reading(distance - radius - other, reach)
-    safe = jnp.where(distance > 0, distance, 1.0)
+    reading = lidar_reading(distance - radius - disc_radius, reach)
+    safe_distance = jnp.where(distance > 0, distance, 1.0)
     # The disc is visible if the angle between its center and the center of the sector is smaller
     # than half the angle that the disc covers plus half a sector.
-    half = jnp.arcsin(jnp.clip(other / safe, 0.0, 1.0)) + np.pi / sectors
-    is_seen = jnp.asarray(sector_directions(sectors)) @ (displacement / safe) >= jnp.cos(
-        jnp.minimum(half, np.pi)
+    half_angle = jnp.arcsin(jnp.clip(disc_radius / safe_distance, 0.0, 1.0)) + np.pi / sectors
+    is_seen = jnp.asarray(sector_directions(sectors)) @ (displacement / safe_distance) >= jnp.cos(
+        jnp.minimum(half_angle, np.pi)
     )
     return jnp.where(is_seen, reading, 0.0)
 
@@ -69,10 +73,12 @@ def wall_readings(
         Readings, `[K]`.
     """
 
-    def along(direction: jax.Array) -> jax.Array:
-        moves = jnp.abs(direction) > 1e-6
+    def read_direction(direction: jax.Array) -> jax.Array:
+        is_moving = jnp.abs(direction) > 1e-6
         gap = jnp.where(direction > 0, high - position, position)
-        far = jnp.where(moves, gap / jnp.where(moves, jnp.abs(direction), 1.0), jnp.inf)
-        return lidar_reading(jnp.min(far) - radius, reach)
+        distances = jnp.where(
+            is_moving, gap / jnp.where(is_moving, jnp.abs(direction), 1.0), jnp.inf
+        )
+        return lidar_reading(jnp.min(distances) - radius, reach)
 
-    return jax.vmap(along)(jnp.asarray(sector_directions(sectors)))
+    return jax.vmap(read_direction)(jnp.asarray(sector_directions(sectors)))

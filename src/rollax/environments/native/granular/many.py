@@ -203,11 +203,11 @@ class ManyNavigators(eqx.Module):
     def world(self) -> World:
         domain = Domain(jnp.zeros(2), jnp.broadcast_to(self.side, (2,)), (False, False))
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
-        bodies, still = (
+        bodies, zero = (
             make_identical_bodies(self.num_agents, self.mass, self.radius),
             jnp.zeros(()),
         )
-        return World(bodies, material, domain, jnp.zeros(2), self.drag, still, self.time_step)
+        return World(bodies, material, domain, jnp.zeros(2), self.drag, zero, self.time_step)
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Sample positions and goals of all agents. The agents start at rest."""
@@ -226,23 +226,39 @@ class ManyNavigators(eqx.Module):
 
     def step(self, key: jax.Array, state: ManyState, action: Action) -> Transition:
         """Apply the forces for `substeps` time steps."""
-        world, before = self.world, state.spheres
+        world, spheres_before = self.world, state.spheres
         force = self.strength * jax.vmap(clip_norm)(action)
         spheres = advance(
-            world, before, force, jnp.zeros_like(before.spin), self.substeps, state.neighbors
+            world,
+            spheres_before,
+            force,
+            jnp.zeros_like(spheres_before.spin),
+            self.substeps,
+            state.neighbors,
         )
-        after = ManyState(spheres, state.goal, state.time + 1, self._find_neighbors(spheres))
-        near, nearer = (jnp.exp(-self._goal_distances(x) / self.attraction) for x in (state, after))
-        energy = kinetic_energy(world.bodies, spheres) - kinetic_energy(world.bodies, before)
-        at_goal = self._goal_distances(after) < self.goal_radius
-        gain = nearer - near
+        next_state = ManyState(spheres, state.goal, state.time + 1, self._find_neighbors(spheres))
+        closeness, next_closeness = (
+            jnp.exp(-self._goal_distances(x) / self.attraction) for x in (state, next_state)
+        )
+        energy = kinetic_energy(world.bodies, spheres) - kinetic_energy(
+            world.bodies, spheres_before
+        )
+        at_goal = self._goal_distances(next_state) < self.goal_radius
+        gain = next_closeness - closeness
         reward = gain + self.shared * jnp.mean(gain) + self.bonus * at_goal - self.effort * energy
-        is_last = after.time >= self.max_steps
+        is_last = next_state.time >= self.max_steps
         info = {"at_goal": jnp.mean(at_goal.astype(jnp.float32))}
         if state.neighbors is not None:
             info["overflow"] = state.neighbors.overflow.astype(jnp.float32)
-        every = jnp.broadcast_to(is_last, (self.num_agents,))
-        return Transition(after, self._observe(after), reward, jnp.zeros_like(every), every, info)
+        is_last_by_agent = jnp.broadcast_to(is_last, (self.num_agents,))
+        return Transition(
+            next_state,
+            self._observe(next_state),
+            reward,
+            jnp.zeros_like(is_last_by_agent),
+            is_last_by_agent,
+            info,
+        )
 
     def descriptor(self, state: ManyState) -> jax.Array:
         """Return the mean position of the agents as a fraction of the box side, float32 [2]."""
@@ -253,10 +269,10 @@ class ManyNavigators(eqx.Module):
         cell_key, place_key = jax.random.split(key)
         cell = jax.random.choice(cell_key, self.cells**2, (self.num_agents,), replace=False)
         corner = jnp.stack([cell // self.cells, cell % self.cells], axis=1) * self.spacing
-        within = jax.random.uniform(
+        offset = jax.random.uniform(
             place_key, (self.num_agents, 2), minval=self.radius, maxval=self.spacing - self.radius
         )
-        return corner + within
+        return corner + offset
 
     def _find_neighbors(self, spheres: Spheres) -> Neighbors | None:
         return None if self.search is None else self.search(spheres.position)
@@ -265,48 +281,56 @@ class ManyNavigators(eqx.Module):
         return jax.vmap(safe_norm)(state.goal - state.spheres.position)
 
     def _observe(self, state: ManyState) -> Any:
-        spheres, apart = state.spheres, state.goal - state.spheres.position
-        own = jnp.concatenate(
+        spheres, displacement = state.spheres, state.goal - state.spheres.position
+        agent_obs = jnp.concatenate(
             [
-                jax.vmap(observe_goal_displacement)(apart),
+                jax.vmap(observe_goal_displacement)(displacement),
                 spheres.velocity,
-                self._others(state),
+                self._agent_readings(state),
                 self._wall_readings(state),
             ],
             axis=1,
         )
         if not self.global_state:
-            return own
-        whole = jnp.concatenate(
-            [spheres.position / self.side - 0.5, spheres.velocity, apart / self.side], axis=1
+            return agent_obs
+        global_state = jnp.concatenate(
+            [spheres.position / self.side - 0.5, spheres.velocity, displacement / self.side], axis=1
         )
         return {
-            "global_state": jnp.broadcast_to(whole.reshape(1, -1), (self.num_agents, whole.size)),
-            "observation": own,
+            "global_state": jnp.broadcast_to(
+                global_state.reshape(1, -1), (self.num_agents, global_state.size)
+            ),
+            "observation": agent_obs,
         }
 
-    def _others(self, state: ManyState) -> jax.Array:
+    def _agent_readings(self, state: ManyState) -> jax.Array:
         """Return the lidar readings of the other agents for each agent, `[A, sectors]`."""
         position, agents = state.spheres.position, jnp.arange(self.num_agents)
-        near = state.neighbors
+        neighbors = state.neighbors
 
-        def read_lidar(i: jax.Array, others: jax.Array) -> jax.Array:
-            def read_disc(j):
+        def read_lidar(agent: jax.Array, other_agents: jax.Array) -> jax.Array:
+            def read_disc(other):
                 return lidar.disc_readings(
-                    position[j] - position[i], self.radius, self.radius, self.reach, self.sectors
+                    position[other] - position[agent],
+                    self.radius,
+                    self.radius,
+                    self.reach,
+                    self.sectors,
                 )
 
-            is_other = (others != i) & (others < self.num_agents)
-            return jnp.max(jnp.where(is_other[:, None], jax.vmap(read_disc)(others), 0.0), axis=0)
+            is_other = (other_agents != agent) & (other_agents < self.num_agents)
+            return jnp.max(
+                jnp.where(is_other[:, None], jax.vmap(read_disc)(other_agents), 0.0), axis=0
+            )
 
-        if near is None:
+        if neighbors is None:
             return jax.vmap(read_lidar, (0, None))(agents, agents)
-        return jax.vmap(read_lidar)(agents, near.indices)
+        return jax.vmap(read_lidar)(agents, neighbors.indices)
 
     def _wall_readings(self, state: ManyState) -> jax.Array:
         high = jnp.broadcast_to(self.side, (2,))
 
-        def sees(place):
-            return lidar.wall_readings(place, high, self.radius, self.reach, self.sectors)
+        def read_walls(position):
+            return lidar.wall_readings(position, high, self.radius, self.reach, self.sectors)
 
-        return jax.vmap(sees)(state.spheres.position)
+        return jax.vmap(read_walls)(state.spheres.position)

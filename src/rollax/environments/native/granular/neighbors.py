@@ -32,12 +32,12 @@ class Neighbors(NamedTuple):
 
 @functools.cache
 def make_neighbor_search(
-    number: int,
+    num_spheres: int,
     side: tuple[float, ...],
     periodic: bool,
     cutoff: float,
     capacity: int,
-    closest: float,
+    min_distance: float,
 ) -> Callable[[jax.Array], Neighbors]:
     """Build a function that finds all pairs of spheres closer than `cutoff`.
 
@@ -52,65 +52,69 @@ def make_neighbor_search(
     by identity.
 
     Args:
-        number: Number of spheres N.
+        num_spheres: Number of spheres N.
         side: Side of the box from 0 along each axis.
         periodic: Whether the box is periodic.
         cutoff: Largest distance of neighbors.
         capacity: Maximum number of neighbors of one sphere. Excess neighbors are dropped and
             reported as an overflow.
-        closest: Smallest expected distance between two centers, which bounds the number of spheres
-            per cell.
+        min_distance: Smallest expected distance between two centers, which bounds the number of
+            spheres per cell.
 
     Returns:
         Function from positions `[N, D]` to `Neighbors`.
 
     Raises:
-        UsageError: If jax-md is not installed, or `cutoff` does not fit `closest` and the box.
+        UsageError: If jax-md is not installed, or `cutoff` does not fit `min_distance` and the box.
     """
-    if not 0 < closest <= cutoff or (periodic and min(side) < 2 * cutoff):
-        most = f" and at most half the side ({min(side):g}) of a periodic box" if periodic else ""
-        raise UsageError(f"cutoff ({cutoff:g}) must be at least closest ({closest:g}){most}.")
+    if not 0 < min_distance <= cutoff or (periodic and min(side) < 2 * cutoff):
+        side_limit = (
+            f" and at most half the side ({min(side):g}) of a periodic box" if periodic else ""
+        )
+        raise UsageError(
+            f"cutoff ({cutoff:g}) must be at least closest ({min_distance:g}){side_limit}."
+        )
     partition, space = _import_jax_md()
     with jax.ensure_compile_time_eval(), jax.numpy_rank_promotion("allow"):
         box = jnp.asarray(side, jnp.float32)
         displacement = (space.periodic(box) if periodic else space.free())[0]
-        find = partition.neighbor_list(
+        neighbor_fn = partition.neighbor_list(
             displacement, box, cutoff, dr_threshold=0.0, format=partition.Dense
         )
         # The example determines the sizes of cells. Buffers are sized from the geometry below.
-        example = find.allocate(jnp.zeros((number, len(side))))
+        example_list = neighbor_fn.allocate(jnp.zeros((num_spheres, len(side))))
     cells = (
         None
-        if example.cell_list_fn is None
-        else min(number, _max_cell_occupancy(side, cutoff, closest))
+        if example_list.cell_list_fn is None
+        else min(num_spheres, _max_cell_occupancy(side, cutoff, min_distance))
     )
-    empty = dataclasses.replace(
-        example, max_occupancy=min(capacity, number - 1), cell_list_capacity=cells
+    empty_list = dataclasses.replace(
+        example_list, max_occupancy=min(capacity, num_spheres - 1), cell_list_capacity=cells
     )
 
     def search(position: jax.Array) -> Neighbors:
         # A center beyond a wall belongs to the cell at the wall.
-        inside = (
+        clipped = (
             position
             if periodic
             else jnp.clip(position, 0.0, jnp.broadcast_to(box * (1 - 1e-6), position.shape))
         )
         with jax.numpy_rank_promotion("allow"):
-            found = find.update(inside, empty)
+            found = neighbor_fn.update(clipped, empty_list)
         return Neighbors(found.idx.astype(jnp.int32), found.error.code != 0)
 
     return search
 
 
-def _max_cell_occupancy(side: tuple[float, ...], cutoff: float, closest: float) -> int:
-    """Return a bound on the number of points per cell whose distances are at least `closest`.
+def _max_cell_occupancy(side: tuple[float, ...], cutoff: float, min_distance: float) -> int:
+    """Return a bound on the number of points per cell whose distances are at least `min_distance`.
 
     The bound counts discs or balls that fill a cell and a margin of half their distance. No packing
     is denser than 0.907 in the plane (Thue) and 0.741 in space (Kepler).
     """
-    wide = [1 + length / (length // cutoff) / closest for length in side]
+    widths = [1 + length / (length // cutoff) / min_distance for length in side]
     return math.ceil(
-        math.prod(wide) * {2: 0.9069 / (math.pi / 4), 3: 0.7405 / (math.pi / 6)}[len(side)]
+        math.prod(widths) * {2: 0.9069 / (math.pi / 4), 3: 0.7405 / (math.pi / 6)}[len(side)]
     )
 
 

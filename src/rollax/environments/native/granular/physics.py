@@ -81,13 +81,15 @@ class Domain(eqx.Module):
 
     def displacement(self, a: jax.Array, b: jax.Array) -> jax.Array:
         """Return the displacement `[D]` from `b` to the nearest image of `a`."""
-        apart, side = a - b, self.high - self.low
-        return jnp.where(jnp.asarray(self.periodic), apart - side * jnp.round(apart / side), apart)
+        difference, side = a - b, self.high - self.low
+        return jnp.where(
+            jnp.asarray(self.periodic), difference - side * jnp.round(difference / side), difference
+        )
 
     def wrap(self, position: jax.Array) -> jax.Array:
         """Wrap a position `[D]` into the box along periodic axes."""
-        inside = self.low + jnp.mod(position - self.low, self.high - self.low)
-        return jnp.where(jnp.asarray(self.periodic), inside, position)
+        wrapped = self.low + jnp.mod(position - self.low, self.high - self.low)
+        return jnp.where(jnp.asarray(self.periodic), wrapped, position)
 
 
 class World(eqx.Module):
@@ -116,20 +118,6 @@ class World(eqx.Module):
 def sphere_inertia(mass: jax.Array, radius: jax.Array) -> jax.Array:
     """Return the moment of inertia of a solid sphere, 2/5 m r^2, for D = 2 and D = 3."""
     return 0.4 * mass * radius**2
-
-
-def restitution_coefficient(damping: jax.Array) -> jax.Array:
-    """Return the ratio of the speeds after and before a head-on collision.
-
-    The ratio is exp(-(pi - 2 phi) tan(phi)) for `damping` = sin(phi). A contact ends when its force
-    vanishes, so surfaces never attract each other.
-
-    References:
-        Schwager and Poeschel 2007, "Coefficient of restitution and linear-dashpot model revisited"
-        (Granular Matter 9, 465), Eq. 20 in another notation.
-    """
-    phi = jnp.arcsin(damping)
-    return jnp.exp(-(jnp.pi - 2 * phi) * jnp.tan(phi))
 
 
 def contact_duration(material: Material, mass: jax.Array) -> jax.Array:
@@ -171,7 +159,7 @@ def contact_force(
     overlap: jax.Array,
     normal: jax.Array,
     velocity: jax.Array,
-    turning: jax.Array,
+    total_spin: jax.Array,
 ) -> jax.Array:
     """Return the force on a body that touches another one.
 
@@ -189,35 +177,40 @@ def contact_force(
         overlap: Depth of the contact, negative without contact.
         normal: Unit vector towards the body, `[D]`.
         velocity: Velocity of the body relative to the other one, `[D]`.
-        turning: Sum of both spins, each times the distance of its center from the contact, `[S]`.
+        total_spin: Sum of both spins, each times the distance of its center from the contact,
+            `[S]`.
 
     Returns:
         Force, `[D]`.
     """
     closing = -jnp.dot(velocity, normal)
-    pull = 2 * material.damping * jnp.sqrt(material.stiffness * mass) * closing
-    push = jnp.where(overlap > 0, jnp.maximum(material.stiffness * overlap + pull, 0.0), 0.0)
-    slip = velocity + closing * normal - rotational_velocity(turning, normal)
-    speed = safe_norm(slip)
-    held = jnp.minimum(material.grip * mass * speed, material.friction * push)
-    return push * normal - held * slip / jnp.where(speed > 0, speed, 1.0)
+    damping_force = 2 * material.damping * jnp.sqrt(material.stiffness * mass) * closing
+    normal_force = jnp.where(
+        overlap > 0, jnp.maximum(material.stiffness * overlap + damping_force, 0.0), 0.0
+    )
+    slip_velocity = velocity + closing * normal - rotational_velocity(total_spin, normal)
+    speed = safe_norm(slip_velocity)
+    friction_force = jnp.minimum(material.grip * mass * speed, material.friction * normal_force)
+    return normal_force * normal - friction_force * slip_velocity / jnp.where(speed > 0, speed, 1.0)
 
 
 def _compute_pair_contact(
-    world: World, one: tuple[Spheres, Bodies], other: tuple[Spheres, Bodies]
+    world: World, first: tuple[Spheres, Bodies], second: tuple[Spheres, Bodies]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the force `[D]` and torque `[S]` that sphere `other` exerts on sphere `one`."""
-    (a, body_a), (b, body_b) = one, other
-    apart = world.domain.displacement(a.position, b.position)
-    distance = safe_norm(apart)
-    normal = apart / jnp.where(distance > 0, distance, 1.0)
+    """Return the force `[D]` and torque `[S]` that sphere `second` exerts on sphere `first`."""
+    (a, body_a), (b, body_b) = first, second
+    displacement = world.domain.displacement(a.position, b.position)
+    distance = safe_norm(displacement)
+    normal = displacement / jnp.where(distance > 0, distance, 1.0)
     # Both arms end in the same point, which conserves the total angular momentum.
-    share = distance / (body_a.radius + body_b.radius)
-    arm_a, arm_b = share * body_a.radius, share * body_b.radius
+    overlap_ratio = distance / (body_a.radius + body_b.radius)
+    arm_a, arm_b = overlap_ratio * body_a.radius, overlap_ratio * body_b.radius
     mass = body_a.mass * body_b.mass / (body_a.mass + body_b.mass)
     overlap = body_a.radius + body_b.radius - distance
-    turning = arm_a * a.spin + arm_b * b.spin
-    force = contact_force(world.material, mass, overlap, normal, a.velocity - b.velocity, turning)
+    total_spin = arm_a * a.spin + arm_b * b.spin
+    force = contact_force(
+        world.material, mass, overlap, normal, a.velocity - b.velocity, total_spin
+    )
     return force, compute_torque(-arm_a * normal, force)
 
 
@@ -225,26 +218,28 @@ def _compute_all_contacts(
     world: World, spheres: Spheres, neighbors: Neighbors | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the forces `[N, D]` and torques `[N, S]` on all spheres from contacts between them."""
-    number, everything = spheres.position.shape[0], (spheres, world.bodies)
-    every = jnp.arange(number)
+    num_spheres, all_spheres = spheres.position.shape[0], (spheres, world.bodies)
+    all_indices = jnp.arange(num_spheres)
 
-    def on(
-        i: jax.Array,
-        one: tuple[Spheres, Bodies],
+    def sum_contacts(
+        index: jax.Array,
+        sphere: tuple[Spheres, Bodies],
         indices: jax.Array,
         others: tuple[Spheres, Bodies],
     ) -> tuple[jax.Array, jax.Array]:
-        by_other = jax.vmap(_compute_pair_contact, (None, None, 0))(world, one, others)
-        # Exclude the sphere itself and unused entries, which are `number`.
-        touches = (indices != i) & (indices < number)
+        contacts = jax.vmap(_compute_pair_contact, (None, None, 0))(world, sphere, others)
+        # Exclude the sphere itself and unused entries, which are `num_spheres`.
+        is_other = (indices != index) & (indices < num_spheres)
         return jax.tree.map(
-            lambda x: jnp.sum(jnp.where(touches[:, None], x, 0.0), axis=0), by_other
+            lambda x: jnp.sum(jnp.where(is_other[:, None], x, 0.0), axis=0), contacts
         )
 
     if neighbors is None:
-        return jax.vmap(on, (0, 0, None, None))(every, everything, every, everything)
-    others = jax.tree.map(lambda x: x[neighbors.indices], everything)
-    return jax.vmap(on)(every, everything, neighbors.indices, others)
+        return jax.vmap(sum_contacts, (0, 0, None, None))(
+            all_indices, all_spheres, all_indices, all_spheres
+        )
+    others = jax.tree.map(lambda x: x[neighbors.indices], all_spheres)
+    return jax.vmap(sum_contacts)(all_indices, all_spheres, neighbors.indices, others)
 
 
 def _compute_wall_contacts(
@@ -317,27 +312,31 @@ def advance(
         State of the spheres after the last step.
     """
 
-    def rates(now: Spheres) -> tuple[jax.Array, jax.Array]:
-        inner, turn = compute_forces(world, now, neighbors)
-        return (inner + force) / world.bodies.mass[:, None], (turn + torque) / world.bodies.inertia[
-            :, None
-        ]
+    def compute_rates(current: Spheres) -> tuple[jax.Array, jax.Array]:
+        contact_force_sum, contact_torque_sum = compute_forces(world, current, neighbors)
+        return (contact_force_sum + force) / world.bodies.mass[:, None], (
+            contact_torque_sum + torque
+        ) / world.bodies.inertia[:, None]
 
-    def kick(now: Spheres, rate: tuple[jax.Array, jax.Array]) -> Spheres:
+    def apply_half_step(current: Spheres, rate: tuple[jax.Array, jax.Array]) -> Spheres:
         half = world.time_step / 2
-        return now._replace(velocity=now.velocity + half * rate[0], spin=now.spin + half * rate[1])
+        return current._replace(
+            velocity=current.velocity + half * rate[0], spin=current.spin + half * rate[1]
+        )
 
     def step(
         carry: tuple[Spheres, tuple[jax.Array, jax.Array]], _: None
     ) -> tuple[tuple[Spheres, Any], None]:
-        now = kick(*carry)
-        now = now._replace(
-            position=jax.vmap(world.domain.wrap)(now.position + world.time_step * now.velocity)
+        current = apply_half_step(*carry)
+        current = current._replace(
+            position=jax.vmap(world.domain.wrap)(
+                current.position + world.time_step * current.velocity
+            )
         )
-        rate = rates(now)
-        return (kick(now, rate), rate), None
+        rate = compute_rates(current)
+        return (apply_half_step(current, rate), rate), None
 
-    (spheres, _), _ = jax.lax.scan(step, (spheres, rates(spheres)), None, steps)
+    (spheres, _), _ = jax.lax.scan(step, (spheres, compute_rates(spheres)), None, steps)
     return spheres
 
 
@@ -363,5 +362,5 @@ def rotate_orientation(orientation: jax.Array, spin: jax.Array, seconds: jax.Arr
     scale = 0.5 * seconds * jnp.sinc(angle / (2 * jnp.pi))
     w, v = jnp.cos(angle / 2), scale * spin
     a, b = orientation[0], orientation[1:]
-    turned = jnp.concatenate([(w * a - jnp.dot(v, b))[None], w * b + a * v + jnp.cross(v, b)])
-    return turned / jnp.sqrt(jnp.sum(turned**2))
+    rotated = jnp.concatenate([(w * a - jnp.dot(v, b))[None], w * b + a * v + jnp.cross(v, b)])
+    return rotated / jnp.sqrt(jnp.sum(rotated**2))

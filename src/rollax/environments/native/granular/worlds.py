@@ -157,9 +157,9 @@ class SingleNavigator(eqx.Module):
             (False,) * self.dimension,
         )
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
-        bodies, still = make_identical_bodies(1, self.mass, self.radius), jnp.zeros(())
+        bodies, zero = make_identical_bodies(1, self.mass, self.radius), jnp.zeros(())
         return World(
-            bodies, material, domain, jnp.zeros(self.dimension), self.drag, still, self.time_step
+            bodies, material, domain, jnp.zeros(self.dimension), self.drag, zero, self.time_step
         )
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
@@ -177,9 +177,11 @@ class SingleNavigator(eqx.Module):
 
     def step(self, key: jax.Array, state: SingleState, action: Action) -> Transition:
         """Apply the force for `substeps` time steps."""
-        world, before = self.world, state.spheres
+        world, spheres_before = self.world, state.spheres
         force = self.strength * clip_norm(action)
-        spheres = advance(world, before, force[None], jnp.zeros_like(before.spin), self.substeps)
+        spheres = advance(
+            world, spheres_before, force[None], jnp.zeros_like(spheres_before.spin), self.substeps
+        )
         after = state._replace(spheres=spheres, time=state.time + 1)
         return _make_transition(self, world.bodies, state, after)
 
@@ -270,34 +272,38 @@ class SingleRoller(eqx.Module):
     def world(self) -> World:
         domain = Domain(jnp.zeros(3), jnp.broadcast_to(self.side, (3,)), (False,) * 3)
         material = Material(self.stiffness, self.damping, self.friction, self.grip)
-        down = jnp.stack([jnp.zeros(()), jnp.zeros(()), -self.gravity])
+        gravity = jnp.stack([jnp.zeros(()), jnp.zeros(()), -self.gravity])
         bodies = make_identical_bodies(1, self.mass, self.radius)
-        return World(bodies, material, domain, down, self.drag, self.spin_drag, self.time_step)
+        return World(bodies, material, domain, gravity, self.drag, self.spin_drag, self.time_step)
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Sample a sphere at rest, supported by the floor, and a goal on the floor."""
-        place, goal = jax.random.uniform(
+        position, goal = jax.random.uniform(
             key, (2, 2), minval=self.radius, maxval=self.side - self.radius
         )
         height = self.radius - self.mass * self.gravity / self.stiffness
-        spheres = Spheres(jnp.append(place, height)[None], jnp.zeros((1, 3)), jnp.zeros((1, 3)))
+        spheres = Spheres(jnp.append(position, height)[None], jnp.zeros((1, 3)), jnp.zeros((1, 3)))
         state = _init_state(spheres, goal)
         return state, self.observe(state)
 
     def step(self, key: jax.Array, state: SingleState, action: Action) -> Transition:
         """Apply the torque for `substeps` time steps."""
-        world, before = self.world, state.spheres
+        world, spheres_before = self.world, state.spheres
         torque = self.strength * clip_norm(action)
         spheres = advance(
-            world, before, jnp.zeros_like(before.velocity), torque[None], self.substeps
+            world,
+            spheres_before,
+            jnp.zeros_like(spheres_before.velocity),
+            torque[None],
+            self.substeps,
         )
         # Only pictures use the orientation, so the mean spin is accurate enough.
-        mean_spin = (before.spin[0] + spheres.spin[0]) / 2
+        mean_spin = (spheres_before.spin[0] + spheres.spin[0]) / 2
         orientation = rotate_orientation(
             state.orientation, mean_spin, self.substeps * self.time_step
         )
-        after = SingleState(spheres, orientation, state.goal, state.time + 1)
-        return _make_transition(self, world.bodies, state, after)
+        next_state = SingleState(spheres, orientation, state.goal, state.time + 1)
+        return _make_transition(self, world.bodies, state, next_state)
 
     def observe(self, state: SingleState) -> jax.Array:
         surface = self.radius * state.spheres.spin[0]
@@ -324,22 +330,24 @@ def _relative_position(
 def _make_transition(
     environment: SingleNavigator | SingleRoller,
     bodies: Bodies,
-    before: SingleState,
-    after: SingleState,
+    old_state: SingleState,
+    next_state: SingleState,
 ) -> Transition:
     """Return the transition of one decision."""
-    near, nearer = (
+    closeness, next_closeness = (
         jnp.exp(-safe_norm(_goal_displacement(state)) / environment.attraction)
-        for state in (before, after)
+        for state in (old_state, next_state)
     )
-    slow, fast = (kinetic_energy(bodies, state.spheres)[0] for state in (before, after))
-    truncated = after.time >= environment.max_steps
-    reached = safe_norm(_goal_displacement(after)) < environment.goal_radius
+    energy, next_energy = (
+        kinetic_energy(bodies, state.spheres)[0] for state in (old_state, next_state)
+    )
+    truncated = next_state.time >= environment.max_steps
+    is_at_goal = safe_norm(_goal_displacement(next_state)) < environment.goal_radius
     return Transition(
-        state=after,
-        obs=environment.observe(after),
-        reward=nearer - near - environment.effort * (fast - slow),
+        state=next_state,
+        obs=environment.observe(next_state),
+        reward=next_closeness - closeness - environment.effort * (next_energy - energy),
         terminated=jnp.zeros((), bool),
         truncated=truncated,
-        info={"reached": reached.astype(jnp.float32)},
+        info={"reached": is_at_goal.astype(jnp.float32)},
     )

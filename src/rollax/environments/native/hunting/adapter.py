@@ -27,7 +27,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
         UsageError: If a value is out of range.
         UnknownNameError: If an argument is unknown.
     """
-    defaults = _default_arguments(name)
+    defaults = default_arguments(name)
     values = defaults | convert_arguments(f"hunting/{name}", arguments, defaults)
     prey = values.pop("prey_speed")
     if name == "2-players":
@@ -46,10 +46,6 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of the game with their defaults."""
-    return _default_arguments(name)
-
-
-def _default_arguments(name: str) -> dict[str, Any]:
     common = signature_defaults(Hunting)
     del common["speeds"]
     if name == "2-players":

@@ -24,18 +24,18 @@ def draw_hunting(environment: Hunting, state: HuntingState, obs: Observation) ->
     """Draw the prey in blue, the predators in red with their reach, and the last headings."""
     scene = square_scene()
     players = np.asarray(state.positions).tolist()
-    reach = float(environment.catch_radius)
+    catch_radius = float(environment.catch_radius)
     for predator in players[1:]:
-        scene.disc(predator, reach, _REACH_COLOR, LIGHT_GRAY)
-    for index, (place, heading) in enumerate(
+        scene.disc(predator, catch_radius, _REACH_COLOR, LIGHT_GRAY)
+    for index, (position, heading) in enumerate(
         zip(players, np.asarray(state.headings).tolist(), strict=True)
     ):
         tip = (
-            place[0] + 3 * _PLAYER_RADIUS * heading[0],
-            place[1] + 3 * _PLAYER_RADIUS * heading[1],
+            position[0] + 3 * _PLAYER_RADIUS * heading[0],
+            position[1] + 3 * _PLAYER_RADIUS * heading[1],
         )
-        scene.line((place, tip), DARK_GRAY)
-        scene.disc(place, _PLAYER_RADIUS, RED if index else BLUE, DARK_GRAY)
+        scene.line((position, tip), DARK_GRAY)
+        scene.disc(position, _PLAYER_RADIUS, RED if index else BLUE, DARK_GRAY)
     return draw_square_border(scene).picture()
 
 

@@ -200,14 +200,14 @@ class Hunting(eqx.Module):
         """Move all agents by their actions, float [A, 2] or int [A]."""
         headings = self.heading_vectors(action)
         moved = state.positions + self.dt * self.speeds[:, None] * headings
-        after = HuntingState(jnp.clip(moved, 0.0, 1.0), headings, state.time + 1)
-        within = _predator_distances(after.positions) <= self.catch_radius
-        caught = jnp.any(within)
-        survived = (after.time >= self.time_limit) & ~caught
+        next_state = HuntingState(jnp.clip(moved, 0.0, 1.0), headings, state.time + 1)
+        is_within_reach = _predator_distances(next_state.positions) <= self.catch_radius
+        caught = jnp.any(is_within_reach)
+        survived = (next_state.time >= self.time_limit) & ~caught
         return Transition(
-            state=after,
-            obs=self.observe(after),
-            reward=self._compute_rewards(within),
+            state=next_state,
+            obs=self.observe(next_state),
+            reward=self._compute_rewards(is_within_reach),
             terminated=jnp.broadcast_to(caught, (self.num_agents,)),
             truncated=jnp.broadcast_to(survived, (self.num_agents,)),
             info={"caught": caught.astype(jnp.float32), "survived": survived.astype(jnp.float32)},
@@ -232,12 +232,12 @@ class Hunting(eqx.Module):
             [[other for other in range(agents) if other != agent] for agent in range(agents)]
         )
         offsets = state.positions[others] - state.positions[:, None]
-        left = jnp.maximum(1 - state.time / self.time_limit, 0.0)
+        time_left = jnp.maximum(1 - state.time / self.time_limit, 0.0)
         types = jnp.where(jnp.arange(agents) == 0, 1.0, -1.0)
         parts = [
             2 * state.positions - 1,
             offsets.reshape(agents, -1),
-            jnp.full((agents, 1), left),
+            jnp.full((agents, 1), time_left),
             types[:, None],
         ]
         return jnp.concatenate(parts, axis=1)
@@ -249,11 +249,13 @@ class Hunting(eqx.Module):
         """
         return state.positions[0]
 
-    def _compute_rewards(self, within: jax.Array) -> jax.Array:
+    def _compute_rewards(self, is_within_reach: jax.Array) -> jax.Array:
         """Return the rewards [A] from a mask of the predators within reach, [A - 1]."""
         sides = jnp.where(jnp.arange(self.num_agents) == 0, 1.0, -1.0)
-        share = jnp.concatenate([jnp.full(1, -1.0), jnp.where(within, 1.0, self.assist)])
-        return jnp.where(jnp.any(within), self.catch_reward * share, self.step_reward * sides)
+        share = jnp.concatenate([jnp.full(1, -1.0), jnp.where(is_within_reach, 1.0, self.assist)])
+        return jnp.where(
+            jnp.any(is_within_reach), self.catch_reward * share, self.step_reward * sides
+        )
 
 
 def _predator_distances(positions: jax.Array) -> jax.Array:

@@ -94,7 +94,9 @@ class CardGame(eqx.Module):
         cards = shuffle_decks(key, self.decks, self.symbols)
         return DealState(cards, jnp.zeros((), jnp.int32)), cards[0]
 
-    def after(self, state: DealState | QueryState, obs: jax.Array, reward: jax.Array) -> Transition:
+    def make_transition(
+        self, state: DealState | QueryState, obs: jax.Array, reward: jax.Array
+    ) -> Transition:
         """Return the transition to the next card.
 
         Args:
@@ -115,9 +117,9 @@ class CardGame(eqx.Module):
         )
 
 
-def _answer_reward(is_right: jax.Array, number: int) -> jax.Array:
+def _answer_reward(is_correct: jax.Array, num_answers: int) -> jax.Array:
     """Return 1 / number for a correct answer and -1 / number for a wrong one."""
-    return jnp.where(is_right, 1 / number, -1 / number)
+    return jnp.where(is_correct, 1 / num_answers, -1 / num_answers)
 
 
 class RepeatFirst(CardGame):
@@ -136,7 +138,7 @@ class RepeatFirst(CardGame):
     action_space = Discrete(4)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        return self.after(
+        return self.make_transition(
             state,
             state.cards[state.time + 1],
             _answer_reward(action == state.cards[0], self.time_limit),
@@ -175,9 +177,11 @@ class Autoencode(CardGame):
         reward = jnp.where(
             state.time >= last, _answer_reward(action == answer, self.num_cards), 0.0
         )
-        following = state.time + 1
-        suit = jnp.where(following <= last, state.cards[jnp.minimum(following, last)], 0)
-        return self.after(state, jnp.stack([(following >= last).astype(jnp.int32), suit]), reward)
+        next_time = state.time + 1
+        suit = jnp.where(next_time <= last, state.cards[jnp.minimum(next_time, last)], 0)
+        return self.make_transition(
+            state, jnp.stack([(next_time >= last).astype(jnp.int32), suit]), reward
+        )
 
 
 class CountRecall(CardGame):
@@ -218,18 +222,20 @@ class CountRecall(CardGame):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state of a new game and its first observation, int32 [2]."""
-        cards, asked = (
+        cards, queried_cards = (
             shuffle_decks(key, self.decks, DECK_TYPES[self.deck_type])
             for key in jax.random.split(key)
         )
-        return QueryState(cards, jnp.zeros((), jnp.int32), asked), jnp.stack([cards[0], asked[0]])
+        return QueryState(cards, jnp.zeros((), jnp.int32), queried_cards), jnp.stack(
+            [cards[0], queried_cards[0]]
+        )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         is_dealt = jnp.arange(self.num_cards) <= state.time
-        number = jnp.sum(is_dealt & (state.cards == state.queried_cards[state.time]))
-        following = state.time + 1
-        obs = jnp.stack([state.cards[following], state.queried_cards[following]])
-        return self.after(state, obs, _answer_reward(action == number, self.time_limit))
+        count = jnp.sum(is_dealt & (state.cards == state.queried_cards[state.time]))
+        next_time = state.time + 1
+        obs = jnp.stack([state.cards[next_time], state.queried_cards[next_time]])
+        return self.make_transition(state, obs, _answer_reward(action == count, self.time_limit))
 
 
 class HigherLower(CardGame):
@@ -250,9 +256,9 @@ class HigherLower(CardGame):
     action_space = Discrete(2)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        shown, following = state.cards[state.time], state.cards[state.time + 1]
-        sign = jnp.sign(following - shown) * jnp.where(action == 0, 1, -1)
-        return self.after(state, following, sign / self.num_cards)
+        card, next_card = state.cards[state.time], state.cards[state.time + 1]
+        sign = jnp.sign(next_card - card) * jnp.where(action == 0, 1, -1)
+        return self.make_transition(state, next_card, sign / self.num_cards)
 
 
 GAMES: dict[str, type] = {

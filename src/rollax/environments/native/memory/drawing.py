@@ -14,7 +14,6 @@ from rollax.canvas.scene import (
     GRAY,
     LIGHT_GRAY,
     SCENE_WIDTH,
-    Color,
     load_font,
 )
 from rollax.environments.environment import Environment
@@ -39,11 +38,11 @@ def draw_symbols(
     edge, gap = min(64, (SCENE_WIDTH - 16) // len(state.recent)), 4
     picture = Image.new("RGB", (SCENE_WIDTH, 120), BACKGROUND)
     pen = ImageDraw.Draw(picture)
-    left, top = (SCENE_WIDTH - edge * len(state.recent)) / 2, 60 - edge / 2
-    number = min(int(state.time) + 1, len(state.recent))
-    for place, symbol in enumerate(np.asarray(state.recent).tolist()):
-        is_shown = place >= len(state.recent) - number
-        corner = left + place * edge
+    left_edge, top = (SCENE_WIDTH - edge * len(state.recent)) / 2, 60 - edge / 2
+    num_shown = min(int(state.time) + 1, len(state.recent))
+    for index, symbol in enumerate(np.asarray(state.recent).tolist()):
+        is_shown = index >= len(state.recent) - num_shown
+        corner = left_edge + index * edge
         box = (corner + gap / 2, top, corner + edge - gap / 2, top + edge - gap)
         pen.rectangle(
             box,
@@ -61,13 +60,13 @@ def draw_symbols(
     middle = 32  # minimum distance of centered text from the edges of the picture
     if int(state.time) < environment.time_limit:
         pen.text(
-            (max(left + edge / 2, middle), top - 6),
+            (max(left_edge + edge / 2, middle), top - 6),
             "asked next",
             DARK_GRAY,
             load_font(11),
             anchor="md",
         )
-    newest = min(left + edge * (len(state.recent) - 0.5), SCENE_WIDTH - middle)
+    newest = min(left_edge + edge * (len(state.recent) - 0.5), SCENE_WIDTH - middle)
     pen.text((newest, top + edge + 2), "on show", GRAY, load_font(11), anchor="ma")
     return picture
 
@@ -79,8 +78,11 @@ def draw_cards(
 
     A frame marks the newest card, or the requested card in `memory/autoencode`.
     """
-    signs = {2: COLOR_SYMBOLS, 4: SUIT_SYMBOLS}.get(_num_symbols(environment), RANK_SYMBOLS)
-    dealt, words = min(int(state.time), len(state.cards) - 1), _describe_request(environment, state)
+    card_symbols = {2: COLOR_SYMBOLS, 4: SUIT_SYMBOLS}.get(_num_symbols(environment), RANK_SYMBOLS)
+    dealt, request = (
+        min(int(state.time), len(state.cards) - 1),
+        _describe_request(environment, state),
+    )
     framed = (
         _requested_card(environment, state)
         if _requested_card(environment, state) is not None
@@ -91,35 +93,31 @@ def draw_cards(
     rows = math.ceil(len(state.cards) / columns)
     picture = Image.new("RGB", (SCENE_WIDTH, math.ceil(rows * edge) + 34), BACKGROUND)
     pen = ImageDraw.Draw(picture)
-    for place, symbol in enumerate(np.asarray(state.cards).tolist()):
-        left, top = 4 + place % columns * edge, 4 + place // columns * edge
-        box = (left + 1, top + 1, left + edge - 2, top + edge - 2)
-        is_framed = place == framed
+    for index, symbol in enumerate(np.asarray(state.cards).tolist()):
+        left_edge, top = 4 + index % columns * edge, 4 + index // columns * edge
+        box = (left_edge + 1, top + 1, left_edge + edge - 2, top + edge - 2)
+        is_framed = index == framed
         pen.rectangle(
             box,
-            _symbol_color(symbol) if place <= dealt else BACKGROUND,
+            CHANNEL_COLORS[symbol % len(CHANNEL_COLORS)] if index <= dealt else BACKGROUND,
             DARK_GRAY if is_framed else LIGHT_GRAY,
             1 + is_framed,
         )
-        if place <= dealt and edge >= 14:
+        if index <= dealt and edge >= 14:
             pen.text(
-                (left + edge / 2, top + edge / 2),
-                signs[symbol],
+                (left_edge + edge / 2, top + edge / 2),
+                card_symbols[symbol],
                 BACKGROUND,
                 load_font(edge / 2.2),
                 anchor="mm",
             )
-    pen.text((SCENE_WIDTH / 2, picture.height - 14), words, GRAY, load_font(13), anchor="mm")
+    pen.text((SCENE_WIDTH / 2, picture.height - 14), request, GRAY, load_font(13), anchor="mm")
     return picture
 
 
 def _num_symbols(environment: Environment) -> int:
     space = environment.observation_space
     return space.n if isinstance(space, Discrete) else cast(MultiDiscrete, space).sizes[-1]
-
-
-def _symbol_color(symbol: int) -> Color:
-    return CHANNEL_COLORS[symbol % len(CHANNEL_COLORS)]
 
 
 def _requested_card(environment: Environment, state: DealState | QueryState) -> int | None:
@@ -133,20 +131,20 @@ def _describe_request(environment: Environment, state: DealState | QueryState) -
     """Return a caption that describes the task of the next action."""
     last, time = len(state.cards) - 1, int(state.time)
     if environment.name.endswith("autoencode"):
-        place = _requested_card(environment, state)
+        card = _requested_card(environment, state)
         return (
             "the end"
             if time > 2 * last
             else "watch"
-            if place is None
-            else f"asked for: the suit of card {place + 1}"
+            if card is None
+            else f"asked for: the suit of card {card + 1}"
         )
     if isinstance(state, QueryState):
         symbol = int(state.queried_cards[min(time, last)])
-        signs = {2: ("black", "red"), 4: ("spades", "diamonds", "clubs", "hearts")}.get(
+        symbol_names = {2: ("black", "red"), 4: ("spades", "diamonds", "clubs", "hearts")}.get(
             _num_symbols(environment), tuple(f"{rank}s" for rank in RANK_SYMBOLS)
         )
-        return f"asked for: how many {signs[symbol]} until now"
+        return f"asked for: how many {symbol_names[symbol]} until now"
     return (
         "higher or lower?"
         if environment.name.endswith("higher-lower")

@@ -74,17 +74,19 @@ class PartialObservation(Wrapper):
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Step `env` and select entries of its observation."""
-        after = self.env.step(key, state, action)
-        return after._replace(obs=self._select_entries(after.obs))
+        transition = self.env.step(key, state, action)
+        return transition._replace(obs=self._select_entries(transition.obs))
 
-    def state_to_render(self, key: jax.Array, before: State, action: Action, after: State) -> Any:
-        return state_to_render(self.env, key, before, action, after)
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        return state_to_render(self.env, key, state, action, next_state)
 
     def _select_bound(self, bound: Bound) -> Bound:
         if isinstance(bound, float):
             return bound
-        whole = np.broadcast_to(bound, self.env.observation_space.shape)
-        return tuple(whole[list(self.kept)].tolist())
+        full_bound = np.broadcast_to(bound, self.env.observation_space.shape)
+        return tuple(full_bound[list(self.kept)].tolist())
 
     def _select_entries(self, obs: jax.Array) -> jax.Array:
         return obs[..., np.asarray(self.kept)]

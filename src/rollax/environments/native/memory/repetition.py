@@ -87,8 +87,8 @@ class RepeatPrevious(eqx.Module):
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the initial state and the first symbol, int32 []."""
         symbol = self._draw(key)
-        recent = jnp.zeros(self.delay + 1, jnp.int32).at[-1].set(symbol)
-        return RepeatPreviousState(recent, jnp.zeros((), jnp.int32)), symbol
+        recent_symbols = jnp.zeros(self.delay + 1, jnp.int32).at[-1].set(symbol)
+        return RepeatPreviousState(recent_symbols, jnp.zeros((), jnp.int32)), symbol
 
     def step(self, key: jax.Array, state: RepeatPreviousState, action: Action) -> Transition:
         """Score the action, int [], and show the next symbol."""

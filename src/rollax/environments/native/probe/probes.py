@@ -192,8 +192,8 @@ class TwoAgents(eqx.Module):
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         match = (action == 1) == (state > 0)
         reward = _match_reward(match == jnp.array([True, False]))
-        both = jnp.ones(2, bool)
-        return Transition(state, self._observe(state), reward, both, ~both, {})
+        done = jnp.ones(2, bool)
+        return Transition(state, self._observe(state), reward, done, ~done, {})
 
     def _observe(self, bits: jax.Array) -> jax.Array:
         return jnp.stack([bits, jnp.array([-1.0, 1.0])], axis=1)
@@ -354,9 +354,9 @@ def _sample_signs(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return 2.0 * jax.random.bernoulli(key, shape=shape).astype(jnp.float32) - 1.0
 
 
-def _match_reward(agrees: jax.Array) -> jax.Array:
-    """Return 1 where `agrees` is true and -1 elsewhere."""
-    return jnp.where(agrees, jnp.ones((), jnp.float32), -1.0)
+def _match_reward(is_match: jax.Array) -> jax.Array:
+    """Return 1 where `is_match` is true and -1 elsewhere."""
+    return jnp.where(is_match, jnp.ones((), jnp.float32), -1.0)
 
 
 def _sample_action_mask(key: jax.Array) -> jax.Array:
@@ -365,6 +365,6 @@ def _sample_action_mask(key: jax.Array) -> jax.Array:
     return (number >> jnp.arange(4)) % 2 == 1
 
 
-def _check_minimum(environment: str, name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"{environment}: {name} ({value}) must be at least {least}.")
+def _check_minimum(environment: str, name: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise UsageError(f"{environment}: {name} ({value}) must be at least {minimum}.")

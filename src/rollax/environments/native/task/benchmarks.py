@@ -165,7 +165,9 @@ def arm(joints: int = 8) -> Task:
     def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         x = jnp.clip(x, 0.0, 1.0)
         angle = jnp.cumsum(2 * jnp.pi * x - jnp.pi)
-        hand = jnp.stack([jnp.sum(jnp.cos(angle)), jnp.sum(jnp.sin(angle))]) / (2 * joints) + 0.5
-        return -jnp.sqrt(jnp.mean((x - jnp.mean(x)) ** 2)), hand
+        end_position = (
+            jnp.stack([jnp.sum(jnp.cos(angle)), jnp.sum(jnp.sin(angle))]) / (2 * joints) + 0.5
+        )
+        return -jnp.sqrt(jnp.mean((x - jnp.mean(x)) ** 2)), end_position
 
     return Task("task/arm", score, Box(0.0, 1.0, (joints,)), Box(0.0, 1.0, (2,)))

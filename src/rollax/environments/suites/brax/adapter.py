@@ -19,6 +19,7 @@ previous substep.
 
 import copy
 import functools
+import operator
 import types
 from typing import Any, NamedTuple
 
@@ -37,8 +38,15 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices, creation_error
 from rollax.environments.suites.nonfinite_guard import terminate_nonfinite
 from rollax.environments.suites.output_capture import suppress_output
+from rollax.environments.suites.physics_parameters import (
+    Physics,
+    reset_with_physics,
+    step_with_physics,
+    take_example_step,
+)
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.spaces import Box
@@ -167,28 +175,40 @@ class Brax(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
-        return BraxState(raw, jnp.zeros((), jnp.int32), _torso_position(raw)), raw.obs
+        suite_state = cast_leaves(
+            reset_with_physics(_replace_physics, self.dynamics, self.physics, key),
+            self.state_dtypes,
+        )
+        return BraxState(
+            suite_state, jnp.zeros((), jnp.int32), _torso_position(suite_state)
+        ), suite_state.obs
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the task terminates."""
         del key  # the dynamics are deterministic
-        after = _step(self.dynamics, self.physics, state.suite_state, action)
-        raw = cast_leaves(
+        next_suite_state = step_with_physics(
+            _replace_physics, self.dynamics, self.physics, state.suite_state, action
+        )
+        suite_state = cast_leaves(
             terminate_nonfinite(
-                state.suite_state, after, (after.pipeline_state.q, after.pipeline_state.qd)
+                state.suite_state,
+                next_suite_state,
+                (next_suite_state.pipeline_state.q, next_suite_state.pipeline_state.qd),
             ),
             self.state_dtypes,
         )
-        time, terminated = state.time + 1, raw.done > 0.5
-        reward, info = raw.reward, {name: raw.metrics[name] for name in self.reward_parts}
+        time, terminated = state.time + 1, suite_state.done > 0.5
+        reward, info = (
+            suite_state.reward,
+            {name: suite_state.metrics[name] for name in self.reward_parts},
+        )
         if self.forward_reward_weight != 1.0:
             forward = info["reward_forward"]
             info["reward_forward"] = self.forward_reward_weight * forward
             reward = reward + (self.forward_reward_weight - 1.0) * forward
         return Transition(
-            state=BraxState(raw, time, state.origin),
-            obs=raw.obs,
+            state=BraxState(suite_state, time, state.origin),
+            obs=suite_state.obs,
             reward=reward,
             terminated=terminated,
             truncated=(time >= self.time_limit) & ~terminated,
@@ -204,31 +224,17 @@ class Brax(eqx.Module):
         return (_torso_position(state.suite_state) - state.origin)[np.asarray(self.axes)]
 
 
-# Compiled because a step outside of jit would take seconds.
-@functools.partial(jax.jit, static_argnums=0)
-def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.Array) -> Any:
-    return _replace_physics(dynamics, physics).reset(key)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(
-    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], raw: State, action: jax.Array
-) -> Any:
-    # Under jit, brax receives new dictionaries and may write into them.
-    return _replace_physics(dynamics, physics).step(raw, action)
-
-
-def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
+def _replace_physics(dynamics: SuiteEnvironment, physics: Physics) -> Any:
     """Return a copy of a brax environment with other physics parameters."""
-    moved = copy.copy(dynamics)
-    moved.sys = dynamics.sys.tree_replace(
+    changed = copy.copy(dynamics)
+    changed.sys = dynamics.sys.tree_replace(
         {_physics_path(dynamics, name): value for name, value in physics.items()}
     )
-    return moved
+    return changed
 
 
-def _torso_position(raw: State) -> jax.Array:
-    return raw.pipeline_state.x.pos[0]
+def _torso_position(state: State) -> jax.Array:
+    return state.pipeline_state.x.pos[0]
 
 
 def foot_clearance(feet: Feet, links: PyTree) -> jax.Array:
@@ -242,9 +248,9 @@ def foot_clearance(feet: Feet, links: PyTree) -> jax.Array:
         Heights in meters `[F]`, negative below the ground.
     """
     link = np.asarray(feet.link)
-    turned = jax.vmap(rotations.rotate)
-    middle = links.pos[link] + turned(jnp.asarray(feet.offset, jnp.float32), links.rot[link])
-    axis = turned(jnp.asarray(feet.axis, jnp.float32), links.rot[link])
+    rotate = jax.vmap(rotations.rotate)
+    middle = links.pos[link] + rotate(jnp.asarray(feet.offset, jnp.float32), links.rot[link])
+    axis = rotate(jnp.asarray(feet.axis, jnp.float32), links.rot[link])
     return middle[:, 2] - jnp.abs(axis[:, 2]) - jnp.asarray(feet.radius, jnp.float32)
 
 
@@ -263,21 +269,23 @@ def make(name: str, arguments: dict[str, Setting]) -> Brax:
         UsageError: If brax is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"brax/{name}", _load_default_arguments(name)
+    id, defaults = f"brax/{name}", default_arguments(name)
     check_no_tracers(id, arguments, "Change `physics` inside of transformations.")
-    given = defaults | convert_arguments(id, arguments, defaults)
+    values = defaults | convert_arguments(id, arguments, defaults)
     limit, descriptor = (
-        to_positive_int(id, "max_steps", given.pop("max_steps")),
-        given.pop("descriptor", None),
+        to_positive_int(id, "max_steps", values.pop("max_steps")),
+        values.pop("descriptor", None),
     )
-    own = {key: given.pop(key) for key in FORWARD_REWARD_ARGUMENTS.get(name, {})}
-    for key, value in (("descriptor", descriptor), ("backend", given["backend"])):
-        if value is not None and value not in CHOICES[key]:
-            raise UsageError(f"{id}: {key} ({value!r}) must be one of {', '.join(CHOICES[key])}.")
+    rollax_values = {key: values.pop(key) for key in FORWARD_REWARD_ARGUMENTS.get(name, {})}
+    check_choices(id, {"descriptor": descriptor, "backend": values["backend"]}, CHOICES)
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
         return _build_environment(
-            id, _make_dynamics(name, tuple(sorted(given.items()))), limit, descriptor, **own
+            id,
+            _make_dynamics(name, tuple(sorted(values.items()))),
+            limit,
+            descriptor,
+            **rollax_values,
         )
 
 
@@ -295,14 +303,14 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, max_steps: int) -> Bra
     Raises:
         UsageError: If `dynamics` is not a `PipelineEnv`, or its observations are not one array.
     """
-    raw = getattr(dynamics, "unwrapped", dynamics)
-    if not isinstance(raw, suite.PipelineEnv) or not hasattr(raw, "sys"):
+    unwrapped = getattr(dynamics, "unwrapped", dynamics)
+    if not isinstance(unwrapped, suite.PipelineEnv) or not hasattr(unwrapped, "sys"):
         raise UsageError(
             "environment must be a PipelineEnv of brax, got an object of "
             f"{type(dynamics).__name__}."
         )
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
-        return _build_environment(id, raw, to_positive_int(id, "max_steps", max_steps), None)
+        return _build_environment(id, unwrapped, to_positive_int(id, "max_steps", max_steps), None)
 
 
 def _build_environment(
@@ -314,14 +322,14 @@ def _build_environment(
 ) -> Brax:
     """Build the environment. With a descriptor, the last part of `id` is its name in brax."""
     name = id.rpartition("/")[2]
-    example = jax.eval_shape(lambda key: _take_example_step(dynamics, key), jax.random.key(0))
+    example = jax.eval_shape(lambda key: take_example_step(dynamics, key), jax.random.key(0))
     if not hasattr(example.obs, "shape"):
         raise UsageError(
             f"{id}: observations must be one array, got the parts {', '.join(example.obs)}."
         )
     physics = {
         key: jnp.asarray(
-            _get_nested_attribute(dynamics.sys, _physics_path(dynamics, key)), jnp.float32
+            operator.attrgetter(_physics_path(dynamics, key))(dynamics.sys), jnp.float32
         )
         for key in _active_physics_names(dynamics)
     }
@@ -349,21 +357,17 @@ def _build_environment(
 
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of the brax constructor and of rollax, with their defaults."""
-    return _load_default_arguments(name)
-
-
-def _load_default_arguments(name: str) -> dict[str, Any]:
     package_versions.require_version("brax", "0.14")
-    found = {
+    defaults = {
         key: value
         for key, value in signature_defaults(suite._envs[name]).items()
         if key != "kwargs"
     }
-    found["backend"] = "generalized" if name in _GENERALIZED_BACKEND_NAMES else "spring"
-    own = ({"descriptor": "contact"} if name in _FOOT_GEOMS else {}) | FORWARD_REWARD_ARGUMENTS.get(
-        name, {}
-    )
-    return found | {"n_frames": 0, "max_steps": 1000} | own
+    defaults["backend"] = "generalized" if name in _GENERALIZED_BACKEND_NAMES else "spring"
+    rollax_defaults = (
+        {"descriptor": "contact"} if name in _FOOT_GEOMS else {}
+    ) | FORWARD_REWARD_ARGUMENTS.get(name, {})
+    return defaults | {"n_frames": 0, "max_steps": 1000} | rollax_defaults
 
 
 @functools.cache
@@ -374,16 +378,7 @@ def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any
         with suppress_output():
             return suite.get_environment(name, **values)
     except (ValueError, TypeError, AssertionError, NotImplementedError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in values.items())
-        raise UsageError(
-            f"brax cannot create {name} with {shown}: {error or 'it gives no reason'}."
-        ) from error
-
-
-def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step, whose dtypes apply to all states."""
-    start = jax.tree.map(jnp.asarray, dynamics.reset(key))
-    return dynamics.step(start, jnp.zeros(dynamics.action_size))
+        raise creation_error("brax", name, values, error) from error
 
 
 def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
@@ -394,14 +389,14 @@ def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
     """
     if dynamics.backend in ("generalized", "mjx"):
         return list(_PHYSICS_PATHS)
-    idle = {
+    is_unused = {
         "mass": dynamics.sys.spring_mass_scale == 1,
         "inertia": dynamics.sys.spring_inertia_scale == 1,
     }
     return [
         name
         for name in _PHYSICS_PATHS
-        if name not in ("damping", "armature") and not idle.get(name, False)
+        if name not in ("damping", "armature") and not is_unused.get(name, False)
     ]
 
 
@@ -409,15 +404,13 @@ def _physics_path(dynamics: SuiteEnvironment, name: str) -> str:
     return _PHYSICS_PATHS[name][dynamics.backend != "mjx"]
 
 
-def _get_nested_attribute(system: object, place: str) -> Any:
-    return functools.reduce(getattr, place.split("."), system)
-
-
 def _make_feet(dynamics: SuiteEnvironment, names: tuple[str, ...]) -> Feet:
     model = dynamics.sys.mj_model
     geoms = [model.geom(name) for name in names]
-    half = [geom.size[1] if int(geom.type[0]) == _CAPSULE_GEOM_TYPE else 0.0 for geom in geoms]
-    turned = [
+    half_lengths = [
+        geom.size[1] if int(geom.type[0]) == _CAPSULE_GEOM_TYPE else 0.0 for geom in geoms
+    ]
+    axes = [
         rotations.rotate(jnp.asarray([0.0, 0.0, 1.0]), jnp.asarray(geom.quat)) for geom in geoms
     ]
     return Feet(
@@ -425,7 +418,7 @@ def _make_feet(dynamics: SuiteEnvironment, names: tuple[str, ...]) -> Feet:
         offset=tuple(tuple(geom.pos.tolist()) for geom in geoms),
         axis=tuple(
             tuple((length * np.asarray(axis, float)).tolist())
-            for length, axis in zip(half, turned, strict=True)
+            for length, axis in zip(half_lengths, axes, strict=True)
         ),
         radius=tuple(float(geom.size[0]) for geom in geoms),
     )

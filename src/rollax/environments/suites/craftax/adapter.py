@@ -97,7 +97,7 @@ class Craftax(eqx.Module):
             self.dynamics, self.params, key, state, jnp.asarray(action, jnp.int32)
         )
         reward, unlocked = jnp.asarray(reward, jnp.float32), state.achievements.astype(jnp.float32)
-        told = {
+        achievement_info = {
             _achievement_info_name(name): unlocked[place]
             for place, name in enumerate(self.achievements)
         }
@@ -110,7 +110,7 @@ class Craftax(eqx.Module):
             info={
                 "achievements": unlocked.sum(),
                 "score_percent": reward * (100 / self.max_return),
-                **told,
+                **achievement_info,
             },
         )
 
@@ -157,20 +157,20 @@ def make(name: str, arguments: dict[str, Setting]) -> Craftax:
     """
     id = f"craftax/{name}"
     params, sizes = _default_params_and_sizes(name)
-    given = params | sizes | convert_arguments(id, arguments, params | sizes)
-    if any(isinstance(given[key], Tracer) for key in sizes):
+    values = params | sizes | convert_arguments(id, arguments, params | sizes)
+    if any(isinstance(values[key], Tracer) for key in sizes):
         raise UsageError(
             f"{id}: {', '.join(sizes)} determine array shapes, so they must be plain values, got "
             "traced ones."
         )
-    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, given[_TIME_LIMIT_ARGUMENT])
+    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, values[_TIME_LIMIT_ARGUMENT])
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
-        dynamics = _make_dynamics(name, tuple((key, given[key]) for key in sizes))
+        dynamics = _make_dynamics(name, tuple((key, values[key]) for key in sizes))
         space, types = _infer_space_and_dtypes(id, dynamics)
         enum, largest = _load_achievements(name)
     leaves = {
-        key: to_parameter_array(given[key], default)
+        key: to_parameter_array(values[key], default)
         for key, default in params.items()
         if key != _TIME_LIMIT_ARGUMENT
     }
@@ -212,9 +212,9 @@ def _default_params_and_sizes(name: str) -> tuple[dict[str, Any], dict[str, Any]
     """Return the defaults of the parameters, which may be traced, and of the static sizes."""
     found = _load_class(name)
     with jax.ensure_compile_time_eval():
-        made = found.default_params.fget(None), found.default_static_params()
+        defaults = found.default_params.fget(None), found.default_static_params()
     params, sizes = (
-        {key: getattr(each, key) for key in signature_defaults(type(each))} for each in made
+        {key: getattr(group, key) for key in signature_defaults(type(group))} for group in defaults
     )
     return (
         {key: value for key, value in params.items() if key not in _EXCLUDED_ARGUMENTS},

@@ -90,25 +90,27 @@ class EnvPoolSimulators:
     environment of each row.
     """
 
-    def __init__(self, made: SuiteEnvironment, name: str) -> None:
-        self.made, self._name = made, name
-        self.observation_space, self._arrange = convert_observation_space(
-            name, made.observation_space
+    def __init__(self, pool: SuiteEnvironment, name: str) -> None:
+        self.pool, self._name = pool, name
+        self.observation_space, self._arrange_fn = convert_observation_space(
+            name, pool.observation_space
         )
-        self._seen = converters.make_observation_converter(self.observation_space, self._arrange)
+        self._convert_fn = converters.make_observation_converter(
+            self.observation_space, self._arrange_fn
+        )
         # Warnings are disabled, because float observations of EnvPool often exceed their declared
         # bounds.
-        self._check, self._num_calls = ObservationCheck(name, made.observation_space), 0
-        self.action_space, _ = converters.convert_action_space(name, made.action_space)
+        self._check, self._num_calls = ObservationCheck(name, pool.observation_space), 0
+        self.action_space, _ = converters.convert_action_space(name, pool.action_space)
         self._first_action, self._action_dtype = (
-            int(getattr(made.action_space, "start", 0)),
-            made.action_space.dtype,
+            int(getattr(pool.action_space, "start", 0)),
+            pool.action_space.dtype,
         )
-        self.info_names = find_info_names(made.spec.state_array_spec)
+        self.info_names = find_info_names(pool.spec.state_array_spec)
 
     def reset(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
         """Start new episodes and return observations and environment indices."""
-        obs, info = self.made.reset(ids)
+        obs, info = self.pool.reset(ids)
         return self._observe(obs), info["env_id"]
 
     def begin_next(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -116,14 +118,14 @@ class EnvPoolSimulators:
 
         With `episodic_life`, this continues the game, whereas `reset` would restart it.
         """
-        begun = self.step(
-            np.zeros((len(ids), *self.made.action_space.shape), self._action_dtype), ids
+        step = self.step(
+            np.zeros((len(ids), *self.pool.action_space.shape), self._action_dtype), ids
         )
-        return begun.obs, begun.ids
+        return step.obs, step.ids
 
     def step(self, action: np.ndarray, ids: np.ndarray) -> PoolStep:
         """Step the environments `ids` with their actions `[N, ...]`."""
-        obs, reward, terminated, truncated, info = self.made.step(
+        obs, reward, terminated, truncated, info = self.pool.step(
             (action + self._first_action).astype(self._action_dtype),
             ids,
         )
@@ -141,19 +143,19 @@ class EnvPoolSimulators:
         if self._num_calls < NUM_INITIAL_CHECKS or self._num_calls % CHECK_INTERVAL == 0:
             self._check(obs)
         self._num_calls += 1
-        return self._seen(obs)
+        return self._convert_fn(obs)
 
     def frames(self, ids: np.ndarray) -> np.ndarray:
         """Return pictures, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
-        return self.made.render(env_ids=ids)
+        return self.pool.render(env_ids=ids)
 
     def close(self) -> None:
-        self.made.close()
+        self.pool.close()
 
     def space_conversion(self) -> SpaceConversion:
         """Return the conversion of observations and actions between EnvPool and rollax."""
         return converters.space_conversion(
-            self._name, self.made.observation_space, self._arrange, self.made.action_space
+            self._name, self.pool.observation_space, self._arrange_fn, self.pool.action_space
         )
 
 
@@ -177,10 +179,16 @@ class EnvPoolSimulator:
         obs, reward, terminated, truncated, info, _ = self._pool.step(
             np.asarray(action)[None], _FIRST_ID
         )
-        told = {name: info[name][0] for name in self._pool.info_names}
-        ended, cut = bool(terminated[0]), bool(truncated[0])
-        self._has_ended = ended or cut
-        return _take_first(obs), float(reward[0]), ended, cut and not ended, told
+        scalar_info = {name: info[name][0] for name in self._pool.info_names}
+        is_terminated, is_truncated = bool(terminated[0]), bool(truncated[0])
+        self._has_ended = is_terminated or is_truncated
+        return (
+            _take_first(obs),
+            float(reward[0]),
+            is_terminated,
+            is_truncated and not is_terminated,
+            scalar_info,
+        )
 
     def frame(self) -> np.ndarray:
         assert self._pool is not None, "reset comes first"
@@ -238,17 +246,17 @@ def convert_observation_space(name: str, space: gymnasium.Space) -> tuple[Space,
     ):
         channels, *size = space.shape
         return Box(0.0, 255.0, (*size, channels), "uint8"), converters.chw_to_hwc
-    found, seen = converters.convert_observation_space(name, space)
-    if isinstance(found, Box) and np.any(np.equal(found.low, np.finfo(np.float32).tiny)):
+    converted, convert_fn = converters.convert_observation_space(name, space)
+    if isinstance(converted, Box) and np.any(np.equal(converted.low, np.finfo(np.float32).tiny)):
         # The declared lower bound is the smallest positive float, which does not hold.
-        found = Box(float("-inf"), float("inf"), found.shape)
-    parts = found.spaces.values() if isinstance(found, Dict) else (found,)
+        converted = Box(float("-inf"), float("inf"), converted.shape)
+    parts = converted.spaces.values() if isinstance(converted, Dict) else (converted,)
     if not all(isinstance(part, Box) for part in parts):
         raise UsageError(
             f"{name}: observations of a pool must be a Box or a Dict of them. Use the environment "
             "of gymnasium/."
         )
-    return found, seen
+    return converted, convert_fn
 
 
 def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
@@ -266,19 +274,21 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
         UsageError: If EnvPool rejects the arguments, or its spaces are not supported.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"envpool/{name}", _load_default_arguments(name)
-    given = convert_arguments(id, arguments, defaults)
-    _check_arguments(id, given)
-    settings = tuple(given.items())
+    id, defaults = f"envpool/{name}", default_arguments(name)
+    values = convert_arguments(id, arguments, defaults)
+    _check_arguments(id, values)
+    settings = tuple(values.items())
     build = functools.partial(_make_pool, name, settings)
-    one = build(1, 0)
+    pool = build(1, 0)
     try:
-        limit = (defaults | given).get(_TIME_LIMIT_ARGUMENT)
+        limit = (defaults | values).get(_TIME_LIMIT_ARGUMENT)
         single = functools.partial(_make_simulator, name, settings)
-        found = one.observation_space, one.action_space, limit, one.info_names
-        return HostedEnvironment(id, *found, single, build, space_conversion=one.space_conversion())
+        spaces_and_limit = pool.observation_space, pool.action_space, limit, pool.info_names
+        return HostedEnvironment(
+            id, *spaces_and_limit, single, build, space_conversion=pool.space_conversion()
+        )
     finally:
-        one.close()
+        pool.close()
 
 
 def _check_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
@@ -298,15 +308,10 @@ def _check_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
             to_positive_int(id, name, arguments[name])
 
 
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the pool, with their defaults."""
-    return _load_default_arguments(name)
-
-
 def _make_pool(
     name: str,
     arguments: tuple[tuple[str, Setting], ...],
-    number: int,
+    num_envs: int,
     seed: int,
     render_mode: str | None = None,
 ) -> EnvPoolSimulators:
@@ -314,10 +319,10 @@ def _make_pool(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # gymnasium warns that bounds are rounded
             arguments = (*arguments, ("render_mode", render_mode))
-            made = _import_envpool().make(
-                name, env_type="gymnasium", num_envs=number, seed=seed % 2**31, **dict(arguments)
+            pool = _import_envpool().make(
+                name, env_type="gymnasium", num_envs=num_envs, seed=seed % 2**31, **dict(arguments)
             )
-            return EnvPoolSimulators(made, f"envpool/{name}")
+            return EnvPoolSimulators(pool, f"envpool/{name}")
     except UsageError:
         raise
     except Exception as error:  # EnvPool may raise any exception
@@ -362,7 +367,8 @@ def _import_envpool() -> Any:
 
 
 @functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of the pool, with their defaults."""
     config = _import_envpool().make_spec(name).config._asdict()
     kinds = (bool, int, float, str)
     return {

@@ -52,24 +52,26 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
         UnknownNameError: If an argument does not exist.
     """
     id = f"gymnasium/{name}"
-    given = convert_arguments(id, arguments, _load_default_arguments(name))
-    limit, chosen = (
-        to_time_limit(id, given.pop(TIME_LIMIT_ARGUMENT, _default_time_limit(name))),
+    values = convert_arguments(id, arguments, default_arguments(name))
+    limit, settings = (
+        to_time_limit(id, values.pop(TIME_LIMIT_ARGUMENT, _default_time_limit(name))),
         None,
     )
     if pictures.is_car_racing(name):
-        chosen = pictures.parse_settings(id, given)
-        given = {key: value for key, value in given.items() if key not in pictures.DEFAULT_SETTINGS}
-        limit = limit and math.ceil(limit / chosen.frame_skip)
+        settings = pictures.parse_settings(id, values)
+        values = {
+            key: value for key, value in values.items() if key not in pictures.DEFAULT_SETTINGS
+        }
+        limit = limit and math.ceil(limit / settings.frame_skip)
     if atari.is_atari(name):
-        build = functools.partial(atari.make_atari, name, atari.parse_settings(id, given))
+        build = functools.partial(atari.make_atari, name, atari.parse_settings(id, values))
     else:
-        build = functools.partial(make_from_spec, _get_spec(name), tuple(given.items()))
-    if chosen is None:
+        build = functools.partial(make_from_spec, _get_spec(name), tuple(values.items()))
+    if settings is None:
         return make_hosted_environment(id, build, limit)
     return make_hosted_environment(
         id,
-        functools.partial(pictures.make_car_racing, chosen, build),
+        functools.partial(pictures.make_car_racing, settings, build),
         limit,
         pictures.FINAL_STEP_INFO_NAMES,
     )
@@ -116,9 +118,9 @@ def make_hosted_environment(
         UsageError: If the environment cannot be made, or violates the gymnasium API.
     """
     environment = make_gymnasium_env(id, build, render_mode=None)
-    warned: set[str] = set()
+    warned_parts: set[str] = set()
     try:
-        seen, masks = simulator.inspect_environment(environment, id, layout, warned)
+        detected, masks = simulator.inspect_environment(environment, id, layout, warned_parts)
         translation = simulator.space_conversion(environment, id, masks, layout)
         fps = _frames_per_second(environment)
     finally:
@@ -130,11 +132,13 @@ def make_hosted_environment(
         limit,
         masks,
         layout,
-        warned,
+        warned_parts,
     )
-    names = tuple(sorted({*seen.info_names, *info_names}))
-    found = seen.observation_space, seen.action_space, limit, names
-    return HostedEnvironment(id, *found, make_simulator, space_conversion=translation, fps=fps)
+    names = tuple(sorted({*detected.info_names, *info_names}))
+    spaces_and_limit = detected.observation_space, detected.action_space, limit, names
+    return HostedEnvironment(
+        id, *spaces_and_limit, make_simulator, space_conversion=translation, fps=fps
+    )
 
 
 def _frames_per_second(environment: SuiteEnvironment) -> int:
@@ -168,9 +172,9 @@ def make_gymnasium_env(
     except Exception as error:  # a constructor may raise any exception
         if isinstance(error, UsageError):
             raise
-        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        told = f". {installation_hint(id)}" if missing else ""
-        raise UsageError(f"Cannot create {id}: {describe_error(error)}{told}") from error
+        is_dependency_missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        hint = f". {installation_hint(id)}" if is_dependency_missing else ""
+        raise UsageError(f"Cannot create {id}: {describe_error(error)}{hint}") from error
 
 
 def installation_hint(id: str) -> str:
@@ -189,19 +193,14 @@ def is_registered(name: str) -> bool:
     Raises:
         UsageError: If that package is not imported.
     """
-    package, _, id = name.rpartition(":")
+    package, _, local_name = name.rpartition(":")
     if package and package not in sys.modules:
         raise UsageError(
             f"gymnasium/{name} needs the module {package}, which is not imported. A run folder "
             f"cannot import modules. If you trust it, add --import {package} (in Python: "
             f"import {package})."
         )
-    return id in gymnasium.registry
-
-
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the constructor arguments and the time limit of an environment, with defaults."""
-    return _load_default_arguments(name)
+    return local_name in gymnasium.registry
 
 
 def make_from_spec(
@@ -282,7 +281,7 @@ def _constructor_arguments(name: str) -> dict[str, Any]:
         with warnings.catch_warnings():
             # If warnings are errors, those of Box2D's bindings crash the process.
             warnings.simplefilter("ignore")
-            found = getattr(importlib.import_module(module), function)
+            constructor = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"The package {error.name} is not installed, and gymnasium/{name} needs it. "
@@ -292,19 +291,20 @@ def _constructor_arguments(name: str) -> dict[str, Any]:
         raise UsageError(
             f"A dependency of gymnasium/{name} is not installed. {installation_hint('/' + name)}"
         ) from error
-    return signature_defaults(found)
+    return signature_defaults(constructor)
 
 
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the constructor arguments and the time limit of an environment, with defaults."""
     if atari.is_atari(name):
         return atari.DEFAULT_SETTINGS | {TIME_LIMIT_ARGUMENT: atari.MAX_EPISODE_STEPS}
     spec = _get_spec(name)
-    own = {
+    defaults = {
         key: value
         for key, value in _constructor_arguments(name).items()
         if key not in _RESERVED_ARGUMENTS
     }
-    own |= {key: value for key, value in spec.kwargs.items() if key in own} | {
+    defaults |= {key: value for key, value in spec.kwargs.items() if key in defaults} | {
         TIME_LIMIT_ARGUMENT: _default_time_limit(name)
     }
-    return own | (pictures.DEFAULT_SETTINGS if pictures.is_car_racing(name) else {})
+    return defaults | (pictures.DEFAULT_SETTINGS if pictures.is_car_racing(name) else {})

@@ -91,22 +91,22 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> AtariSettings:
     Raises:
         UsageError: If a value is out of range.
     """
-    chosen = AtariSettings(**arguments)
-    check_minimums(id, chosen, {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1})
-    if not 0 <= chosen.repeat_action_probability < 1:
+    settings = AtariSettings(**arguments)
+    check_minimums(id, settings, {"frame_skip": 1, "noop_max": 0, "size": 1, "stack": 1})
+    if not 0 <= settings.repeat_action_probability < 1:
         raise UsageError(
-            f"{id}: repeat_action_probability ({chosen.repeat_action_probability}) must be at "
+            f"{id}: repeat_action_probability ({settings.repeat_action_probability}) must be at "
             "least 0 and less than 1."
         )
-    return chosen
+    return settings
 
 
-def make_atari(name: str, chosen: AtariSettings, render_mode: str | None) -> "Atari":
+def make_atari(name: str, settings: AtariSettings, render_mode: str | None) -> "Atari":
     """Make a game with preprocessing.
 
     Args:
         name: Id of the game in gymnasium.
-        chosen: Settings of the game.
+        settings: Settings of the game.
         render_mode: Render mode, as for `gymnasium.make`.
 
     Returns:
@@ -115,8 +115,8 @@ def make_atari(name: str, chosen: AtariSettings, render_mode: str | None) -> "At
     import gymnasium
 
     register_games()
-    which = {
-        key: getattr(chosen, key) for key in ("mode", "difficulty") if getattr(chosen, key) >= 0
+    selection = {
+        key: getattr(settings, key) for key in ("mode", "difficulty") if getattr(settings, key) >= 0
     }
     game = gymnasium.make(
         name,
@@ -124,25 +124,25 @@ def make_atari(name: str, chosen: AtariSettings, render_mode: str | None) -> "At
         disable_env_checker=True,
         render_mode=render_mode,
         frameskip=1,
-        repeat_action_probability=chosen.repeat_action_probability,
-        full_action_space=chosen.full_action_space,
-        obs_type="grayscale" if chosen.grayscale else "rgb",
-        **which,
+        repeat_action_probability=settings.repeat_action_probability,
+        full_action_space=settings.full_action_space,
+        obs_type="grayscale" if settings.grayscale else "rgb",
+        **selection,
     )
-    return Atari(game.unwrapped, chosen)
+    return Atari(game.unwrapped, settings)
 
 
 class Atari:
     """Atari game with preprocessing and the interface of a gymnasium environment."""
 
-    def __init__(self, game: SuiteEnvironment, chosen: AtariSettings) -> None:
-        self.game, self.chosen, self.metadata = (
+    def __init__(self, game: SuiteEnvironment, settings: AtariSettings) -> None:
+        self.game, self.settings, self.metadata = (
             game,
-            chosen,
-            {"render_fps": 60 // chosen.frame_skip},
+            settings,
+            {"render_fps": 60 // settings.frame_skip},
         )
         self.action_space = game.action_space
-        self._stack = FrameStack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
+        self._stack = FrameStack(settings.size, 1 if settings.grayscale else 3, settings.stack)
         self.observation_space = self._stack.space
         self._rng = np.random.default_rng()
         # True after the end of an episode by a lost life, while the game continues.
@@ -156,8 +156,8 @@ class Atari:
             screen, _, _, _, info = self.game.step(0)
         else:
             screen, info = self.game.reset(seed=seed)
-            waits = int(self._rng.integers(0, self.chosen.noop_max, endpoint=True))
-            screen, info = self._step_noops(waits, screen, info)
+            num_noops = int(self._rng.integers(0, self.settings.noop_max, endpoint=True))
+            screen, info = self._step_noops(num_noops, screen, info)
         self._should_continue_game, self._num_lives = False, info.get("lives", 0)
         self._stack.clear()
         return self._observe([screen]), info
@@ -166,7 +166,7 @@ class Atari:
         self, action: int | np.integer
     ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         screens, total, terminated, truncated, info = [], 0.0, False, False, {}
-        for _ in range(self.chosen.frame_skip):
+        for _ in range(self.settings.frame_skip):
             screen, reward, terminated, truncated, info = self.game.step(action)
             total += float(reward)
             screens = [*screens[-1:], screen]
@@ -175,10 +175,10 @@ class Atari:
         lives = info.get("lives", 0)
         is_over = bool(terminated or truncated)
         self._should_continue_game = (
-            self.chosen.episodic_life and not is_over and 0 < lives < self._num_lives
+            self.settings.episodic_life and not is_over and 0 < lives < self._num_lives
         )
         self._num_lives = lives
-        total = float(np.sign(total)) if self.chosen.clip_rewards else total
+        total = float(np.sign(total)) if self.settings.clip_rewards else total
         return (
             self._observe(screens),
             total,

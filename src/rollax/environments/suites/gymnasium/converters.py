@@ -49,17 +49,22 @@ def convert_observation_space(
     _check_layout_names(name, layout, parts)
     if parts is None:
         return _convert_leaf_space(name, space, layout if isinstance(layout, str) else None)
-    made = {
-        part: _convert_leaf_space(
-            f"{name}, part {part}", inner, _get_part_layout(part, inner, layout)
+    conversions = {
+        part_name: _convert_leaf_space(
+            f"{name}, part {part_name}", inner, _get_part_layout(part_name, inner, layout)
         )
-        for part, (inner, _) in parts.items()
+        for part_name, (inner, _) in parts.items()
     }
     if isinstance(parts.get(ACTION_MASK, [None])[0], theirs.Box | theirs.MultiBinary):
-        made[ACTION_MASK] = Box(0.0, 1.0, parts[ACTION_MASK][0].shape, "bool"), _identity
-    found = [(part, _make_getter(path), made[part][1]) for part, (_, path) in parts.items()]
-    return Dict({part: inner for part, (inner, _) in made.items()}), lambda value: {
-        part: convert(pick(value)) for part, pick, convert in found
+        conversions[ACTION_MASK] = Box(0.0, 1.0, parts[ACTION_MASK][0].shape, "bool"), _identity
+    part_conversions = [
+        (part_name, _make_getter(path), conversions[part_name][1])
+        for part_name, (_, path) in parts.items()
+    ]
+    return Dict(
+        {part_name: inner for part_name, (inner, _) in conversions.items()}
+    ), lambda value: {
+        part_name: convert(get_fn(value)) for part_name, get_fn, convert in part_conversions
     }
 
 
@@ -114,7 +119,8 @@ def convert_action_space(name: str, space: theirs.Space) -> tuple[ActionSpace, C
     if isinstance(space, theirs.Box) and np.issubdtype(space.dtype, np.floating):
         low, high, dtype = space.low, space.high, space.dtype
         # Actions may be out of bounds after rounding to float32.
-        return _make_box(space), lambda value: np.clip(np.asarray(value, dtype), low, high)
+        box = Box(_collapse_bounds(low), _collapse_bounds(high), space.shape)
+        return box, lambda value: np.clip(np.asarray(value, dtype), low, high)
     raise UsageError(
         f"{name}: the action space {_format_space(space)} has no counterpart. It must be a "
         "Discrete, a MultiDiscrete or MultiBinary with one axis, or a Box of floats. Convert it "
@@ -136,21 +142,23 @@ def space_conversion(
     Returns:
         The conversion. Its observation function raises UsageError for values outside of the space.
     """
-    _, act = convert_action_space(name, actions)
+    _, convert_action_fn = convert_action_space(name, actions)
     description = f"{name}: {_format_space(observations)}"
     start = actions.start if isinstance(actions, theirs.Discrete) else 0
 
     def with_start(value: Action) -> Any:  # for single actions and batches
         return (value + start).astype(actions.dtype)
 
-    def arranged(value: Observation) -> Any:
+    def convert_observation(value: Observation) -> Any:
         try:
             return arrange(value)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The observation must belong to {description}.") from error
 
     return SpaceConversion(
-        arranged, with_start if isinstance(actions, theirs.Discrete) else act, description
+        convert_observation,
+        with_start if isinstance(actions, theirs.Discrete) else convert_action_fn,
+        description,
     )
 
 
@@ -195,20 +203,20 @@ def flatten_space(name: str, space: theirs.Space) -> dict[str, tuple[Any, tuple[
         inner = dict(enumerate(space.spaces))
     else:
         return None
-    found: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    leaves_by_name: dict[str, tuple[Any, tuple[Any, ...]]] = {}
     for key, part in inner.items():
-        below = flatten_space(name, part)
-        leaves = {"": (part, ())} if below is None else below
-        for other, (leaf, path) in leaves.items():
-            full = f"{key}/{other}" if other else str(key)
-            if full in found:
+        nested = flatten_space(name, part)
+        leaves = {"": (part, ())} if nested is None else nested
+        for nested_name, (leaf, path) in leaves.items():
+            full_name = f"{key}/{nested_name}" if nested_name else str(key)
+            if full_name in leaves_by_name:
                 raise UsageError(
                     f"{name}: the parts of observation_space must have different names, got two "
-                    f"named {full!r} (the names of nested parts are joined by a slash). Rename one "
-                    "of them."
+                    f"named {full_name!r} (the names of nested parts are joined by a slash). "
+                    "Rename one of them."
                 )
-            found[full] = leaf, (key, *path)
-    return found
+            leaves_by_name[full_name] = leaf, (key, *path)
+    return leaves_by_name
 
 
 def _check_layout_names(name: str, layout: Layout, parts: Mapping[str, object] | None) -> None:
@@ -235,12 +243,12 @@ def _get_part_layout(part: str, space: theirs.Space, layout: Layout) -> str | No
 
 
 def _make_getter(path: tuple[Hashable, ...]) -> ConvertFn:
-    def pick(value: Observation) -> Any:
+    def get_value(value: Observation) -> Any:
         for name in path:
             value = value[name]
         return value
 
-    return pick
+    return get_value
 
 
 def _convert_leaf_space(
@@ -262,9 +270,9 @@ def _convert_leaf_space(
     )
 
 
-def _check_discrete_size(name: str, number: int | np.integer, space: theirs.Space) -> None:
+def _check_discrete_size(name: str, size: int | np.integer, space: theirs.Space) -> None:
     """Raise UsageError for a discrete space with 2^31 values or more."""
-    if number >= MAX_DISCRETE_SIZE:
+    if size >= MAX_DISCRETE_SIZE:
         raise UsageError(
             f"{name}: a Discrete space must have fewer than 2^31 values, got "
             f"{_format_space(space)}. "
@@ -284,23 +292,24 @@ def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box,
         raise UsageError(f"{name}: {fault}")
     # The declared bounds and type distinguish pixels from category codes.
     declared = dataclasses.replace(box, dtype=space.dtype.name, layout=layout)
-    found = image_layouts.image_layout(declared)
-    if found is None:
+    detected_layout = image_layouts.image_layout(declared)
+    if detected_layout is None:
         is_recognized = image_layouts.image_layout(box) is None
         return box if is_recognized else dataclasses.replace(
             box, layout=image_layouts.FLAT
         ), _identity
     low, high = (
-        image_layouts.move_channels_last(bound, found) for bound in (space.low, space.high)
+        image_layouts.move_channels_last(bound, detected_layout)
+        for bound in (space.low, space.high)
     )
-    turned = Box(_collapse_bounds(low), _collapse_bounds(high), low.shape, dtype)
-    is_recognized = image_layouts.recognize_layout(turned) == "HWC"
+    converted = Box(_collapse_bounds(low), _collapse_bounds(high), low.shape, dtype)
+    is_recognized = image_layouts.recognize_layout(converted) == "HWC"
     arrange = (
         _identity
-        if found == "HWC"
-        else (lambda value: image_layouts.move_channels_last(np.asarray(value), found))
+        if detected_layout == "HWC"
+        else (lambda value: image_layouts.move_channels_last(np.asarray(value), detected_layout))
     )
-    return turned if is_recognized else dataclasses.replace(turned, layout="HWC"), arrange
+    return converted if is_recognized else dataclasses.replace(converted, layout="HWC"), arrange
 
 
 def chw_to_hwc(value: np.ndarray) -> np.ndarray:
@@ -315,10 +324,6 @@ def _identity(value: Observation) -> Any:
 def _make_shift_fn(start: np.ndarray | np.integer | int) -> ConvertFn:
     first = np.asarray(start)
     return (lambda value: np.asarray(value) - first) if np.any(first) else _identity
-
-
-def _make_box(space: theirs.Box) -> Box:
-    return Box(_collapse_bounds(space.low), _collapse_bounds(space.high), space.shape)
 
 
 def _collapse_bounds(bounds: np.ndarray) -> Any:

@@ -24,7 +24,9 @@ def configure_headless_rendering() -> None:
         return
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    found = [way for way, library in _GL_LIBRARIES.items() if ctypes.util.find_library(library)]
+    found = [
+        backend for backend, library in _GL_LIBRARIES.items() if ctypes.util.find_library(library)
+    ]
     if found:
         os.environ.setdefault("MUJOCO_GL", found[0])
 

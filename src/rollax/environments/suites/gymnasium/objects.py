@@ -122,14 +122,15 @@ def _make_env(
         return gymnasium.make(
             make, disable_env_checker=True, **adapter.render_arguments(render_mode)
         )
-    made = make(render_mode=render_mode) if _has_render_mode(make) else make()
-    if is_pettingzoo(made):
+    environment = make(render_mode=render_mode) if _has_render_mode(make) else make()
+    if is_pettingzoo(environment):
         raise UsageError(PETTINGZOO_MESSAGE)
-    if not isinstance(made, gymnasium.Env):
+    if not isinstance(environment, gymnasium.Env):
         raise UsageError(
-            f"{id}: the function must make a gymnasium.Env, got an object of {type(made).__name__}."
+            f"{id}: the function must make a gymnasium.Env, got an object of "
+            f"{type(environment).__name__}."
         )
-    return made
+    return environment
 
 
 def _has_render_mode(make: Callable[..., SuiteEnvironment]) -> bool:

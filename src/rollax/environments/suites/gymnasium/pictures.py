@@ -44,20 +44,20 @@ def is_car_racing(name: str) -> bool:
     return name.startswith("CarRacing")
 
 
-def check_minimums(id: str, chosen: object, least: Mapping[str, int]) -> None:
+def check_minimums(id: str, settings: object, minimums: Mapping[str, int]) -> None:
     """Check that each setting is at least its minimum.
 
     Args:
         id: Id of the environment.
-        chosen: Dataclass of settings.
-        least: Minimum of each setting by name.
+        settings: Dataclass of settings.
+        minimums: Minimum of each setting by name.
 
     Raises:
         UsageError: If a setting is below its minimum.
     """
-    for name, lowest in least.items():
-        if getattr(chosen, name) < lowest:
-            raise UsageError(f"{id}: {name} ({getattr(chosen, name)}) must be at least {lowest}.")
+    for name, lowest in minimums.items():
+        if getattr(settings, name) < lowest:
+            raise UsageError(f"{id}: {name} ({getattr(settings, name)}) must be at least {lowest}.")
 
 
 def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
@@ -73,11 +73,11 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
     Raises:
         UsageError: If a value is less than 1.
     """
-    chosen = ImageSettings(
+    settings = ImageSettings(
         **{name: arguments[name] for name in DEFAULT_SETTINGS if name in arguments}
     )
-    check_minimums(id, chosen, {"frame_skip": 1, "size": 1, "stack": 1})
-    return chosen
+    check_minimums(id, settings, {"frame_skip": 1, "size": 1, "stack": 1})
+    return settings
 
 
 class FrameStack:
@@ -101,29 +101,29 @@ class FrameStack:
             image = image.convert("L")
         if image.size != (self._size, self._size):
             image = image.resize((self._size, self._size), Image.Resampling.BOX)
-        small = np.asarray(image).reshape(self._size, self._size, self._depth)
-        self._last = np.concatenate([self._last[..., self._depth :], small], axis=-1)
+        resized = np.asarray(image).reshape(self._size, self._size, self._depth)
+        self._last = np.concatenate([self._last[..., self._depth :], resized], axis=-1)
         return self._last
 
 
 def make_car_racing(
-    chosen: ImageSettings, make: Callable[..., SuiteEnvironment], render_mode: str | None
+    settings: ImageSettings, make: Callable[..., SuiteEnvironment], render_mode: str | None
 ) -> "CarRacing":
     """Make CarRacing with `make(render_mode=...)` and preprocess its pictures."""
-    return CarRacing(make(render_mode=render_mode), chosen)
+    return CarRacing(make(render_mode=render_mode), settings)
 
 
 class CarRacing:
     """CarRacing with preprocessed pictures. Rewards of skipped frames are summed."""
 
-    def __init__(self, environment: SuiteEnvironment, chosen: ImageSettings) -> None:
-        self.environment, self.chosen, self.action_space = (
+    def __init__(self, environment: SuiteEnvironment, settings: ImageSettings) -> None:
+        self.environment, self.settings, self.action_space = (
             environment,
-            chosen,
+            settings,
             environment.action_space,
         )
-        self.metadata = {"render_fps": environment.metadata["render_fps"] / chosen.frame_skip}
-        self._stack = FrameStack(chosen.size, 1 if chosen.grayscale else 3, chosen.stack)
+        self.metadata = {"render_fps": environment.metadata["render_fps"] / settings.frame_skip}
+        self._stack = FrameStack(settings.size, 1 if settings.grayscale else 3, settings.stack)
         self.observation_space = self._stack.space
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -133,8 +133,8 @@ class CarRacing:
 
     def step(self, action: Action) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         total, picture, terminated, truncated, info = 0.0, None, False, False, {}
-        for frame in range(self.chosen.frame_skip):
-            is_last = frame == self.chosen.frame_skip - 1
+        for frame in range(self.settings.frame_skip):
+            is_last = frame == self.settings.frame_skip - 1
             with contextlib.nullcontext() if is_last else _skip_drawing(self.environment.unwrapped):
                 picture, reward, terminated, truncated, info = self.environment.step(action)
             total += float(reward)

@@ -39,9 +39,9 @@ class GymnasiumSimulator:
         environment: SuiteEnvironment,
         name: str,
         time_limit: int | None,
-        masks: bool,
+        has_masks: bool,
         layout: Layout = None,
-        warned: set[str] | None = None,
+        warned_parts: set[str] | None = None,
     ) -> None:
         """Wrap an environment.
 
@@ -49,31 +49,31 @@ class GymnasiumSimulator:
             environment: Gymnasium environment, without wrappers for time limits and checks.
             name: Name of the environment, for messages.
             time_limit: Number of steps after which an episode is truncated, or None for no limit.
-            masks: Whether `info` contains an action mask.
+            has_masks: Whether `info` contains an action mask.
             layout: Layout of pictures, as for `converters.convert_observation_space`.
-            warned: See `ObservationCheck`.
+            warned_parts: See `ObservationCheck`.
         """
         self.environment = environment
-        self._time_limit, self._num_steps, self._has_masks = time_limit, 0, masks
+        self._time_limit, self._num_steps, self._has_masks = time_limit, 0, has_masks
         self._declared_spaces = environment.observation_space, environment.action_space
-        self._seen = converters.make_observation_converter(
+        self._convert_observation_fn = converters.make_observation_converter(
             *converters.convert_observation_space(name, environment.observation_space, layout)
         )
-        self._check = ObservationCheck(name, environment.observation_space, warned)
+        self._check = ObservationCheck(name, environment.observation_space, warned_parts)
         self.is_strict = False  # whether the observation of every step is checked
         # Number of checked steps, and number of steps until the next check.
         self._num_checked, self._num_until_check = (0, 0)
-        number, self._convert_action_fn = converters.convert_action_space(
+        action_space, self._convert_action_fn = converters.convert_action_space(
             name, environment.action_space
         )
-        self._num_actions = number.n if isinstance(number, Discrete) else 0
+        self._num_actions = action_space.n if isinstance(action_space, Discrete) else 0
 
     def reset(self, seed: int | None) -> Any:
         obs, info = self.environment.reset(seed=seed)
-        spaces_now = self.environment.observation_space, self.environment.action_space
-        if spaces_now != self._declared_spaces:
+        current_spaces = self.environment.observation_space, self.environment.action_space
+        if current_spaces != self._declared_spaces:
             raise ValueError(
-                f"Spaces must not change between episodes, got {spaces_now} after "
+                f"Spaces must not change between episodes, got {current_spaces} after "
                 f"{self._declared_spaces}. Declare one space for all episodes."
             )
         self._num_steps = 0
@@ -109,18 +109,22 @@ class GymnasiumSimulator:
         self.environment.close()
 
     def _observe(
-        self, obs: Observation, info: Mapping[str, Leaf], is_checked: bool, is_over: bool
+        self, obs: Observation, info: Mapping[str, Leaf], is_checked: bool, is_last: bool
     ) -> Any:
-        mask = self._mask(info, is_over) if self._has_masks else None
+        mask = self._read_action_mask(info, is_last) if self._has_masks else None
         if is_checked:
             self._check(obs, mask)
-        seen = self._seen(obs)
-        return seen if mask is None else converters.add_action_mask(seen, np.asarray(mask, bool))
+        converted = self._convert_observation_fn(obs)
+        return (
+            converted
+            if mask is None
+            else converters.add_action_mask(converted, np.asarray(mask, bool))
+        )
 
-    def _mask(self, info: Mapping[str, Leaf], is_over: bool) -> Any:
+    def _read_action_mask(self, info: Mapping[str, Leaf], is_last: bool) -> Any:
         """Return the action mask in `info`, or zeros if it is missing at the end of an episode."""
         mask = info.get(ACTION_MASK)
-        if mask is None and is_over:
+        if mask is None and is_last:
             return np.zeros(self._num_actions, bool)
         if mask is None:
             raise SimulatorFaultError(
@@ -141,9 +145,9 @@ def make_simulator(
     make_environment: Callable[..., SuiteEnvironment],
     name: str,
     time_limit: int | None,
-    masks: bool,
+    has_masks: bool,
     layout: Layout = None,
-    warned: set[str] | None = None,
+    warned_parts: set[str] | None = None,
     shows_frames: bool = False,
 ) -> GymnasiumSimulator:
     """Make a gymnasium environment and wrap it in a simulator.
@@ -152,20 +156,23 @@ def make_simulator(
         make_environment: Function that makes the environment, called with `render_mode`.
         name: Name of the environment, for messages.
         time_limit: Number of steps after which an episode is truncated, or None for no limit.
-        masks: Whether `info` contains an action mask.
+        has_masks: Whether `info` contains an action mask.
         layout: Layout of pictures, as for `converters.convert_observation_space`.
-        warned: See `ObservationCheck`.
+        warned_parts: See `ObservationCheck`.
         shows_frames: Whether the environment is made for rendering.
 
     Returns:
         The simulator.
     """
     environment = make_environment(render_mode="rgb_array" if shows_frames else None)
-    return GymnasiumSimulator(environment, name, time_limit, masks, layout, warned)
+    return GymnasiumSimulator(environment, name, time_limit, has_masks, layout, warned_parts)
 
 
 def inspect_environment(
-    environment: SuiteEnvironment, name: str, layout: Layout = None, warned: set[str] | None = None
+    environment: SuiteEnvironment,
+    name: str,
+    layout: Layout = None,
+    warned_parts: set[str] | None = None,
 ) -> tuple[DetectedSpaces, bool]:
     """Reset and step an environment once to detect its spaces and the contents of its `info`.
 
@@ -175,7 +182,7 @@ def inspect_environment(
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
         layout: Layout of pictures, as for `converters.convert_observation_space`.
-        warned: See `ObservationCheck`.
+        warned_parts: See `ObservationCheck`.
 
     Returns:
         The detected spaces, and whether `info` contains an action mask.
@@ -184,91 +191,91 @@ def inspect_environment(
         UsageError: If a space has no counterpart, or the environment violates the gymnasium API.
     """
     declared, actions = (
-        _get_declared_space(environment, name, what)
-        for what in ("observation_space", "action_space")
+        _get_declared_space(environment, name, attribute)
+        for attribute in ("observation_space", "action_space")
     )
     observation_space, _ = converters.convert_observation_space(name, declared, layout)
-    action_space, convert = converters.convert_action_space(name, actions)
-    check = ObservationCheck(name, declared, warned)
+    action_space, convert_fn = converters.convert_action_space(name, actions)
+    check = ObservationCheck(name, declared, warned_parts)
     actions.seed(0)
-    begun = _call_environment(name, "reset", lambda: environment.reset(seed=0))
-    if not isinstance(begun, tuple) or len(begun) != 2 or not isinstance(begun[1], Mapping):
+    start = _call_environment(name, "reset", lambda: environment.reset(seed=0))
+    if not isinstance(start, tuple) or len(start) != 2 or not isinstance(start[1], Mapping):
         raise UsageError(
             f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
         )
-    _run_check(name, "reset", lambda: check(begun[0]))
+    _run_check(name, "reset", lambda: check(start[0]))
     parts = (
         observation_space.spaces
         if isinstance(observation_space, Dict)
         else {"observation": observation_space}
     )
-    given: Any = begun[0].get(ACTION_MASK) if ACTION_MASK in parts else begun[1].get(ACTION_MASK)
-    legal: Any = np.asarray(() if given is None else given)
-    masks = ACTION_MASK not in parts and isinstance(action_space, Discrete) and legal.size > 0
+    mask: Any = start[0].get(ACTION_MASK) if ACTION_MASK in parts else start[1].get(ACTION_MASK)
+    legal: Any = np.asarray(() if mask is None else mask)
+    has_masks = ACTION_MASK not in parts and isinstance(action_space, Discrete) and legal.size > 0
     num_actions = action_space.n if isinstance(action_space, Discrete) else 0
-    if masks:
+    if has_masks:
         _check_mask(name, "reset", legal, num_actions)
-    is_legal_known = (masks or ACTION_MASK in parts) and isinstance(
+    is_legal_known = (has_masks or ACTION_MASK in parts) and isinstance(
         action_space, Discrete | MultiDiscrete
     )
-    first = convert(np.argmax(legal, axis=-1)) if is_legal_known else actions.sample()
-    after = _call_environment(name, "step", lambda: environment.step(first))
-    if not isinstance(after, tuple) or len(after) != 5 or not isinstance(after[4], Mapping):
+    action = convert_fn(np.argmax(legal, axis=-1)) if is_legal_known else actions.sample()
+    step = _call_environment(name, "step", lambda: environment.step(action))
+    if not isinstance(step, tuple) or len(step) != 5 or not isinstance(step[4], Mapping):
         raise UsageError(
             f"{name}: step must return (observation, reward, terminated, truncated, info), as in "
             "gymnasium 0.26 and newer."
         )
-    _run_check(name, "step", lambda: _check_step(check, after))
-    if masks:
-        if not (after[2] or after[3]):
-            _check_mask(name, "step", after[4].get(ACTION_MASK), num_actions)
+    _run_check(name, "step", lambda: _check_step(check, step))
+    if has_masks:
+        if not (step[2] or step[3]):
+            _check_mask(name, "step", step[4].get(ACTION_MASK), num_actions)
         observation_space = Dict({**parts, ACTION_MASK: Box(0.0, 1.0, np.shape(legal), "bool")})
-    return DetectedSpaces(observation_space, action_space, find_info_names(after[4])), masks
+    return DetectedSpaces(observation_space, action_space, find_info_names(step[4])), has_masks
 
 
-def _check_mask(name: str, what: str, mask: Leaf, num_actions: int) -> None:
+def _check_mask(name: str, method: str, mask: Leaf, num_actions: int) -> None:
     """Raise UsageError if the action mask in `info` is missing or has the wrong shape."""
     if mask is None or np.shape(mask) != (num_actions,):
-        found = "none" if mask is None else f"the shape {np.shape(mask)}"
+        received = "none" if mask is None else f"the shape {np.shape(mask)}"
         raise UsageError(
             f"{name}: info[{ACTION_MASK!r}] must have one value for each of {num_actions} actions "
-            f"after every reset and step, got {found} after a {what}. Return an array of that "
+            f"after every reset and step, got {received} after a {method}. Return an array of that "
             "length, or leave it out everywhere."
         )
 
 
-def _get_declared_space(environment: object, name: str, what: str) -> Any:
+def _get_declared_space(environment: object, name: str, attribute: str) -> Any:
     """Return the declared observation or action space.
 
     Raises:
         UsageError: If the attribute raises an exception or is not a `gymnasium.Space`.
     """
     try:
-        space = getattr(environment, what)
+        space = getattr(environment, attribute)
     except Exception as error:  # may be a property of a custom class
         raise UsageError(
-            f"{name}: {what} must be a space of gymnasium, got {describe_error(error)}. Set it in "
-            "the environment's class or in its __init__."
+            f"{name}: {attribute} must be a space of gymnasium, got {describe_error(error)}. Set "
+            "it in the environment's class or in its __init__."
         ) from error
     if not isinstance(space, gymnasium.Space):
         kind = f"{type(space).__module__}.{type(space).__name__}"
         raise UsageError(
-            f"{name}: {what} must be a space of gymnasium, got {kind}. Set it to one of "
+            f"{name}: {attribute} must be a space of gymnasium, got {kind}. Set it to one of "
             "gymnasium.spaces in the environment's class or in its __init__."
         )
     return space
 
 
-def _run_check(name: str, what: str, function: Callable[[], None]) -> None:
+def _run_check(name: str, method: str, function: Callable[[], None]) -> None:
     """Run a check and convert a SimulatorFaultError to a UsageError."""
     try:
         function()
     except SimulatorFaultError as error:
-        raise UsageError(f"{name}, in its {what}: {error}") from error
+        raise UsageError(f"{name}, in its {method}: {error}") from error
 
 
-def _check_step(check: ObservationCheck, after: tuple[object, ...]) -> None:
-    obs, reward, terminated, truncated, _ = after
+def _check_step(check: ObservationCheck, step_result: tuple[object, ...]) -> None:
+    obs, reward, terminated, truncated, _ = step_result
     check(obs)
     to_reward(reward)
     to_flag("terminated", terminated)
@@ -276,7 +283,7 @@ def _check_step(check: ObservationCheck, after: tuple[object, ...]) -> None:
 
 
 def space_conversion(
-    environment: SuiteEnvironment, name: str, masks: bool, layout: Layout = None
+    environment: SuiteEnvironment, name: str, has_masks: bool, layout: Layout = None
 ) -> SpaceConversion:
     """Return the conversion of observations and actions between this environment and rollax.
 
@@ -286,7 +293,7 @@ def space_conversion(
     Args:
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
-        masks: Whether `info` contains an action mask.
+        has_masks: Whether `info` contains an action mask.
         layout: Layout of pictures, as for `converters.convert_observation_space`.
 
     Returns:
@@ -295,37 +302,41 @@ def space_conversion(
     space = environment.observation_space
     _, arrange = converters.convert_observation_space(name, space, layout)
 
-    def arranged(value: Observation) -> Any:
-        own = (
+    def convert_observation(value: Observation) -> Any:
+        suite_obs = (
             value["observation"]
-            if masks and not isinstance(space, gymnasium.spaces.Dict)
+            if has_masks and not isinstance(space, gymnasium.spaces.Dict)
             else value
         )
-        converters.check_structure(space, own)
+        converters.check_structure(space, suite_obs)
         return (
-            converters.add_action_mask(arrange(own), value[ACTION_MASK]) if masks else arrange(own)
+            converters.add_action_mask(arrange(suite_obs), value[ACTION_MASK])
+            if has_masks
+            else arrange(suite_obs)
         )
 
-    description = f"observation: {space}, {ACTION_MASK}: of bool" if masks else space
-    return converters.space_conversion(name, description, arranged, environment.action_space)
+    description = f"observation: {space}, {ACTION_MASK}: of bool" if has_masks else space
+    return converters.space_conversion(
+        name, description, convert_observation, environment.action_space
+    )
 
 
-def _call_environment(name: str, what: str, function: Callable[[], T]) -> T:
+def _call_environment(name: str, method: str, function: Callable[[], T]) -> T:
     try:
         return function()
     except Exception as error:  # an environment may raise any exception
-        raise UsageError(f"{name}: {what} raises {describe_error(error)}.") from error
+        raise UsageError(f"{name}: {method} raises {describe_error(error)}.") from error
 
 
 def find_info_names(info: Mapping[str, Leaf]) -> tuple[str, ...]:
     """Return the sorted names of the scalars in `info`."""
     kinds = (bool, int, float, np.bool_, np.integer, np.floating)
 
-    def single(x):
+    def is_scalar(x):
         return isinstance(x, kinds) or (
             isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind in "bif"
         )
 
     return tuple(
-        sorted(name for name, value in info.items() if isinstance(name, str) and single(value))
+        sorted(name for name, value in info.items() if isinstance(name, str) and is_scalar(value))
     )

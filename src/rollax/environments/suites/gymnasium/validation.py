@@ -54,16 +54,18 @@ class ObservationCheck:
     warning, because gymnasium itself only warns.
     """
 
-    def __init__(self, name: str, space: theirs.Space, warned: set[str] | None = None) -> None:
+    def __init__(
+        self, name: str, space: theirs.Space, warned_parts: set[str] | None = None
+    ) -> None:
         """Prepare the check.
 
         Args:
             name: Name of the environment, for warnings.
             space: Space that the environment declares.
-            warned: Names of the parts with earlier warnings, shared between the simulators of an
-                environment. None disables warnings.
+            warned_parts: Names of the parts with earlier warnings, shared between the simulators of
+                an environment. None disables warnings.
         """
-        self._name, self._warned_parts = name, warned
+        self._name, self._warned_parts = name, warned_parts
         leaves = flatten_space(name, space)
         if leaves is None:
             self._parts = [_make_part_spec("the observation", (), space)]
@@ -126,8 +128,8 @@ def _format_fault(part: _PartSpec, array: np.ndarray, remedy: str) -> str:
         else f"{part.dtype.name} values"
     )
     declared = f"{kind} from {np.min(part.low):g} to {np.max(part.high):g}"
-    seen = f"{array.dtype.name} values from {array.min():g} to {array.max():g}"
-    return f"{part.label} must have {declared}, as its space declares, got {seen}. {remedy}"
+    received = f"{array.dtype.name} values from {array.min():g} to {array.max():g}"
+    return f"{part.label} must have {declared}, as its space declares, got {received}. {remedy}"
 
 
 def _make_part_spec(label: str, path: tuple[Hashable, ...], space: theirs.Space) -> _PartSpec:

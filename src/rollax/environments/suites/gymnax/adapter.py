@@ -42,6 +42,7 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.lazy_imports import defer_imports
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError, describe_error
@@ -104,14 +105,14 @@ class Gymnax(eqx.Module):
         params = self._full_params()
         action = _cast_to_space(action, self.action_space)
         obs, state, reward, done, info = self.dynamics.step_env(key, state, action, params)
-        is_late = jnp.asarray(self.dynamics.is_truncated(state, params), bool).reshape(())
+        is_truncated = jnp.asarray(self.dynamics.is_truncated(state, params), bool).reshape(())
         terminated = jnp.asarray(done, bool).reshape(())
         if self.is_legacy:
             # At the time limit, `is_terminal` shows termination only with a limit out of reach.
             endless = params.replace(
                 **{_TIME_LIMIT_ARGUMENT: jnp.asarray(_UNREACHED_TIME_LIMIT, jnp.int32)}
             )
-            terminated &= ~is_late | jnp.asarray(
+            terminated &= ~is_truncated | jnp.asarray(
                 self.dynamics.is_terminal(state, endless), bool
             ).reshape(())
         return Transition(
@@ -119,7 +120,7 @@ class Gymnax(eqx.Module):
             obs=_cast_to_space(obs, self.observation_space),
             reward=jnp.asarray(reward, jnp.float32).reshape(()),
             terminated=terminated,
-            truncated=is_late & ~terminated,
+            truncated=is_truncated & ~terminated,
             info=_select_scalars(info),
         )
 
@@ -150,36 +151,41 @@ def make(name: str, arguments: dict[str, Setting]) -> Gymnax:
     package_versions.require_version("gymnax", "1.0")
     id = f"gymnax/{name}"
     constructor_defaults, _ = _default_constructor_and_params(name)
-    shaping = {key: value for key, value in arguments.items() if key in constructor_defaults}
+    constructor_values = {
+        key: value for key, value in arguments.items() if key in constructor_defaults
+    }
     constructor = {
         key: _to_hashable(id, key, convert_argument(id, key, value, constructor_defaults[key]))
-        for key, value in shaping.items()
+        for key, value in constructor_values.items()
     }
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
-        other = {
+        changed = {
             key: value for key, value in constructor.items() if value != constructor_defaults[key]
         }
-        dynamics = _make_dynamics(name, tuple(sorted(other.items())))
+        dynamics = _make_dynamics(name, tuple(sorted(changed.items())))
         defaults = _default_params(dynamics)
-        given = {key: value for key, value in arguments.items() if key not in shaping}
-        check_argument_names(id, given, (*constructor_defaults, *defaults))
+        parameters = {
+            key: value for key, value in arguments.items() if key not in constructor_values
+        }
+        check_argument_names(id, parameters, (*constructor_defaults, *defaults))
         values = defaults | {
-            key: convert_argument(id, key, value, defaults[key]) for key, value in given.items()
+            key: convert_argument(id, key, value, defaults[key])
+            for key, value in parameters.items()
         }
         limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, values.pop(_TIME_LIMIT_ARGUMENT))
-        known = {
+        host_values = {
             key: defaults[key] if isinstance(value, Tracer) else value
             for key, value in values.items()
         }
-        host = dynamics.default_params.replace(
-            **known,
+        host_params = dynamics.default_params.replace(
+            **host_values,
             **{_TIME_LIMIT_ARGUMENT: type(dynamics.default_params.max_steps_in_episode)(limit)},
         )
     return _build_environment(
         id,
         dynamics,
-        host,
+        host_params,
         {key: to_parameter_array(value, defaults[key]) for key, value in values.items()},
         limit,
     )
@@ -223,14 +229,14 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, params: PyTree) -> Gym
     ]
     derived = _get_derived_params(dynamics)
     leaves = {
-        name: _to_parameter_arrays(getattr(params, name))
+        name: jax.tree.map(lambda leaf: to_parameter_array(leaf, leaf), getattr(params, name))
         for name in names
         if name != _TIME_LIMIT_ARGUMENT and name not in derived
     }
     is_legacy = _method_depth(dynamics, "is_terminal") < _method_depth(dynamics, "is_terminated")
     try:
-        called = _add_is_terminated(dynamics) if is_legacy else dynamics
-        return _build_environment(id, called, params, leaves, limit, is_legacy)
+        callable_dynamics = _add_is_terminated(dynamics) if is_legacy else dynamics
+        return _build_environment(id, callable_dynamics, params, leaves, limit, is_legacy)
     except UsageError:
         raise
     except Exception as error:  # a custom class may raise any exception
@@ -254,10 +260,6 @@ def _add_is_terminated(dynamics: SuiteEnvironment) -> Any:
     copied = copy.copy(dynamics)
     object.__setattr__(copied, "is_terminated", copied.is_terminal)
     return copied
-
-
-def _to_parameter_arrays(value: PyTree) -> Any:
-    return jax.tree.map(lambda leaf: to_parameter_array(leaf, leaf), value)
 
 
 def _build_environment(
@@ -308,10 +310,7 @@ def _make_dynamics(name: str, constructor: tuple[tuple[str, Setting], ...]) -> A
     try:
         return gymnax.make(name, **values)[0]
     except (ValueError, TypeError, AssertionError, IndexError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in constructor)
-        raise UsageError(
-            f"gymnax cannot create {name} with {shown}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("gymnax", name, dict(constructor), error) from error
 
 
 def _default_params(dynamics: SuiteEnvironment) -> dict[str, Any]:
@@ -379,8 +378,12 @@ def _observation_bounds(dynamics: SuiteEnvironment, space: Box) -> tuple[Any, An
     if name == "GaussianBandit-misc":  # last reward, last action one-hot, time
         return (-unbounded, 0.0, 0.0, -unbounded), (unbounded, 1.0, 1.0, unbounded)
     if name == "MetaMaze-misc":  # surroundings and last action one-hot, last reward, time
-        shown = space.shape[0] - 2
-        return (*[0.0] * shown, -unbounded, -unbounded), (*[1.0] * shown, unbounded, unbounded)
+        num_features = space.shape[0] - 2
+        return (*[0.0] * num_features, -unbounded, -unbounded), (
+            *[1.0] * num_features,
+            unbounded,
+            unbounded,
+        )
     return space.low, space.high
 
 

@@ -109,9 +109,9 @@ def draw_mountain_car(
         return x, 0.45 * math.sin(3 * x)
 
     scene = Scene(SCENE_WIDTH / (high - low + 0.1), ((low + high) / 2, 0.12))
-    hills = [ground(at) for at in np.linspace(low - 0.1, high + 0.1, 90)]
-    scene.polygon([*hills, (high + 0.1, -2), (low - 0.1, -2)], LIGHT_GRAY)
-    scene.line(hills, GRAY)
+    ground_points = [ground(position) for position in np.linspace(low - 0.1, high + 0.1, 90)]
+    scene.polygon([*ground_points, (high + 0.1, -2), (low - 0.1, -2)], LIGHT_GRAY)
+    scene.line(ground_points, GRAY)
     foot = ground(goal)
     scene.line([foot, (goal, foot[1] + 0.2)], DARK_GRAY, 2)
     scene.polygon(
@@ -122,10 +122,10 @@ def draw_mountain_car(
     return scene.picture()
 
 
-def _draw_car(scene: Scene, place: tuple[float, float], angle: float) -> None:
-    def to_world(along: float, up: float) -> tuple[float, float]:
-        x = place[0] + along * math.cos(angle) - up * math.sin(angle)
-        return x, place[1] + along * math.sin(angle) + up * math.cos(angle)
+def _draw_car(scene: Scene, position: tuple[float, float], angle: float) -> None:
+    def to_world(forward: float, upward: float) -> tuple[float, float]:
+        x = position[0] + forward * math.cos(angle) - upward * math.sin(angle)
+        return x, position[1] + forward * math.sin(angle) + upward * math.cos(angle)
 
     scene.polygon(
         [
@@ -174,10 +174,10 @@ def make_board_fn(paints: Sequence[tuple[int, Color]]) -> DrawFn:
         state: State,
         obs: Observation,
     ) -> Image.Image:
-        shown = np.asarray(obs)
-        colors = np.full((*shown.shape[:2], 3), BOARD_BACKGROUND, np.uint8)
+        board = np.asarray(obs)
+        colors = np.full((*board.shape[:2], 3), BOARD_BACKGROUND, np.uint8)
         for channel, color in paints:
-            colors[shown[..., channel] > 0] = color
+            colors[board[..., channel] > 0] = color
         return draw_cell_board(colors)
 
     return draw
@@ -217,13 +217,13 @@ def draw_frozen_lake(
     size = BOARD_SIZE // max(tiles.shape)
     row, column = divmod(int(state.position), tiles.shape[1])
     edge = size // 4
-    place = (
+    position = (
         column * size + edge,
         row * size + edge,
         (column + 1) * size - edge,
         (row + 1) * size - edge,
     )
-    ImageDraw.Draw(picture).ellipse(place, RED)
+    ImageDraw.Draw(picture).ellipse(position, RED)
     return picture
 
 

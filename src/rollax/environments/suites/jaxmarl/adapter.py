@@ -40,6 +40,7 @@ from rollax.environments.conversion import (
     signature_defaults,
 )
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jaxmarl.families import (
     FAMILIES,
     INFO_REDUCTIONS,
@@ -102,32 +103,32 @@ class JaxMARL(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observations at the start of an episode."""
-        raw, state = self.dynamics.reset(key)
+        suite_obs, state = self.dynamics.reset(key)
         state = cast_leaves(state, self.state_dtypes)
-        return state, self._observe(raw, state)
+        return state, self._observe(suite_obs, state)
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> Transition:
         """Advance by one step. The time limit truncates agents that do not terminate."""
-        raw, after, reward, done, extras = self.dynamics.step_env(
+        suite_obs, next_state, reward, done, extras = self.dynamics.step_env(
             key, state, self._to_action_dict(action)
         )
-        after = cast_leaves(after, self.state_dtypes)
-        every = jnp.zeros(self.num_agents, bool)
-        over = every | done["__all__"]
-        agent_done = every | self.family.agent_done(self.dynamics, state)
-        terminated = agent_done | self.family.terminated(self.dynamics, after, over)
+        next_state = cast_leaves(next_state, self.state_dtypes)
+        no_agents = jnp.zeros(self.num_agents, bool)
+        is_done = no_agents | done["__all__"]
+        agent_done = no_agents | self.family.agent_done(self.dynamics, state)
+        terminated = agent_done | self.family.terminated(self.dynamics, next_state, is_done)
         reward = jnp.stack(list_by_agent(self.dynamics, reward)).astype(jnp.float32)
-        info = self.family.info(self.dynamics, after, over[0], extras)
-        if self.family.shaped:
+        info = self.family.info(self.dynamics, next_state, is_done[0], extras)
+        if self.family.has_shaped_reward:
             reward += self.shaping * info["shaped_reward"]
-        if self.family.team:
+        if self.family.has_team_reward:
             info["team_return"] = reward[0]
         return Transition(
-            state=after,
-            obs=self._observe(raw, after),
+            state=next_state,
+            obs=self._observe(suite_obs, next_state),
             reward=jnp.where(agent_done, 0.0, reward),
             terminated=terminated,
-            truncated=over & ~terminated,
+            truncated=is_done & ~terminated,
             info=info,
         )
 
@@ -141,16 +142,16 @@ class JaxMARL(eqx.Module):
             agent: action[i, : self.action_sizes[i]] for i, agent in enumerate(self.dynamics.agents)
         }
 
-    def _observe(self, raw: Observation, state: State) -> Any:
+    def _observe(self, suite_obs: Observation, state: State) -> Any:
         """Return observations `[A, ...]`, padded with zeros to the largest size."""
         names = self.observation_space.spaces if isinstance(self.observation_space, Dict) else {}
         parts = _observation_parts(
-            self.family, self.dynamics, raw, state, self.action_sizes, "action_mask" in names
+            self.family, self.dynamics, suite_obs, state, self.action_sizes, "action_mask" in names
         )
-        whole = {name: _pad_and_stack(arrays) for name, arrays in parts.items()}
+        stacked = {name: _pad_and_stack(arrays) for name, arrays in parts.items()}
         if "global_state" in names:
-            whole["global_state"] = _global_state(self.family, self.dynamics, raw, state)
-        return whole if names else whole["observation"]
+            stacked["global_state"] = _global_state(self.family, self.dynamics, suite_obs, state)
+        return stacked if names else stacked["observation"]
 
 
 def _pad_and_stack(arrays: list[jax.Array]) -> jax.Array:
@@ -164,39 +165,39 @@ def _pad_and_stack(arrays: list[jax.Array]) -> jax.Array:
 def _observation_parts(
     family: FamilySpec,
     dynamics: SuiteEnvironment,
-    raw: Observation,
+    suite_obs: Observation,
     state: State,
     sizes: tuple[int, ...],
     is_masked: bool,
 ) -> ObservationParts:
     """Return the parts of an observation. If `is_masked`, they include "action_mask"."""
-    parts = family.parts(dynamics, raw)
+    parts = family.observation_parts(dynamics, suite_obs)
     if is_masked:
-        legal = family.legal(dynamics, state)
+        legal = family.legal_actions(dynamics, state)
         parts["action_mask"] = [jnp.ones(n, bool) for n in sizes] if legal is None else legal
     return parts
 
 
 def _global_state(
-    family: FamilySpec, dynamics: SuiteEnvironment, raw: Observation, state: State
+    family: FamilySpec, dynamics: SuiteEnvironment, suite_obs: Observation, state: State
 ) -> jax.Array:
     """Return the global state `[A, ...]`.
 
     Environments without a global state in JaxMARL use the observations of all agents. Pictures are
     concatenated along channels, and other observations are concatenated to one vector.
     """
-    own = family.world(dynamics, state, raw)
-    if own is not None:
-        return own
-    parts = family.parts(dynamics, raw)
+    suite_state = family.global_state(dynamics, state, suite_obs)
+    if suite_state is not None:
+        return suite_state
+    parts = family.observation_parts(dynamics, suite_obs)
     observed = [array for arrays in parts.values() for array in arrays]
     is_picture = len(parts) == 1 and observed[0].ndim == 3
-    whole = (
+    joined = (
         jnp.concatenate(observed, axis=-1)
         if is_picture
         else jnp.concatenate([to_float32(x).ravel() for x in observed])
     )
-    return jnp.broadcast_to(whole, (len(dynamics.agents), *whole.shape))
+    return jnp.broadcast_to(joined, (len(dynamics.agents), *joined.shape))
 
 
 # Arguments that are objects, contradict the environment, or are not supported by JaxMARL itself.
@@ -277,55 +278,51 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
         UsageError: If JaxMARL rejects the arguments, a value is invalid or brax is missing.
         UnknownNameError: If an argument or a choice does not exist.
     """
-    id, defaults = f"jaxmarl/{name}", _load_default_arguments(name)
-    given = defaults | convert_arguments(id, arguments, defaults)
-    global_state, shaping = given.pop("global_state"), given.pop("shaping", None)
+    id, defaults = f"jaxmarl/{name}", default_arguments(name)
+    values = defaults | convert_arguments(id, arguments, defaults)
+    global_state, shaping = values.pop("global_state"), values.pop("shaping", None)
     family = FAMILIES[name][1]
     if family is SMAX:
-        family = _look_up_choice("fallen", id, given.pop("fallen"), _FALLEN_FAMILIES)
-    changed = {key: given[key] for key in arguments if key in given}
-    check_no_tracers(id, changed)
+        family = _look_up_choice("fallen", id, values.pop("fallen"), _FALLEN_FAMILIES)
+    suite_values = {key: values[key] for key in arguments if key in values}
+    check_no_tracers(id, suite_values)
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
         dynamics = _make_dynamics(
-            name, json.dumps(changed, default=lambda x: np.asarray(x).tolist(), sort_keys=True)
+            name, json.dumps(suite_values, default=lambda x: np.asarray(x).tolist(), sort_keys=True)
         )
     return _build_environment(id, dynamics, family, global_state, shaping)
 
 
 def default_arguments(name: str) -> dict[str, Any]:
     """Return the arguments of the JaxMARL constructor and of rollax, with their defaults."""
-    return _load_default_arguments(name)
-
-
-def _load_default_arguments(name: str) -> dict[str, Any]:
-    found = signature_defaults(_load_class(name))
+    defaults = signature_defaults(_load_class(name))
     family = FAMILIES[name][1]
     if name == "HeuristicEnemySMAX":
-        found |= signature_defaults(import_suite_module("smax").SMAX)
+        defaults |= signature_defaults(import_suite_module("smax").SMAX)
     if family is SMAX:
-        found |= {"scenario": "", "fallen": "stay"}
-    if family is MPE and found:  # the larger facmac environments have no arguments
-        found |= _MPE_ARGUMENTS
+        defaults |= {"scenario": "", "fallen": "stay"}
+    if family is MPE and defaults:  # the larger facmac environments have no arguments
+        defaults |= _MPE_ARGUMENTS
     if family is MABRAX:
-        found = dict(_MABRAX_ARGUMENTS)
-    if family.shaped:
-        found |= {"layout": "cramped_room", "shaping": 0.0}
+        defaults = dict(_MABRAX_ARGUMENTS)
+    if family.has_shaped_reward:
+        defaults |= {"layout": "cramped_room", "shaping": 0.0}
     if name == "overcooked_v2":
-        found["observation_type"] = import_suite_module(
+        defaults["observation_type"] = import_suite_module(
             "overcooked_v2.overcooked"
         ).ObservationType.DEFAULT.value
     if name == "storm_2p":  # it supports only two agents
-        del found["num_agents"]
-    return {key: value for key, value in found.items() if key not in _EXCLUDED_ARGUMENTS} | {
+        del defaults["num_agents"]
+    return {key: value for key, value in defaults.items() if key not in _EXCLUDED_ARGUMENTS} | {
         "global_state": False
     }
 
 
 def _load_class(name: str) -> Callable[..., Any]:
-    module, _, own = FAMILIES[name][0].partition(":")
+    module, _, class_name = FAMILIES[name][0].partition(":")
     try:
-        found = import_suite_module(module)
+        suite_module = import_suite_module(module)
     except ImportError as error:
         if FAMILIES[name][1] is not MABRAX:
             raise
@@ -335,22 +332,22 @@ def _load_class(name: str) -> Callable[..., Any]:
         ) from error
     if module == "jaxnav":  # it prints every discrete action that it traces
         import_suite_module("jaxnav.jaxnav_env").print = lambda *values: None
-    return getattr(found, own)
+    return getattr(suite_module, class_name)
 
 
 @functools.cache
-def _make_dynamics(name: str, changed: str) -> Any:
+def _make_dynamics(name: str, arguments: str) -> Any:
     """Create a JaxMARL environment from arguments in JSON, cached to share compilations."""
-    id, defaults, given = f"jaxmarl/{name}", _load_default_arguments(name), json.loads(changed)
+    id, defaults, changes = f"jaxmarl/{name}", default_arguments(name), json.loads(arguments)
     arrays = {
         key for key, default in defaults.items() if isinstance(default, jax.Array | np.ndarray)
     }
     values: dict[str, Any] = {
-        key: jnp.asarray(x) if key in arrays else x for key, x in given.items()
+        key: jnp.asarray(x) if key in arrays else x for key, x in changes.items()
     }
-    known = _suite_choices(name) if values else {}
-    for key in known.keys() & values.keys():
-        values[key] = _look_up_choice(key, id, values[key], known[key])
+    choices = _suite_choices(name) if values else {}
+    for key in choices.keys() & values.keys():
+        values[key] = _look_up_choice(key, id, values[key], choices[key])
     if FAMILIES[name][1] is MABRAX:
         values = values | {
             "auto_reset": False,
@@ -367,10 +364,7 @@ def _make_dynamics(name: str, changed: str) -> Any:
         IndexError,
         NotImplementedError,
     ) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        raise UsageError(
-            f"JaxMARL cannot create {name} with {shown}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("JaxMARL", name, changes, error) from error
 
 
 def _look_up_choice(key: str, id: str, value: Setting, choices: Mapping[str, object]) -> Any:
@@ -394,27 +388,33 @@ def _build_environment(
         )
     action_space, sizes = _action_space(dynamics)
 
-    def example(key: jax.Array) -> tuple[Any, Any, ObservationParts, Any]:
-        raw, state = dynamics.reset(key)
+    def take_example_step(key: jax.Array) -> tuple[Any, Any, ObservationParts, Any]:
+        suite_obs, state = dynamics.reset(key)
         state = jax.tree.map(jnp.asarray, state)
         actions = {
             agent: dynamics.action_space(agent).sample(jax.random.key(1))
             for agent in dynamics.agents
         }
-        after = dynamics.step_env(key, state, actions)[1]
-        has_rules = isinstance(action_space, Discrete) and family.legal(dynamics, state) is not None
+        next_state = dynamics.step_env(key, state, actions)[1]
+        has_rules = (
+            isinstance(action_space, Discrete) and family.legal_actions(dynamics, state) is not None
+        )
         is_masked = len(set(sizes)) > 1 or has_rules
-        parts = _observation_parts(family, dynamics, raw, state, sizes, is_masked)
-        shared = _global_state(family, dynamics, raw, state) if global_state else None
-        return after, raw, parts, shared
+        parts = _observation_parts(family, dynamics, suite_obs, state, sizes, is_masked)
+        global_state_shape = (
+            _global_state(family, dynamics, suite_obs, state) if global_state else None
+        )
+        return next_state, suite_obs, parts, global_state_shape
 
     with jax.debug_key_reuse(False):
-        after, _, parts, shared = jax.eval_shape(example, jax.eval_shape(lambda: jax.random.key(0)))
+        next_state, _, parts, global_state_shape = jax.eval_shape(
+            take_example_step, jax.eval_shape(lambda: jax.random.key(0))
+        )
     spaces: dict[str, Space] = {
         part: _part_space(part, dynamics, family, arrays) for part, arrays in parts.items()
     }
-    if shared is not None:
-        spaces["global_state"] = Box(-np.inf, np.inf, shared.shape[1:])
+    if global_state_shape is not None:
+        spaces["global_state"] = Box(-np.inf, np.inf, global_state_shape.shape[1:])
     return JaxMARL(
         shaping=() if shaping is None else jnp.asarray(np.float32(shaping)),
         dynamics=dynamics,
@@ -424,7 +424,7 @@ def _build_environment(
         action_space=action_space,
         agent_types=tuple(_agent_type(agent) for agent in dynamics.agents),
         action_sizes=sizes,
-        state_dtypes=leaf_dtypes(after),
+        state_dtypes=leaf_dtypes(next_state),
         time_limit=int(limit),
     )
 
@@ -453,12 +453,12 @@ def _part_space(
     shape = max((array.shape for array in arrays), key=lambda shape: shape[-1])
     if name == "action_mask":
         return Box(0, 1, shape, "bool")
-    stated = [dynamics.observation_space(agent) for agent in dynamics.agents]
-    stated = [space[name] if isinstance(space, dict) else space for space in stated]
-    if isinstance(stated[0], suite_spaces.MultiDiscrete):
-        return MultiDiscrete(tuple(np.asarray(stated[0].num_categories).tolist()))
+    declared = [dynamics.observation_space(agent) for agent in dynamics.agents]
+    declared = [space[name] if isinstance(space, dict) else space for space in declared]
+    if isinstance(declared[0], suite_spaces.MultiDiscrete):
+        return MultiDiscrete(tuple(np.asarray(declared[0].num_categories).tolist()))
     low, high = family.bounds or (
-        min(np.min(x.low) for x in stated),
-        max(np.max(x.high) for x in stated),
+        min(np.min(x.low) for x in declared),
+        max(np.max(x.high) for x in declared),
     )
     return Box(float(low), float(high), shape)

@@ -50,19 +50,23 @@ def draw_battle(
     )
     scene = Scene(*(camera or battle_cameras(environment, [state])[0]))
     scene.line([(0, 0), (width, 0), (width, height), (0, height), (0, 0)], LIGHT_GRAY)
-    places, types = np.asarray(units.unit_positions), np.asarray(units.unit_types)
+    positions, types = np.asarray(units.unit_positions), np.asarray(units.unit_types)
     alive, radii = np.asarray(units.unit_alive), np.asarray(dynamics.unit_type_radiuses)[types]
     health = np.asarray(units.unit_health) / np.asarray(dynamics.unit_type_health)[types]
     for index in np.flatnonzero(~alive):
-        scene.disc(places[index], float(radii[index]), LIGHT_GRAY)
+        scene.disc(positions[index], float(radii[index]), LIGHT_GRAY)
     for shooter, target in _find_shots(dynamics, units):
-        scene.line([places[shooter], places[target]], ORANGE, 1.5)
+        scene.line([positions[shooter], positions[target]], ORANGE, 1.5)
     for index in np.flatnonzero(alive):
-        (x, y), radius = places[index].tolist(), float(radii[index])
+        (x, y), radius = positions[index].tolist(), float(radii[index])
         scene.disc((x, y), radius, BLUE if index < allies else RED)
-        share, long, above = float(health[index]), 1.4, y + radius + 0.45
-        scene.line([(x - long / 2, above), (x + long / 2, above)], LIGHT_GRAY, 3)
-        scene.line([(x - long / 2, above), (x - long / 2 + share * long, above)], GREEN, 3)
+        share, bar_length, above = float(health[index]), 1.4, y + radius + 0.45
+        scene.line([(x - bar_length / 2, above), (x + bar_length / 2, above)], LIGHT_GRAY, 3)
+        scene.line(
+            [(x - bar_length / 2, above), (x - bar_length / 2 + share * bar_length, above)],
+            GREEN,
+            3,
+        )
     return scene.picture()
 
 
@@ -70,13 +74,16 @@ def battle_cameras(
     environment: "rollax.environments.suites.jaxmarl.adapter.JaxMARL", states: list[State]
 ) -> list[Camera]:
     """Return one camera for all states, which shows all units within the map."""
-    places = np.asarray([_smax_state(state).unit_positions for state in states], float).reshape(
+    positions = np.asarray([_smax_state(state).unit_positions for state in states], float).reshape(
         -1, 2
     )
     size = np.asarray(
         [float(environment.dynamics.map_width), float(environment.dynamics.map_height)]
     )
-    low, high = np.maximum(places.min(axis=0) - 1.5, 0), np.minimum(places.max(axis=0) + 1.5, size)
+    low, high = (
+        np.maximum(positions.min(axis=0) - 1.5, 0),
+        np.minimum(positions.max(axis=0) + 1.5, size),
+    )
     return [fit_camera(np.minimum(low, high), np.maximum(low, high))] * len(states)
 
 
@@ -126,16 +133,16 @@ def _smax_state(state: State) -> Any:
 
 def _find_shots(dynamics: SuiteEnvironment, units: State) -> list[tuple[int, int]]:
     """Return the indices (shooter, target) of each shot between living units within range."""
-    alive, places = np.asarray(units.unit_alive), np.asarray(units.unit_positions)
+    alive, positions = np.asarray(units.unit_alive), np.asarray(units.unit_positions)
     ranges = np.asarray(dynamics.unit_type_attack_ranges)[np.asarray(units.unit_types)]
-    allies, found = int(dynamics.num_allies), []
+    allies, shots = int(dynamics.num_allies), []
     for shooter, action in enumerate(np.asarray(units.prev_attack_actions).astype(int).tolist()):
-        aim = action - _NUM_MOVE_ACTIONS
+        target_index = action - _NUM_MOVE_ACTIONS
         # Enemies count their targets backwards.
-        target = allies + aim if shooter < allies else allies - 1 - aim
-        if aim < 0 or not 0 <= target < len(alive):
+        target = allies + target_index if shooter < allies else allies - 1 - target_index
+        if target_index < 0 or not 0 <= target < len(alive):
             continue
-        near = np.linalg.norm(places[shooter] - places[target]) < ranges[shooter]
+        near = np.linalg.norm(positions[shooter] - positions[target]) < ranges[shooter]
         if near and alive[shooter] and alive[target]:
-            found.append((shooter, target))
-    return found
+            shots.append((shooter, target))
+    return shots

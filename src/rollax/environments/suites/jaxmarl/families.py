@@ -48,16 +48,16 @@ def to_float32(array: ArrayLike) -> jax.Array:
     return jnp.asarray(array).astype(jnp.float32)
 
 
-def _float_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
-    return {"observation": [to_float32(x) for x in list_by_agent(dynamics, raw)]}
+def _float_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> ObservationParts:
+    return {"observation": [to_float32(x) for x in list_by_agent(dynamics, suite_obs)]}
 
 
-def _never_terminated(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
-    return jnp.zeros_like(over)
+def _never_terminated(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
+    return jnp.zeros_like(is_done)
 
 
-def _always_terminated(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
-    return over
+def _always_terminated(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
+    return is_done
 
 
 def _never_done(dynamics: SuiteEnvironment, state: State) -> bool:
@@ -68,12 +68,12 @@ def _no_mask(dynamics: SuiteEnvironment, state: State) -> None:
     return None
 
 
-def _no_world(dynamics: SuiteEnvironment, state: State, raw: Observation) -> None:
+def _no_global_state(dynamics: SuiteEnvironment, state: State, suite_obs: Observation) -> None:
     return None
 
 
 def _no_info(
-    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+    dynamics: SuiteEnvironment, state: State, is_done: jax.Array, extras: dict[str, PyTree]
 ) -> dict[str, jax.Array]:
     return {}
 
@@ -104,27 +104,27 @@ class FamilySpec(NamedTuple):
         terminated: Function that returns a mask of the agents whose task has ended, bool `[A]`.
         agent_done: Function that returns a mask of the agents whose episode ended before this
             state.
-        parts: Function that returns the parts of an observation.
-        legal: Function that returns a mask of legal actions for each agent, or None.
-        world: Function that returns the global state `[A, n]` of JaxMARL, or None.
+        observation_parts: Function that returns the parts of an observation.
+        legal_actions: Function that returns a mask of legal actions for each agent, or None.
+        global_state: Function that returns the global state `[A, n]` of JaxMARL, or None.
         info: Function that returns the entries of `info`. Its last argument is the `info` of
             JaxMARL.
         bounds: Bounds of observations, or None to use the declared bounds.
-        shaped: Whether JaxMARL returns a shaped reward.
-        team: Whether the reward of the first agent is the team reward, including steps after the
-            defeat of its unit.
+        has_shaped_reward: Whether JaxMARL returns a shaped reward.
+        has_team_reward: Whether the reward of the first agent is the team reward, including steps
+            after the defeat of its unit.
     """
 
     time_limit: Callable[[Any], int]
     terminated: Callable[[Any, Any, jax.Array], jax.Array] = _never_terminated
     agent_done: Callable[[Any, Any], Any] = _never_done
-    parts: Callable[[Any, Any], ObservationParts] = _float_observation
-    legal: Callable[[Any, Any], Any] = _no_mask
-    world: Callable[[Any, Any, Any], Any] = _no_world
+    observation_parts: Callable[[Any, Any], ObservationParts] = _float_observation
+    legal_actions: Callable[[Any, Any], Any] = _no_mask
+    global_state: Callable[[Any, Any, Any], Any] = _no_global_state
     info: Callable[[Any, Any, jax.Array, Any], dict[str, jax.Array]] = _no_info
     bounds: tuple[float, float] | None = None
-    shaped: bool = False
-    team: bool = False
+    has_shaped_reward: bool = False
+    has_team_reward: bool = False
 
 
 def _battle_state(state: State) -> Any:
@@ -136,22 +136,24 @@ def _alive_units(dynamics: SuiteEnvironment, state: State) -> jax.Array:
     return _battle_state(state).unit_alive[: len(dynamics.agents)]
 
 
-def _is_battle_decided(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+def _is_battle_decided(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
     """Return whether the battle ended with the loss of all units of one side."""
     units, allies = _battle_state(state).unit_alive, dynamics.num_allies
-    return over & (~jnp.any(units[:allies]) | ~jnp.any(units[allies:]))
+    return is_done & (~jnp.any(units[:allies]) | ~jnp.any(units[allies:]))
 
 
-def _is_unit_done(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+def _is_unit_done(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
     """Return a mask of the units that are defeated or whose battle is decided."""
-    return ~_alive_units(dynamics, state) | _is_battle_decided(dynamics, state, over)
+    return ~_alive_units(dynamics, state) | _is_battle_decided(dynamics, state, is_done)
 
 
 def _victory_info(
-    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+    dynamics: SuiteEnvironment, state: State, is_done: jax.Array, extras: dict[str, PyTree]
 ) -> dict[str, jax.Array]:
     units, allies = _battle_state(state).unit_alive, dynamics.num_allies
-    return {"won": (over & jnp.any(units[:allies]) & ~jnp.any(units[allies:])).astype(jnp.float32)}
+    return {
+        "won": (is_done & jnp.any(units[:allies]) & ~jnp.any(units[allies:])).astype(jnp.float32)
+    }
 
 
 def _make_mask_fn(function: str) -> Callable[[Any, Any], list[jax.Array]]:
@@ -163,39 +165,47 @@ def _make_mask_fn(function: str) -> Callable[[Any, Any], list[jax.Array]]:
 
 def _room_masks(dynamics: SuiteEnvironment, state: State) -> list[jax.Array]:
     """Return action masks. Only the prisoner in the room may use the switch or announce."""
-    acts = jnp.arange(dynamics.num_agents) == state.agent_in_room
-    return [jnp.stack([jnp.ones((), bool), is_in, is_in]) for is_in in acts]
+    is_in_room = jnp.arange(dynamics.num_agents) == state.agent_in_room
+    return [jnp.stack([jnp.ones((), bool), is_here, is_here]) for is_here in is_in_room]
 
 
-def _integer_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
-    return {"observation": [x.astype(jnp.int32) for x in list_by_agent(dynamics, raw)]}
+def _integer_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> ObservationParts:
+    return {"observation": [x.astype(jnp.int32) for x in list_by_agent(dynamics, suite_obs)]}
 
 
-def _storm_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
+def _storm_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> ObservationParts:
     """Return observations of STORM with the same inventories as `storm_2p`.
 
     In STORM every agent observes the inventories of all agents. Here, an agent observes its own
     inventory and the coins that other agents show.
     """
     # Own inventory: coins of each kind, and whether they suffice to interact. Others: shown coins.
-    own, others = jnp.split(to_float32(raw["inventory"]).T, [3], axis=1)
-    shown = jnp.concatenate([own[:, 2:], others], axis=1)
-    rest = [jnp.delete(shown, i, axis=0).ravel() for i in range(len(dynamics.agents))]
-    inventory = [jnp.concatenate([own[i], rest[i]]) for i in range(len(dynamics.agents))]
-    return {"observation": [to_float32(x) for x in raw["observations"]], "inventory": inventory}
+    own_inventory, other_inventories = jnp.split(to_float32(suite_obs["inventory"]).T, [3], axis=1)
+    coins = jnp.concatenate([own_inventory[:, 2:], other_inventories], axis=1)
+    other_coins = [jnp.delete(coins, i, axis=0).ravel() for i in range(len(dynamics.agents))]
+    inventory = [
+        jnp.concatenate([own_inventory[i], other_coins[i]]) for i in range(len(dynamics.agents))
+    ]
+    return {
+        "observation": [to_float32(x) for x in suite_obs["observations"]],
+        "inventory": inventory,
+    }
 
 
-def _storm_2p_observation(dynamics: SuiteEnvironment, raw: Observation) -> ObservationParts:
-    return {part: [to_float32(each[part]) for each in raw] for part in ("observation", "inventory")}
+def _storm_2p_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> ObservationParts:
+    return {
+        part: [to_float32(agent_obs[part]) for agent_obs in suite_obs]
+        for part in ("observation", "inventory")
+    }
 
 
-def _is_robot_done(dynamics: SuiteEnvironment, state: State, over: jax.Array) -> jax.Array:
+def _is_robot_done(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
     """Return a mask of the robots that have reached their goal or collided."""
     return state.done & (state.goal_reached | state.move_term)
 
 
 def _navigation_info(
-    dynamics: SuiteEnvironment, state: State, over: jax.Array, extras: dict[str, PyTree]
+    dynamics: SuiteEnvironment, state: State, is_done: jax.Array, extras: dict[str, PyTree]
 ) -> dict[str, jax.Array]:
     names = {"goal_reached": "GoalR", "map_collision": "MapC", "agent_collision": "AgentC"}
     return {name: to_float32(extras[key]) for name, key in names.items()}
@@ -215,12 +225,12 @@ SMAX = FamilySpec(
     lambda dynamics: dynamics.max_steps + 1,
     terminated=_is_unit_done,
     agent_done=lambda dynamics, state: ~_alive_units(dynamics, state),
-    legal=_make_mask_fn("get_avail_actions"),
-    world=lambda dynamics, state, raw: jnp.tile(
+    legal_actions=_make_mask_fn("get_avail_actions"),
+    global_state=lambda dynamics, state, raw: jnp.tile(
         to_float32(raw["world_state"])[None], (len(dynamics.agents), 1)
     ),
     info=_victory_info,
-    team=True,
+    has_team_reward=True,
 )
 # The reward is that of the team. If a defeated unit left the episode, it would not receive the
 # later reward for its sacrifice, and would learn to flee.
@@ -230,7 +240,7 @@ _OVERCOOKED = FamilySpec(
     info=lambda dynamics, state, over, extras: {
         "shaped_reward": to_float32(jnp.stack(list_by_agent(dynamics, extras["shaped_reward"])))
     },
-    shaped=True,
+    has_shaped_reward=True,
 )
 # Matrix games that are repeated until the time limit, which is their only end. When a game ends,
 # JaxMARL returns the start of the next one and no reward for that step, so the last observation
@@ -241,13 +251,13 @@ _REPEATED_GAME = FamilySpec(lambda dynamics: dynamics.num_inner_steps * dynamics
 _RIDDLE = FamilySpec(
     lambda dynamics: dynamics.max_steps,
     terminated=_always_terminated,
-    parts=_integer_observation,
-    legal=_room_masks,
+    observation_parts=_integer_observation,
+    legal_actions=_room_masks,
 )
 _HANABI = FamilySpec(
     _max_hanabi_turns,
     terminated=_always_terminated,
-    legal=_make_mask_fn("get_legal_moves"),
+    legal_actions=_make_mask_fn("get_legal_moves"),
     info=lambda dynamics, state, over, extras: {
         "score": jnp.where(over, state.score, 0).astype(jnp.float32)
     },
@@ -256,7 +266,7 @@ _JAXNAV = FamilySpec(
     lambda dynamics: dynamics.max_steps,
     terminated=_is_robot_done,
     agent_done=lambda dynamics, state: state.done,
-    world=lambda dynamics, state, raw: to_float32(dynamics.get_world_state(state)),
+    global_state=lambda dynamics, state, raw: to_float32(dynamics.get_world_state(state)),
     info=_navigation_info,
 )
 MABRAX = FamilySpec(
@@ -287,10 +297,13 @@ FAMILIES: dict[str, tuple[str, FamilySpec]] = {
     "hopper_3x1": ("mabrax:Hopper", MABRAX),
     "humanoid_9|8": ("mabrax:Humanoid", MABRAX),
     "walker2d_2x3": ("mabrax:Walker2d", MABRAX),
-    "storm": ("storm.storm_env:InTheGrid", _REPEATED_GAME._replace(parts=_storm_observation)),
+    "storm": (
+        "storm.storm_env:InTheGrid",
+        _REPEATED_GAME._replace(observation_parts=_storm_observation),
+    ),
     "storm_2p": (
         "storm.storm_2p:InTheGrid_2p",
-        _REPEATED_GAME._replace(parts=_storm_2p_observation),
+        _REPEATED_GAME._replace(observation_parts=_storm_2p_observation),
     ),
     "storm_np": ("storm.storm:InTheMatrix", _REPEATED_GAME._replace(bounds=(0.0, 1.0))),
     "hanabi": ("hanabi:Hanabi", _HANABI),

@@ -49,17 +49,19 @@ def draw_particles(
     Returns:
         RGB picture.
     """
-    dynamics, places = environment.dynamics, np.nan_to_num(np.asarray(state.p_pos))
+    dynamics, positions = environment.dynamics, np.nan_to_num(np.asarray(state.p_pos))
     radii, num_agents = np.asarray(dynamics.rad), environment.num_agents
     scene = Scene(*(camera or particle_cameras(environment, [state])[0]))
     scene.line([(x, y) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1))], LIGHT_GRAY)
     goals = set() if state.goal is None else set(np.ravel(state.goal).tolist())
-    for index in sorted(range(num_agents, len(places)), key=lambda i: -radii[i]):
+    for index in sorted(range(num_agents, len(positions)), key=lambda i: -radii[i]):
         if index - num_agents in goals:
-            scene.disc(places[index], float(radii[index]) + 0.05, ORANGE)
-        scene.disc(places[index], float(radii[index]), _to_color(dynamics.colour[index]), DARK_GRAY)
+            scene.disc(positions[index], float(radii[index]) + 0.05, ORANGE)
+        scene.disc(
+            positions[index], float(radii[index]), _to_color(dynamics.colour[index]), DARK_GRAY
+        )
     for index, agent_type in enumerate(environment.agent_types):
-        place, velocity = places[index], np.nan_to_num(np.asarray(state.p_vel))[index]
+        place, velocity = positions[index], np.nan_to_num(np.asarray(state.p_vel))[index]
         color, _, outline = _agent_type_style(environment, agent_type)
         scene.disc(place, float(radii[index]), color, outline)
         scene.line([place, place + 0.3 * velocity], DARK_GRAY)
@@ -86,17 +88,17 @@ def particle_legend(
 ) -> list[LegendEntry]:
     """Return the legend of the types of agents and landmarks, with the suite's names."""
     types = dict.fromkeys(environment.agent_types)
-    signs = [
+    entries = [
         LegendEntry(agent_type, *_agent_type_style(environment, agent_type)) for agent_type in types
     ]
     names = [re.sub(r"[ _]*\d+$", "", str(name)) for name in environment.dynamics.landmarks]
     colors = [_to_color(color) for color in environment.dynamics.colour[environment.num_agents :]]
-    signs += [
+    entries += [
         LegendEntry(name, color, outline=DARK_GRAY)
         for name, color in dict.fromkeys(zip(names, colors, strict=False))
     ]
     goal = [] if state.goal is None else [LegendEntry("goal", ORANGE, "ring")]
-    return [*signs, *goal, LegendEntry("velocity", DARK_GRAY, "line")]
+    return [*entries, *goal, LegendEntry("velocity", DARK_GRAY, "line")]
 
 
 def _agent_type_style(

@@ -36,6 +36,7 @@ from rollax.environments.conversion import (
 )
 from rollax.environments.environment import Transition, format_environment
 from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jumanji.specs import (
     JumanjiSpaces,
     convert_action,
@@ -132,30 +133,30 @@ class Jumanji(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw, first = _reset(self.dynamics, key)
+        suite_state, timestep = _reset(self.dynamics, key)
         time = jnp.zeros((), jnp.int32)
-        return JumanjiState(cast_leaves(raw, self.state_dtypes), time), convert_observation(
-            self.spaces, first.observation, time
+        return JumanjiState(cast_leaves(suite_state, self.state_dtypes), time), convert_observation(
+            self.spaces, timestep.observation, time
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the task terminates."""
         del key  # Jumanji keeps a key in its state
-        raw, after = _step(
+        suite_state, timestep = _step(
             self.dynamics, state.suite_state, convert_action(self.spaces, jnp.asarray(action))
         )
         time = state.time + 1
         axis = () if self.num_agents is None else (self.num_agents,)
-        terminated = jnp.broadcast_to(_is_task_done(self.dynamics, raw, after), axis)
-        late = time >= self.time_limit if self.has_time_limit else jnp.zeros((), bool)
+        terminated = jnp.broadcast_to(_is_task_done(self.dynamics, suite_state, timestep), axis)
+        is_late = time >= self.time_limit if self.has_time_limit else jnp.zeros((), bool)
         return Transition(
-            state=JumanjiState(cast_leaves(raw, self.state_dtypes), time),
-            obs=convert_observation(self.spaces, after.observation, time),
-            reward=jnp.broadcast_to(jnp.asarray(after.reward, jnp.float32), axis),
+            state=JumanjiState(cast_leaves(suite_state, self.state_dtypes), time),
+            obs=convert_observation(self.spaces, timestep.observation, time),
+            reward=jnp.broadcast_to(jnp.asarray(timestep.reward, jnp.float32), axis),
             terminated=terminated,
-            truncated=late & ~terminated,
+            truncated=is_late & ~terminated,
             info={
-                name: jnp.asarray(after.extras[name]).astype(jnp.float32)
+                name: jnp.asarray(timestep.extras[name]).astype(jnp.float32)
                 for name in self.info_names
             },
         )
@@ -168,17 +169,17 @@ def _reset(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step(dynamics: SuiteEnvironment, raw: State, action: jax.Array) -> Any:
-    return dynamics.step(raw, action)
+def _step(dynamics: SuiteEnvironment, state: State, action: jax.Array) -> Any:
+    return dynamics.step(state, action)
 
 
-def _is_task_done(dynamics: SuiteEnvironment, raw: State, after: PyTree) -> jax.Array:
+def _is_task_done(dynamics: SuiteEnvironment, state: State, timestep: PyTree) -> jax.Array:
     """Return whether the task is finished.
 
     SearchAndRescue keeps its time limit, because its reward depends on it. Its task is finished
     when all targets are found.
     """
-    return jnp.all(raw.targets.found) if _is_search_and_rescue(dynamics) else after.last()
+    return jnp.all(state.targets.found) if _is_search_and_rescue(dynamics) else timestep.last()
 
 
 def _is_search_and_rescue(dynamics: SuiteEnvironment) -> bool:
@@ -200,19 +201,14 @@ def make(name: str, arguments: dict[str, Setting]) -> Jumanji:
         UsageError: If Jumanji is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"jumanji/{name}", _load_default_arguments(name)
-    given = convert_arguments(id, arguments, defaults)
-    check_no_tracers(id, given)
-    if _TIME_LIMIT_ARGUMENT in given:
-        to_positive_int(id, _TIME_LIMIT_ARGUMENT, given[_TIME_LIMIT_ARGUMENT])
+    id, defaults = f"jumanji/{name}", default_arguments(name)
+    values = convert_arguments(id, arguments, defaults)
+    check_no_tracers(id, values)
+    if _TIME_LIMIT_ARGUMENT in values:
+        to_positive_int(id, _TIME_LIMIT_ARGUMENT, values[_TIME_LIMIT_ARGUMENT])
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
-        return _build_environment(id, _make_dynamics(name, json.dumps(given, sort_keys=True)))
-
-
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the numeric arguments of the constructor and the generator, with their defaults."""
-    return _load_default_arguments(name)
+        return _build_environment(id, _make_dynamics(name, json.dumps(values, sort_keys=True)))
 
 
 def wrap_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
@@ -228,14 +224,14 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
     Raises:
         UsageError: If `dynamics` is not a Jumanji environment.
     """
-    raw = getattr(dynamics, "unwrapped", dynamics)
-    if not isinstance(raw, suite.Environment):
+    unwrapped = getattr(dynamics, "unwrapped", dynamics)
+    if not isinstance(unwrapped, suite.Environment):
         raise UsageError(
             "environment must be an environment of Jumanji, got an object of "
             f"{type(dynamics).__name__}."
         )
     with jax.ensure_compile_time_eval():
-        return _build_environment(id, raw)
+        return _build_environment(id, unwrapped)
 
 
 def _build_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
@@ -243,44 +239,44 @@ def _build_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
     agents = getattr(dynamics, "num_agents", None)
     has_agents = agents is not None and dynamics.action_spec.shape[:1] == (agents,)
     limit = getattr(dynamics, _TIME_LIMIT_ARGUMENT, None)
-    most_steps = _MAX_STEPS_FNS.get(
+    max_steps_fn = _MAX_STEPS_FNS.get(
         type(dynamics).__name__ if type(dynamics).__module__.startswith("jumanji.") else ""
     )
-    most = (
+    max_steps = (
         limit
         if limit is not None
-        else most_steps(dynamics.observation_spec)
-        if most_steps
+        else max_steps_fn(dynamics.observation_spec)
+        if max_steps_fn
         else None
     )
     unlimited = copy.copy(dynamics)
     if limit is not None and not _is_search_and_rescue(dynamics):
         unlimited.time_limit = _UNREACHED_TIME_LIMIT
     spaces = convert_specs(
-        dynamics, has_agents, _max_symbol(dynamics), None if most is None else float(most)
+        dynamics, has_agents, _max_symbol(dynamics), None if max_steps is None else float(max_steps)
     )
     with jax.debug_key_reuse(False):
-        raw, after = jax.eval_shape(
+        state, timestep = jax.eval_shape(
             functools.partial(_take_example_step, dynamics),
             jax.eval_shape(lambda: jax.random.key(0)),
         )
-    info_names = tuple(name for name, value in after.extras.items() if jnp.shape(value) == ())
+    info_names = tuple(name for name, value in timestep.extras.items() if jnp.shape(value) == ())
     return Jumanji(
         unlimited,
         id,
         spaces,
         info_names,
-        leaf_dtypes(raw),
-        None if most is None else int(most),
+        leaf_dtypes(state),
+        None if max_steps is None else int(max_steps),
         limit is not None,
     )
 
 
 def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
     """Return the state and the timestep after one step. Their dtypes apply to all states."""
-    raw, _ = dynamics.reset(key)
+    state, _ = dynamics.reset(key)
     return dynamics.step(
-        jax.tree.map(jnp.asarray, raw),
+        jax.tree.map(jnp.asarray, state),
         jnp.zeros(dynamics.action_spec.shape, dynamics.action_spec.dtype),
     )
 
@@ -291,7 +287,7 @@ def _max_symbol(dynamics: SuiteEnvironment) -> int | None:
 
 
 @functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
+def default_arguments(name: str) -> dict[str, Any]:
     """Return the numeric arguments of the constructor and the generator, with their defaults."""
     package_versions.require_version("jumanji", "1.1")
     with jax.ensure_compile_time_eval():
@@ -304,12 +300,14 @@ def _get_generator(dynamics: SuiteEnvironment) -> Any:
     return getattr(dynamics, "generator", getattr(dynamics, "_generator", None))
 
 
-def _plain_arguments(made: object) -> dict[str, Any]:
+def _plain_arguments(instance: object) -> dict[str, Any]:
     """Return the bool, int and float constructor arguments of an object, with their values."""
-    if made is None:
+    if instance is None:
         return {}
-    names = [name for name in inspect.signature(type(made).__init__).parameters if name != "self"]
-    values = {name: getattr(made, name, getattr(made, f"_{name}", None)) for name in names}
+    names = [
+        name for name in inspect.signature(type(instance).__init__).parameters if name != "self"
+    ]
+    values = {name: getattr(instance, name, getattr(instance, f"_{name}", None)) for name in names}
     return {
         name: value
         for name, value in values.items()
@@ -325,22 +323,26 @@ def _make_dynamics(name: str, arguments: str) -> Any:
         with suppress_output():
             if not values:
                 return suite.make(name)
-            plain = _make_dynamics(name, "{}")
+            default_dynamics = _make_dynamics(name, "{}")
             generated = {
-                key: value for key, value in values.items() if key not in _plain_arguments(plain)
+                key: value
+                for key, value in values.items()
+                if key not in _plain_arguments(default_dynamics)
             }
-            own = {key: value for key, value in values.items() if key not in generated}
+            constructor_values = {
+                key: value for key, value in values.items() if key not in generated
+            }
             if generated:
-                others = _plain_arguments(_get_generator(plain))
-                others |= (
-                    {_STEP_CAPACITY_ARGUMENT: own[_TIME_LIMIT_ARGUMENT]}
-                    if _STEP_CAPACITY_ARGUMENT in others and _TIME_LIMIT_ARGUMENT in own
+                generator_defaults = _plain_arguments(_get_generator(default_dynamics))
+                generator_defaults |= (
+                    {_STEP_CAPACITY_ARGUMENT: constructor_values[_TIME_LIMIT_ARGUMENT]}
+                    if _STEP_CAPACITY_ARGUMENT in generator_defaults
+                    and _TIME_LIMIT_ARGUMENT in constructor_values
                     else {}
                 )
-                own["generator"] = type(_get_generator(plain))(**{**others, **generated})
-            return suite.make(name, **own)
+                constructor_values["generator"] = type(_get_generator(default_dynamics))(
+                    **{**generator_defaults, **generated}
+                )
+            return suite.make(name, **constructor_values)
     except (ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in values.items())
-        raise UsageError(
-            f"Jumanji cannot create {name} with {shown}: {error or 'it gives no reason'}."
-        ) from error
+        raise creation_error("Jumanji", name, values, error) from error

@@ -30,10 +30,10 @@ def draw_jumanji(
     """Draw a Jumanji environment with the suite's matplotlib viewer."""
     from jumanji.viewer import MatplotlibViewer
 
-    drawn: list[np.ndarray] = []
+    pictures: list[np.ndarray] = []
 
     # Some viewers do not return what they display, and none may open a window.
-    def keep(figure: "matplotlib.figure.Figure") -> None:
+    def save_picture(figure: "matplotlib.figure.Figure") -> None:
         for axes in figure.axes:
             if (
                 axes.name == "rectilinear"
@@ -41,15 +41,15 @@ def draw_jumanji(
                 and not np.isfinite(axes.dataLim.max).all()
             ):  # MMST has infinite data limits
                 axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
-        drawn.append(np.array(viewer._display_rgb_array(figure)))
+        pictures.append(np.array(viewer._display_rgb_array(figure)))
 
     (viewer,) = (
         part for part in vars(environment.dynamics).values() if isinstance(part, MatplotlibViewer)
     )
-    viewer._display = keep
+    viewer._display = save_picture
     environment.dynamics.render(jax.tree.map(jnp.asarray, state.suite_state))
     viewer.close()  # otherwise, the figure of every environment stays open
-    picture = Image.fromarray(drawn[-1][..., :3].astype(np.uint8))
+    picture = Image.fromarray(pictures[-1][..., :3].astype(np.uint8))
     picture.thumbnail((_MAX_SIZE, _MAX_SIZE))
     return picture
 

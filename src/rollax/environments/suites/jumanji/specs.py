@@ -1,5 +1,6 @@
 """Conversion of Jumanji specs, observations and actions."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -83,7 +84,7 @@ def convert_specs(
     action, joint, agents = _convert_action_spec(
         dynamics.action_spec, _mask_shape(dynamics.observation_spec), has_agents
     )
-    found = [
+    parts = [
         _convert_part_spec(path, spec, agents is not None, largest_symbol)
         for path, spec in _flatten_spec(dynamics.observation_spec)
     ]
@@ -93,7 +94,7 @@ def convert_specs(
 
     flat = [
         part._replace(space=Box(0, 1, (int(np.prod(joint)),), "bool")) if is_joint(part) else part
-        for part in found
+        for part in parts
     ]
     if clock is None:
         flat = [
@@ -139,33 +140,35 @@ def _convert_action_spec(
 def _convert_part_spec(
     path: tuple[str, ...], spec: Array, has_agents: bool, largest_symbol: int | None
 ) -> ObservationPart:
-    is_of_each = has_agents and path[-1] in _PER_AGENT_NAMES
-    shape = spec.shape[1:] if is_of_each else spec.shape
-    stated = _spec_bounds(spec)
+    is_per_agent = has_agents and path[-1] in _PER_AGENT_NAMES
+    shape = spec.shape[1:] if is_per_agent else spec.shape
+    declared_bounds = _spec_bounds(spec)
     if path[-1] == ACTION_MASK:
-        return ObservationPart(path, Box(0, 1, shape, "bool"), 0, is_of_each)
+        return ObservationPart(path, Box(0, 1, shape, "bool"), 0, is_per_agent)
     if path[-1] in CLOCK_NAMES:
         return ObservationPart(path, Box(0.0, 1.0, ()))
     if path[-1] in _BOARD_NAMES and np.issubdtype(spec.dtype, np.integer):
-        low, high = (0, largest_symbol) if stated is None else stated
+        low, high = (0, largest_symbol) if declared_bounds is None else declared_bounds
         if high is not None and high - low > 1:
             return ObservationPart(
-                path, Grid(_board_shape(shape), (int(high - low) + 1,)), int(low)
+                path, Grid((shape[0], math.prod(shape[1:])), (int(high - low) + 1,)), int(low)
             )
     if (
-        stated is not None
+        declared_bounds is not None
         and np.issubdtype(spec.dtype, np.integer)
-        and stated[1] - stated[0] < _MAX_CATEGORIES
+        and declared_bounds[1] - declared_bounds[0] < _MAX_CATEGORIES
     ):
-        low = -1 if path[-1] == _UNSET_PART_NAME else int(stated[0])
-        number = int(stated[1]) - low + 1
+        low = -1 if path[-1] == _UNSET_PART_NAME else int(declared_bounds[0])
+        number = int(declared_bounds[1]) - low + 1
         if shape == ():
             return ObservationPart(path, Discrete(number), low)
         if path[-1] in _CATEGORY_NAMES:
             return ObservationPart(path, MultiDiscrete((number,) * shape[0]), low)
-    if stated is None or path[-1] == "agents_view":
-        return ObservationPart(path, Box(-np.inf, np.inf, shape), 0, is_of_each)
-    return ObservationPart(path, Box(float(stated[0]), float(stated[1]), shape), 0, is_of_each)
+    if declared_bounds is None or path[-1] == "agents_view":
+        return ObservationPart(path, Box(-np.inf, np.inf, shape), 0, is_per_agent)
+    return ObservationPart(
+        path, Box(float(declared_bounds[0]), float(declared_bounds[1]), shape), 0, is_per_agent
+    )
 
 
 def _spec_bounds(spec: Array) -> tuple[float, float] | None:
@@ -175,16 +178,12 @@ def _spec_bounds(spec: Array) -> tuple[float, float] | None:
     return np.min(np.asarray(spec.minimum)).item(), np.max(np.asarray(spec.maximum)).item()
 
 
-def _board_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    return shape[0], int(np.prod(shape[1:]))
-
-
-def convert_observation(spaces: JumanjiSpaces, raw: Observation, time: jax.Array) -> Any:
+def convert_observation(spaces: JumanjiSpaces, suite_obs: Observation, time: jax.Array) -> Any:
     """Convert a Jumanji observation.
 
     Args:
         spaces: Spaces of the environment.
-        raw: Jumanji observation.
+        suite_obs: Jumanji observation.
         time: Number of steps taken.
 
     Returns:
@@ -192,17 +191,17 @@ def convert_observation(spaces: JumanjiSpaces, raw: Observation, time: jax.Array
     """
     values = {}
     for part in spaces.parts:
-        value = _convert_part(part, _get_leaf(part, raw), time / spaces.clock_scale)
+        value = _convert_part(part, _get_leaf(part, suite_obs), time / spaces.clock_scale)
         if spaces.num_agents is not None and not part.has_agent_axis:
             value = jnp.broadcast_to(value, (spaces.num_agents, *value.shape))
         values[part.name] = value
     return values if len(values) > 1 else values[spaces.parts[0].name]
 
 
-def _get_leaf(part: ObservationPart, raw: Observation) -> jax.Array:
+def _get_leaf(part: ObservationPart, suite_obs: Observation) -> jax.Array:
     for name in part.path:
-        raw = getattr(raw, name)
-    return jnp.asarray(raw)
+        suite_obs = getattr(suite_obs, name)
+    return jnp.asarray(suite_obs)
 
 
 def _convert_part(part: ObservationPart, value: jax.Array, share: jax.Array) -> jax.Array:

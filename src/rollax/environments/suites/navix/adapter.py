@@ -20,7 +20,6 @@ the declared space.
 
 import functools
 import importlib
-import importlib.metadata
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -37,11 +36,12 @@ from rollax.environments.conversion import (
     to_positive_int,
 )
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.lazy_imports import defer_package_init
 from rollax.environments.suites.output_capture import suppress_output
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
-from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 from rollax.types import Action, Observation, PyTree, Setting, State
 
@@ -132,34 +132,36 @@ class Navix(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw, mission = _reset(self.dynamics, key)
-        state = NavixState(self._normalize_state(raw), jnp.zeros((), jnp.int32), mission)
+        suite_state, mission = _reset(self.dynamics, key)
+        state = NavixState(self._normalize_state(suite_state), jnp.zeros((), jnp.int32), mission)
         return state, self._observe(state)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the task terminates."""
-        after = _step(
+        timestep = _step(
             self.dynamics,
             state.suite_state.replace(key=key),
             state.time,
             jnp.asarray(action, jnp.int32),
         )
-        following = NavixState(self._normalize_state(after.state), state.time + 1, state.mission)
+        next_state = NavixState(
+            self._normalize_state(timestep.state), state.time + 1, state.mission
+        )
         return Transition(
-            state=following,
-            obs=self._observe(following),
-            reward=jnp.asarray(after.reward, jnp.float32),
-            terminated=after.is_termination(),
-            truncated=after.is_truncation(),
+            state=next_state,
+            obs=self._observe(next_state),
+            reward=jnp.asarray(timestep.reward, jnp.float32),
+            terminated=timestep.is_termination(),
+            truncated=timestep.is_truncation(),
             info={},
         )
 
-    def _normalize_state(self, raw: State) -> Any:
+    def _normalize_state(self, suite_state: State) -> Any:
         """Return the stored part of a NAVIX state, with fixed dtypes."""
-        return cast_leaves(_strip_state(raw, self.observation), self.state_dtypes)
+        return cast_leaves(_strip_state(suite_state, self.observation), self.state_dtypes)
 
     def _observe(self, state: NavixState) -> dict[str, jax.Array]:
-        seen = {
+        part_fns = {
             "view": lambda: getattr(observations, self.observation)(state.suite_state),
             "direction": lambda: (
                 state.suite_state.entities["player"].direction[0].astype(jnp.int32)
@@ -167,30 +169,32 @@ class Navix(eqx.Module):
             "mission": lambda: state.mission,
             "pocket": lambda: carried_object(state.suite_state)[None, None],
         }
-        return {part: seen[part]() for part in self.observation_space.spaces}
+        return {part: part_fns[part]() for part in self.observation_space.spaces}
 
 
 # Compiled because a step outside of jit would take seconds. Under jit, NAVIX also receives new
 # dictionaries and may write into them.
 @functools.partial(jax.jit, static_argnums=0)
 def _reset(dynamics: SuiteEnvironment, key: jax.Array) -> tuple[Any, jax.Array]:
-    raw = dynamics.reset(key).state
-    named = [_mission_object(raw, target) for target in raw.mission]
-    return raw, jnp.stack(named)[None] if named else jnp.zeros((1, 0, 2), jnp.uint8)
+    state = dynamics.reset(key).state
+    mission_objects = [_mission_object(state, target) for target in state.mission]
+    return state, jnp.stack(mission_objects)[None] if mission_objects else jnp.zeros(
+        (1, 0, 2), jnp.uint8
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step(dynamics: SuiteEnvironment, raw: State, time: jax.Array, action: jax.Array) -> Any:
+def _step(dynamics: SuiteEnvironment, state: State, time: jax.Array, action: jax.Array) -> Any:
     zero = jnp.zeros((), jnp.int32)
-    before = environment.Timestep(  # pyright: ignore[reportCallIssue]
-        time, (), zero, jnp.zeros(()), zero, raw
+    timestep = environment.Timestep(  # pyright: ignore[reportCallIssue]
+        time, (), zero, jnp.zeros(()), zero, state
     )
-    return dynamics._step(before, action)  # `step` of NAVIX resets automatically
+    return dynamics._step(timestep, action)  # `step` of NAVIX resets automatically
 
 
-def _strip_state(raw: State, observation: str) -> Any:
+def _strip_state(state: State, observation: str) -> Any:
     """Return a NAVIX state without its random key and without unused pictures of tiles."""
-    return raw.replace(key=None, cache=raw.cache if observation.startswith("rgb") else None)
+    return state.replace(key=None, cache=state.cache if observation.startswith("rgb") else None)
 
 
 def _entity_symbols(entity: PyTree) -> jax.Array:
@@ -212,32 +216,32 @@ def _select_entity(
     return jnp.where(jnp.any(chosen), symbols[jnp.argmax(chosen)], 0).astype(jnp.uint8)
 
 
-def _mission_object(raw: State, target: PyTree) -> jax.Array:
+def _mission_object(state: State, target: PyTree) -> jax.Array:
     """Return entity and color `[2]` of the object at the position of a mission target."""
     return _select_entity(
-        raw.entities.values(), lambda entity: jnp.all(entity.position == target.position, axis=-1)
+        state.entities.values(), lambda entity: jnp.all(entity.position == target.position, axis=-1)
     )
 
 
-def carried_object(raw: State) -> jax.Array:
+def carried_object(state: State) -> jax.Array:
     """Return entity and color `[2]` of the object that the agent carries, or zeros."""
-    pocket = raw.entities["player"].pocket[0]
+    pocket = state.entities["player"].pocket[0]
 
     def is_carried(entity: PyTree) -> jax.Array:
         is_off_grid = jnp.all(entity.position == components.DISCARD_PILE_COORDS, axis=-1)
         return (entity.id == pocket) & is_off_grid & (pocket != components.EMPTY_POCKET_ID)
 
-    return _select_entity(_pickable_entities(raw), is_carried)
+    return _select_entity(_pickable_entities(state), is_carried)
 
 
 @jax.jit
-def grid_symbols(raw: State) -> jax.Array:
+def grid_symbols(state: State) -> jax.Array:
     """Return entity, color and state `[H, W, 3]` of every cell of the world."""
-    return observations.symbolic(raw)
+    return observations.symbolic(state)
 
 
-def _pickable_entities(raw: State) -> list[Any]:
-    return [entity for entity in raw.entities.values() if isinstance(entity, components.Pickable)]
+def _pickable_entities(state: State) -> list[Any]:
+    return [entity for entity in state.entities.values() if isinstance(entity, components.Pickable)]
 
 
 def make(name: str, arguments: dict[str, Setting]) -> Navix:
@@ -254,42 +258,32 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
         UsageError: If NAVIX is too old or rejects the arguments, or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    id, defaults = f"navix/{name}", _load_default_arguments(name)
-    given = defaults | convert_arguments(id, arguments, defaults)
-    check_no_tracers(id, given)
-    for key, words in CHOICES.items():
-        if key in given and given[key] not in words:
-            raise UsageError(f"{id}: {key} ({given[key]!r}) must be one of {', '.join(words)}.")
+    id, defaults = f"navix/{name}", default_arguments(name)
+    values = defaults | convert_arguments(id, arguments, defaults)
+    check_no_tracers(id, values)
+    check_choices(id, values, CHOICES)
     for key in ("max_steps", *_POSITIVE_ARGUMENTS):
-        if key in given:
-            to_positive_int(id, key, given[key])
-    observation = given.pop("observation")
+        if key in values:
+            to_positive_int(id, key, values[key])
+    observation = values.pop("observation")
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
         return _build_environment(
-            id, _make_dynamics(name, json.dumps(given, sort_keys=True)), observation
+            id, _make_dynamics(name, json.dumps(values, sort_keys=True)), observation
         )
-
-
-def default_arguments(name: str) -> dict[str, Any]:
-    """Return the argument `observation` and the plain NAVIX attributes, with their defaults."""
-    return _load_default_arguments(name)
 
 
 @functools.cache
-def _load_default_arguments(name: str) -> dict[str, Any]:
-    version = importlib.metadata.version("navix")
-    if int(version.split(".")[0]) < 4:
-        raise UsageError(
-            f"navix must be version 4.0 or newer, got {version}. Run: {package_command('navix>=4')}"
-        )
-    plain = vars(_make_dynamics(name, "{}"))
-    own = {
+def default_arguments(name: str) -> dict[str, Any]:
+    """Return the argument `observation` and the plain NAVIX attributes, with their defaults."""
+    package_versions.require_version("navix", "4.0")
+    attributes = vars(_make_dynamics(name, "{}"))
+    defaults = {
         key: value
-        for key, value in plain.items()
+        for key, value in attributes.items()
         if isinstance(value, bool | int | float | str) and key not in _EXCLUDED_ARGUMENTS
     }
-    return {"observation": "symbolic", **own}
+    return {"observation": "symbolic", **defaults}
 
 
 @functools.cache
@@ -297,11 +291,12 @@ def _make_dynamics(name: str, arguments: str) -> Any:
     """Create a NAVIX environment from arguments in JSON, cached to share compilations."""
     values = json.loads(arguments)
     with suppress_output(), jax.ensure_compile_time_eval():
-        made = registry.make(name)
+        dynamics = registry.make(name)
         action_set = tuple(
-            drop_without_events if action is actions.drop else action for action in made.action_set
+            drop_without_events if action is actions.drop else action
+            for action in dynamics.action_set
         )
-        return made.replace(
+        return dynamics.replace(
             **values, **_REMOVED_SPACES, observation_fn=observations.none, action_set=action_set
         )
 
@@ -315,18 +310,19 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, observation: str) ->
     """Build the environment. Raise UsageError if NAVIX cannot create the world."""
     try:
         with jax.debug_key_reuse(False):
-            raw, view, mission = _infer_shapes(dynamics, observation)
+            state, view, mission = _infer_shapes(dynamics, observation)
     except (ValueError, TypeError, AssertionError, IndexError, ZeroDivisionError) as error:
         raise UsageError(
             f"{id} cannot be created with these arguments: {str(error) or 'NAVIX gives no reason'}."
         ) from error
     parts: dict[str, Space] = {"view": _view_space(observation, view), "direction": Discrete(4)}
-    if mission.shape[1] and not _is_memory_task(dynamics):
+    # The task Memory is to remember the target, so its mission must not be observed.
+    if mission.shape[1] and type(dynamics).__name__ != "Memory":
         parts["mission"] = Grid(mission.shape[:2], (NUM_ENTITIES, NUM_COLORS))
-    if _pickable_entities(raw) and actions.pickup in dynamics.action_set:
+    if _pickable_entities(state) and actions.pickup in dynamics.action_set:
         parts["pocket"] = Grid((1, 1), (NUM_ENTITIES, NUM_COLORS))
     return Navix(
-        dynamics, id, observation, Dict(parts), leaf_dtypes(_strip_state(raw, observation))
+        dynamics, id, observation, Dict(parts), leaf_dtypes(_strip_state(state, observation))
     )
 
 
@@ -335,14 +331,14 @@ def _infer_shapes(dynamics: SuiteEnvironment, observation: str) -> tuple[Any, An
     """Return the shapes and dtypes of the state after a step, the observation and the mission."""
 
     def step(key: jax.Array) -> Any:
-        raw, mission = _reset(dynamics, key)
-        after = _step(
+        state, mission = _reset(dynamics, key)
+        next_state = _step(
             dynamics,
-            jax.tree.map(jnp.asarray, raw),
+            jax.tree.map(jnp.asarray, state),
             jnp.zeros((), jnp.int32),
             jnp.zeros((), jnp.int32),
         ).state
-        return after, getattr(observations, observation)(after), mission
+        return next_state, getattr(observations, observation)(next_state), mission
 
     return jax.eval_shape(step, jax.eval_shape(lambda: jax.random.key(0)))
 
@@ -351,8 +347,3 @@ def _view_space(observation: str, view: jax.ShapeDtypeStruct) -> Space:
     if observation.startswith("rgb"):
         return Box(0, 255, view.shape, "uint8")
     return Grid(view.shape[:2], (NUM_ENTITIES, NUM_COLORS, NUM_STATES))
-
-
-def _is_memory_task(dynamics: SuiteEnvironment) -> bool:
-    """Return whether the task is to remember the target, so the mission must not be observed."""
-    return type(dynamics).__name__ == "Memory"

@@ -39,19 +39,21 @@ def draw_navix(
 
     cells = np.asarray(grid_symbols(state.suite_state))
     size = max(8, BOARD_SIZE // max(cells.shape[:2]))
-    drawn = Image.new("RGB", (size * cells.shape[1], size * cells.shape[0]))
-    seen = (
+    picture = Image.new("RGB", (size * cells.shape[1], size * cells.shape[0]))
+    is_visible = (
         _visible_cells(state, cells.shape[:2])
         if environment.observation.endswith("first_person")
         else np.zeros(cells.shape[:2], bool)
     )
     for row, column in np.ndindex(*cells.shape[:2]):
-        entity, color, form = cells[row, column].tolist()
-        drawn.paste(
-            _load_tile(_sprite_name(entity, color, form), bool(seen[row, column]), size),
+        entity, color, state_index = cells[row, column].tolist()
+        picture.paste(
+            _load_tile(
+                _sprite_name(entity, color, state_index), bool(is_visible[row, column]), size
+            ),
             (size * column, size * row),
         )
-    return drawn
+    return picture
 
 
 def _visible_cells(state: State, shape: tuple[int, int]) -> np.ndarray:
@@ -61,10 +63,11 @@ def _visible_cells(state: State, shape: tuple[int, int]) -> np.ndarray:
     player = state.suite_state.entities["player"]
     down, right = _DIRECTION_STEPS[int(player.direction[0])]
     rows, columns = (
-        at - int(own) for at, own in zip(np.indices(shape), player.position[0], strict=True)
+        indices - int(player_index)
+        for indices, player_index in zip(np.indices(shape), player.position[0], strict=True)
     )
-    ahead, aside = rows * down + columns * right, rows * right - columns * down
-    return (ahead >= 0) & (ahead <= 2 * observations.RADIUS) & (abs(aside) <= observations.RADIUS)
+    ahead, lateral = rows * down + columns * right, rows * right - columns * down
+    return (ahead >= 0) & (ahead <= 2 * observations.RADIUS) & (abs(lateral) <= observations.RADIUS)
 
 
 def _sprite_name(entity: int, color: int, form: int) -> str:
@@ -78,14 +81,14 @@ def _sprite_name(entity: int, color: int, form: int) -> str:
 
 
 @functools.cache
-def _load_tile(file: str, is_seen: bool, size: int) -> Image.Image:
+def _load_tile(file: str, is_visible: bool, size: int) -> Image.Image:
     from rollax.environments.suites.navix.adapter import SPRITES_FOLDER
 
     with Image.open(Path(SPRITES_FOLDER) / f"{file}.png") as found:
         tile = found.convert("RGB").resize(
             (size, size), Image.Resampling.BOX if size < found.width else Image.Resampling.NEAREST
         )
-    return Image.blend(tile, Image.new("RGB", tile.size, BACKGROUND), 0.2) if is_seen else tile
+    return Image.blend(tile, Image.new("RGB", tile.size, BACKGROUND), 0.2) if is_visible else tile
 
 
 def task_notes(

@@ -104,25 +104,25 @@ class Pgx(eqx.Module):
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Make one move. Only the action of the player to move has an effect."""
         move_key, chance_key = jax.random.split(key)
-        turn, number = state.current_player, state.legal_action_mask.shape[0]
-        move = jnp.minimum(jnp.asarray(action, jnp.int32)[turn], number - 1)
+        player, num_moves = state.current_player, state.legal_action_mask.shape[0]
+        move = jnp.minimum(jnp.asarray(action, jnp.int32)[player], num_moves - 1)
         if self.opponent != "agents":
             values = (
                 self._move_values(state, chance_key)
                 if self.opponent == "greedy"
-                else jnp.zeros(number)
+                else jnp.zeros(num_moves)
             )
             values = jnp.where(state.legal_action_mask, values, -jnp.inf)
-            drawn = jax.random.categorical(
+            opponent_move = jax.random.categorical(
                 move_key, jnp.where(values == jnp.max(values), 0.0, -jnp.inf)
             )
-            move = jnp.where(turn == 0, move, drawn)
-        after = cast_leaves(_step(self.dynamics, state, move, chance_key), self.state_dtypes)
+            move = jnp.where(player == 0, move, opponent_move)
+        next_state = cast_leaves(_step(self.dynamics, state, move, chance_key), self.state_dtypes)
         return Transition(
-            state=after,
-            obs=self._observe(after),
-            reward=after.rewards.astype(jnp.float32),
-            terminated=jnp.broadcast_to(after.terminated, (self.num_agents,)),
+            state=next_state,
+            obs=self._observe(next_state),
+            reward=next_state.rewards.astype(jnp.float32),
+            terminated=jnp.broadcast_to(next_state.terminated, (self.num_agents,)),
             truncated=jnp.zeros(self.num_agents, bool),
             info={},
         )
@@ -134,40 +134,42 @@ class Pgx(eqx.Module):
         def try_moves(state: State) -> Any:
             return jax.vmap(lambda move: self.dynamics.step(state, move, key))(moves)
 
-        after = try_moves(state)
-        replies = jax.vmap(try_moves)(after)
+        next_states = try_moves(state)
+        reply_states = jax.vmap(try_moves)(next_states)
         is_lost = (
-            after.legal_action_mask
-            & (replies.rewards[..., player] < 0)
-            & ~after.terminated[:, None]
+            next_states.legal_action_mask
+            & (reply_states.rewards[..., player] < 0)
+            & ~next_states.terminated[:, None]
         )
-        return jnp.where(after.rewards[:, player] > 0, 1.0, -1.0 * jnp.any(is_lost, axis=1))
+        return jnp.where(next_states.rewards[:, player] > 0, 1.0, -1.0 * jnp.any(is_lost, axis=1))
 
     def _observe(self, state: State) -> dict[str, jax.Array]:
         players = jnp.arange(self.num_agents)
-        seen = jax.vmap(lambda player: self.dynamics._observe(state, player))(players)
-        seen = seen if seen.dtype == bool else seen.astype(jnp.float32)
-        acts = players == state.current_player
+        board = jax.vmap(lambda player: self.dynamics._observe(state, player))(players)
+        board = board if board.dtype == bool else board.astype(jnp.float32)
+        is_player_to_move = players == state.current_player
         # The environment ignores the actions of the other players. They are not used for learning.
         if self.opponent != "agents":
-            acts &= players == 0
+            is_player_to_move &= players == 0
         return {
-            "observation": seen,
-            "action_mask": make_action_masks(state.legal_action_mask, acts),
+            "observation": board,
+            "action_mask": make_action_masks(state.legal_action_mask, is_player_to_move),
         }
 
 
-def make_action_masks(legal: jax.Array, turn: jax.Array) -> jax.Array:
+def make_action_masks(legal: jax.Array, is_player_to_move: jax.Array) -> jax.Array:
     """Return the action masks of all players.
 
     Args:
         legal: Mask of the legal moves of the player to move, bool `[N]`.
-        turn: Mask of the player to move, bool `[A]`.
+        is_player_to_move: Mask of the player to move, bool `[A]`.
 
     Returns:
         Action masks, bool `[A, N + 1]`. For waiting players, only the last action is legal.
     """
-    return jnp.concatenate([turn[:, None] & legal[None], ~turn[:, None]], axis=1)
+    return jnp.concatenate(
+        [is_player_to_move[:, None] & legal[None], ~is_player_to_move[:, None]], axis=1
+    )
 
 
 # Compiled because a step outside of jit would take seconds.
@@ -202,13 +204,13 @@ def make(name: str, arguments: dict[str, Setting]) -> Pgx:
         UnknownNameError: If an argument does not exist.
     """
     package_versions.require_version("pgx", "2.6")
-    id, given = (
+    id, values = (
         f"pgx/{name}",
         _DEFAULT_ARGUMENTS | convert_arguments(f"pgx/{name}", arguments, _DEFAULT_ARGUMENTS),
     )
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
-        return _build_environment(id, _make_dynamics(name), given["opponent"])
+        return _build_environment(id, _make_dynamics(name), values["opponent"])
 
 
 def default_arguments(name: str) -> dict[str, Any]:
@@ -251,9 +253,12 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, opponent: str) -> Pg
             "because other games have hidden information or too many moves. Use opponent random."
         )
     with jax.debug_key_reuse(False):
-        after, seen = _infer_shapes(dynamics)
-    actions = after.legal_action_mask.shape[0] + 1
-    spaces = {"observation": _observation_space(seen), "action_mask": Box(0, 1, (actions,), "bool")}
+        state, observation = _infer_shapes(dynamics)
+    actions = state.legal_action_mask.shape[0] + 1
+    spaces = {
+        "observation": _observation_space(observation),
+        "action_mask": Box(0, 1, (actions,), "bool"),
+    }
     return Pgx(
         dynamics=dynamics,
         name=id,
@@ -261,7 +266,7 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, opponent: str) -> Pg
         action_space=Discrete(actions),
         num_agents=dynamics.num_players,
         opponent=opponent,
-        state_dtypes=leaf_dtypes(after),
+        state_dtypes=leaf_dtypes(state),
         time_limit=_max_moves(dynamics),
     )
 
@@ -287,16 +292,16 @@ def _infer_shapes(dynamics: SuiteEnvironment) -> tuple[Any, Any]:
     """Return the shapes and dtypes of a state after a step and of an observation."""
 
     def step(key: jax.Array) -> Any:
-        after = _step(dynamics, _init(dynamics, key), jnp.zeros((), jnp.int32), key)
-        return after, dynamics._observe(after, after.current_player)
+        state = _step(dynamics, _init(dynamics, key), jnp.zeros((), jnp.int32), key)
+        return state, dynamics._observe(state, state.current_player)
 
     return jax.eval_shape(step, jax.eval_shape(lambda: jax.random.key(0)))
 
 
-def _observation_space(seen: jax.ShapeDtypeStruct) -> Box:
+def _observation_space(observation: jax.ShapeDtypeStruct) -> Box:
     """Return a bool space for boolean boards and an unbounded float32 space otherwise."""
     return (
-        Box(0, 1, seen.shape, "bool")
-        if seen.dtype == np.bool_
-        else Box(-np.inf, np.inf, seen.shape)
+        Box(0, 1, observation.shape, "bool")
+        if observation.dtype == np.bool_
+        else Box(-np.inf, np.inf, observation.shape)
     )

@@ -19,7 +19,7 @@ available, because they clone a repository of robot models.
 import copy
 import functools
 import importlib
-import importlib.metadata
+import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,12 +35,19 @@ from rollax.environments.conversion import (
     to_positive_int,
 )
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.lazy_imports import defer_package_init
 from rollax.environments.suites.nonfinite_guard import terminate_nonfinite
 from rollax.environments.suites.output_capture import suppress_output
+from rollax.environments.suites.physics_parameters import (
+    Physics,
+    reset_with_physics,
+    step_with_physics,
+    take_example_step,
+)
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
-from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict
 from rollax.types import Action, Observation, Setting, State
 
@@ -107,49 +114,47 @@ class Playground(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""
-        raw = cast_leaves(_reset(self.dynamics, self.physics, key), self.state_dtypes)
-        return PlaygroundState(raw, jnp.zeros((), jnp.int32)), _observe(raw.obs)
+        suite_state = cast_leaves(
+            reset_with_physics(_replace_physics, self.dynamics, self.physics, key),
+            self.state_dtypes,
+        )
+        return PlaygroundState(suite_state, jnp.zeros((), jnp.int32)), _observe(suite_state.obs)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The time limit truncates, unless the simulation terminates."""
         del key  # Playground keeps a key in its state
-        after = _step(self.dynamics, self.physics, state.suite_state, jnp.asarray(action))
-        raw = cast_leaves(
-            terminate_nonfinite(state.suite_state, after, (after.data.qpos, after.data.qvel)),
+        next_suite_state = step_with_physics(
+            _replace_physics, self.dynamics, self.physics, state.suite_state, jnp.asarray(action)
+        )
+        suite_state = cast_leaves(
+            terminate_nonfinite(
+                state.suite_state,
+                next_suite_state,
+                (next_suite_state.data.qpos, next_suite_state.data.qvel),
+            ),
             self.state_dtypes,
         )
-        time, terminated = state.time + 1, raw.done > 0.5
+        time, terminated = state.time + 1, suite_state.done > 0.5
         return Transition(
-            state=PlaygroundState(raw, time),
-            obs=_observe(raw.obs),
-            reward=jnp.asarray(raw.reward, jnp.float32),
+            state=PlaygroundState(suite_state, time),
+            obs=_observe(suite_state.obs),
+            reward=jnp.asarray(suite_state.reward, jnp.float32),
             terminated=terminated,
             truncated=(time >= self.time_limit) & ~terminated,
-            info={name: jnp.asarray(raw.metrics[name], jnp.float32) for name in self.info_names},
+            info={
+                name: jnp.asarray(suite_state.metrics[name], jnp.float32)
+                for name in self.info_names
+            },
         )
 
 
-# Compiled because a step outside of jit would take seconds.
-@functools.partial(jax.jit, static_argnums=0)
-def _reset(dynamics: SuiteEnvironment, physics: dict[str, jax.Array], key: jax.Array) -> Any:
-    return _replace_physics(dynamics, physics).reset(key)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(
-    dynamics: SuiteEnvironment, physics: dict[str, jax.Array], raw: State, action: jax.Array
-) -> Any:
-    # Under jit, Playground receives new dictionaries and may write into them.
-    return _replace_physics(dynamics, physics).step(raw, action)
-
-
-def _replace_physics(dynamics: SuiteEnvironment, physics: dict[str, jax.Array]) -> Any:
+def _replace_physics(dynamics: SuiteEnvironment, physics: Physics) -> Any:
     """Return a copy of a Playground environment with other physics parameters."""
-    moved = copy.copy(dynamics)
-    moved._mjx_model = dynamics.mjx_model.tree_replace(
+    changed = copy.copy(dynamics)
+    changed._mjx_model = dynamics.mjx_model.tree_replace(
         {_PHYSICS_PATHS[name]: value for name, value in physics.items()}
     )
-    return moved
+    return changed
 
 
 def _observe(obs: Observation) -> Any:
@@ -178,13 +183,13 @@ def make(name: str, arguments: dict[str, Setting]) -> Playground:
         UnknownNameError: If an argument does not exist.
     """
     id, defaults = f"playground/{name}", _load_default_arguments(name)
-    given = defaults | convert_arguments(id, arguments, defaults)
-    check_no_tracers(id, given, "Change `physics` inside of transformations.")
-    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, given[_TIME_LIMIT_ARGUMENT])
-    _check_implementation(id, given["impl"])
+    values = defaults | convert_arguments(id, arguments, defaults)
+    check_no_tracers(id, values, "Change `physics` inside of transformations.")
+    limit = to_positive_int(id, _TIME_LIMIT_ARGUMENT, values[_TIME_LIMIT_ARGUMENT])
+    _check_implementation(id, values["impl"])
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval(), jax.debug_key_reuse(False):
-        return _build_environment(id, _make_dynamics(name, tuple(sorted(given.items()))), limit)
+        return _build_environment(id, _make_dynamics(name, tuple(sorted(values.items()))), limit)
 
 
 def _check_implementation(id: str, impl: str) -> None:
@@ -230,14 +235,14 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, episode_length: int | 
 def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playground:
     """Build the environment with a time limit in steps."""
     example = jax.eval_shape(
-        functools.partial(_take_example_step, dynamics), jax.eval_shape(lambda: jax.random.key(0))
+        functools.partial(take_example_step, dynamics), jax.eval_shape(lambda: jax.random.key(0))
     )
     space = jax.tree.map(lambda x: Box(-np.inf, np.inf, x.shape), _observe(example.obs))
     model = dynamics.mjx_model
     return Playground(
         physics={
-            key: jnp.asarray(_get_nested_attribute(model, place), jnp.float32)
-            for key, place in _PHYSICS_PATHS.items()
+            key: jnp.asarray(operator.attrgetter(path)(model), jnp.float32)
+            for key, path in _PHYSICS_PATHS.items()
         },
         dynamics=dynamics,
         name=id,
@@ -251,17 +256,12 @@ def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playg
 
 @functools.cache
 def _load_default_arguments(name: str) -> dict[str, Any]:
-    version = importlib.metadata.version("playground")
-    if tuple(map(int, version.split(".")[:2])) < (0, 2):
-        raise UsageError(
-            f"playground must be version 0.2 or newer, got {version}. Run: "
-            f"{package_command('playground>=0.2')}"
-        )
-    found = suite.get_default_config(name).to_dict()
-    plain = {
-        key: value for key, value in found.items() if isinstance(value, bool | int | float | str)
+    package_versions.require_version("playground", "0.2")
+    config = suite.get_default_config(name).to_dict()
+    plain_values = {
+        key: value for key, value in config.items() if isinstance(value, bool | int | float | str)
     }
-    return {key: value for key, value in plain.items() if key not in _EXCLUDED_ARGUMENTS} | {
+    return {key: value for key, value in plain_values.items() if key not in _EXCLUDED_ARGUMENTS} | {
         "impl": "jax"
     }
 
@@ -273,17 +273,4 @@ def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any
         with suppress_output():
             return suite.load(name, config_overrides=dict(arguments))
     except (ValueError, TypeError, AssertionError, NotImplementedError, RuntimeError) as error:
-        shown = ", ".join(f"{key}={value!r}" for key, value in arguments)
-        raise UsageError(
-            f"Playground cannot create {name} with {shown}: {error or 'it gives no reason'}."
-        ) from error
-
-
-def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step, whose dtypes apply to all states."""
-    start = jax.tree.map(jnp.asarray, dynamics.reset(key))
-    return dynamics.step(start, jnp.zeros(dynamics.action_size))
-
-
-def _get_nested_attribute(model: object, place: str) -> Any:
-    return functools.reduce(getattr, place.split("."), model)
+        raise creation_error("Playground", name, dict(arguments), error) from error

@@ -16,7 +16,6 @@ or loaded from a file on disk. Nothing is downloaded.
 """
 
 import functools
-import importlib.metadata
 from typing import Any
 
 import equinox as eqx
@@ -31,11 +30,12 @@ from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
 from rollax.environments.environment import Transition, format_environment
+from rollax.environments.suites import package_versions
+from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.environments.suites.xminigrid import ruleset_files, rulesets, task_sets
 from rollax.environments.wrappers import PreviousActionReward, Trials
 from rollax.errors import UsageError
-from rollax.runtime.installation import package_command
 from rollax.spaces import Box, Dict, Discrete, Grid, Space
 from rollax.types import Action, Observation, PyTree, Setting, State, Task
 
@@ -104,18 +104,18 @@ class XMiniGrid(eqx.Module):
         if self.direction:
             parts["direction"] = Discrete(4)
         if self.show_task:
-            number = self.tasks.rules.shape[1]
+            num_rules = self.tasks.rules.shape[1]
             parts["goal"] = Grid((1, 1), (NUM_GOALS, *[_NUM_COORDINATES] * 4))
-            parts["rules"] = Grid((number, 1), (_NUM_RULES, *[NUM_TILES, NUM_COLORS] * 3))
+            parts["rules"] = Grid((num_rules, 1), (_NUM_RULES, *[NUM_TILES, NUM_COLORS] * 3))
         return Dict(parts)
 
     @property
     def task_numbers(self) -> tuple[int, ...]:
         return () if self.tasks == () else tuple(np.asarray(self.numbers).tolist())
 
-    def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
+    def tasks_at(self, indices: jax.Array | np.ndarray) -> Any:
         """Return the rulesets at the given indices of `tasks`. Leaves have a leading axis `[N]`."""
-        return jax.tree.map(lambda x: x[places], self.tasks)
+        return jax.tree.map(lambda x: x[indices], self.tasks)
 
     def describe(self, *numbers: int) -> str:
         """Describe rulesets in words.
@@ -131,21 +131,24 @@ class XMiniGrid(eqx.Module):
         """
         if self.tasks == ():
             raise UsageError(f"{self.name} has a built-in task, which has no rulesets to describe.")
-        places = {int(number): place for place, number in enumerate(np.asarray(self.numbers))}
+        index_by_number = {
+            int(number): index for index, number in enumerate(np.asarray(self.numbers))
+        }
         for number in numbers:
-            if number not in places:
+            if number not in index_by_number:
                 raise UsageError(
-                    f"{self.name}: ruleset ({number}) is not among the {len(places)} that episodes "
-                    "are sampled from."
+                    f"{self.name}: ruleset ({number}) is not among the {len(index_by_number)} that "
+                    "episodes are sampled from."
                 )
-        found = rulesets.Rulesets(
+        task_rulesets = rulesets.Rulesets(
             *(
                 np.asarray(part)
                 for part in (self.tasks.goal, self.tasks.rules, self.tasks.init_tiles)
             )
         )
         return "\n\n".join(
-            f"ruleset {n}\n{rulesets.describe_ruleset(found, places[n])}" for n in numbers or places
+            f"ruleset {n}\n{rulesets.describe_ruleset(task_rulesets, index_by_number[n])}"
+            for n in numbers or index_by_number
         )
 
     def sample_task(self, key: jax.Array) -> Any:
@@ -174,22 +177,22 @@ class XMiniGrid(eqx.Module):
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
         """Advance by one step. The last step terminates if its discount is 0, else it truncates."""
         del key  # the dynamics are deterministic
-        before = TimeStep(
+        timestep = TimeStep(
             state,
             StepType.MID,
             jnp.zeros(()),
             jnp.ones(()),
             None,  # pyright: ignore[reportArgumentType]
         )
-        after = self.dynamics.step(self.params, before, jnp.asarray(action, jnp.int32))
-        last, terminated = after.last(), after.discount == 0
-        state = cast_leaves(after.state, leaf_dtypes(state))
+        next_timestep = self.dynamics.step(self.params, timestep, jnp.asarray(action, jnp.int32))
+        is_last, terminated = next_timestep.last(), next_timestep.discount == 0
+        state = cast_leaves(next_timestep.state, leaf_dtypes(state))
         return Transition(
             state=state,
-            obs=self._observe(state, after.observation),
-            reward=after.reward.astype(jnp.float32),
-            terminated=last & terminated,
-            truncated=last & ~terminated,
+            obs=self._observe(state, next_timestep.observation),
+            reward=next_timestep.reward.astype(jnp.float32),
+            terminated=is_last & terminated,
+            truncated=is_last & ~terminated,
             info={},
         )
 
@@ -220,8 +223,8 @@ def make(name: str, arguments: dict[str, Setting]) -> Any:
         UsageError: If xminigrid is too old or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    env, given = _make_environment(f"xminigrid/{name}", name, arguments, default_arguments(name))
-    return PreviousActionReward(env) if given["previous"] else env
+    env, values = _make_environment(f"xminigrid/{name}", name, arguments, default_arguments(name))
+    return PreviousActionReward(env) if values["previous"] else env
 
 
 def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
@@ -238,9 +241,9 @@ def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
         UsageError: If xminigrid is too old or a value is invalid.
         UnknownNameError: If an argument does not exist.
     """
-    env, given = _make_environment(f"rl2/{name}", name, arguments, default_trial_arguments(name))
-    trials = Trials(env, given["episodes"])
-    return PreviousActionReward(trials) if given["previous"] else trials
+    env, values = _make_environment(f"rl2/{name}", name, arguments, default_trial_arguments(name))
+    trials = Trials(env, values["episodes"])
+    return PreviousActionReward(trials) if values["previous"] else trials
 
 
 def default_arguments(name: str) -> dict[str, Any]:
@@ -256,13 +259,13 @@ def default_trial_arguments(name: str) -> dict[str, Any]:
 resolve_arguments = ruleset_files.resolve_arguments
 
 
-def check_evaluation(id: str, training: dict[str, Setting], other: dict[str, Setting]) -> None:
+def check_evaluation(id: str, training: dict[str, Setting], changes: dict[str, Setting]) -> None:
     """Check that evaluations which claim unseen tasks share no tasks with training.
 
     Args:
         id: Id of the environment.
         training: Arguments of training.
-        other: Arguments that evaluations change.
+        changes: Arguments that evaluations change.
 
     Raises:
         UsageError: If tasks are shared.
@@ -272,50 +275,50 @@ def check_evaluation(id: str, training: dict[str, Setting], other: dict[str, Set
         task_sets.check_disjoint_tasks(
             id,
             training,
-            other,
+            changes,
             default_trial_arguments(name) if id.startswith("rl2/") else default_arguments(name),
         )
 
 
 def _make_environment(
-    id: str, name: str, arguments: dict[str, Setting], wanted: dict[str, Setting]
+    id: str, name: str, arguments: dict[str, Setting], defaults: dict[str, Setting]
 ) -> tuple[XMiniGrid, dict[str, Any]]:
-    given = wanted | convert_arguments(id, arguments, wanted)
-    for key in ("observation", "ruleset_each"):
-        if key in given and given[key] not in CHOICES[key]:
-            raise UsageError(
-                f"{id}: {key} ({given[key]!r}) must be one of {', '.join(CHOICES[key])}."
-            )
+    values = defaults | convert_arguments(id, arguments, defaults)
+    check_choices(id, values, {key: CHOICES[key] for key in ("observation", "ruleset_each")})
     for key, low in (("tile_size", 3), ("view_size", 0), ("max_steps", 0)):
-        if given[key] < low:
-            raise UsageError(f"{id}: {key} ({given[key]}) must be at least {low}.")
-    if given["view_size"] and given["view_size"] % 2 == 0:
+        if values[key] < low:
+            raise UsageError(f"{id}: {key} ({values[key]}) must be at least {low}.")
+    if values["view_size"] and values["view_size"] % 2 == 0:
         raise UsageError(
-            f"{id}: view_size ({given['view_size']}) must be odd, because the agent is in the "
+            f"{id}: view_size ({values['view_size']}) must be odd, because the agent is in the "
             "middle."
         )
-    changes = {key: given[key] for key in ("view_size", "max_steps") if given[key]}
+    changes = {key: values[key] for key in ("view_size", "max_steps") if values[key]}
     # Concrete values even inside a traced function, so that cached constants can be reused.
     with jax.ensure_compile_time_eval():
         dynamics, params = _make_dynamics(name)
         tasks, numbers = (), ()
         if name.startswith("XLand"):
-            found, chosen = task_sets.select_rulesets(id, given, "num_rulesets" in arguments)
+            selected, selected_numbers = task_sets.select_rulesets(
+                id, values, "num_rulesets" in arguments
+            )
             tasks, numbers = (
-                RuleSet(*(jnp.asarray(part, jnp.uint8) for part in found)),
-                jnp.asarray(chosen, jnp.int32),
+                RuleSet(*(jnp.asarray(part, jnp.uint8) for part in selected)),
+                jnp.asarray(selected_numbers, jnp.int32),
             )
             _check_free_cells(id, dynamics, params, tasks.init_tiles.shape[1])
             changes["ruleset"] = None
         params = params.replace(**changes)
-    shown = (
-        given["observation"],
-        given["tile_size"],
-        given["direction"],
-        given.get("show_task", False),
+    observation_settings = (
+        values["observation"],
+        values["tile_size"],
+        values["direction"],
+        values.get("show_task", False),
     )
-    keeps_task = given.get("ruleset_each") == "environment"
-    return XMiniGrid(tasks, numbers, params, dynamics, id, *shown, keeps_task), given
+    keeps_task = values.get("ruleset_each") == "environment"
+    return XMiniGrid(
+        tasks, numbers, params, dynamics, id, *observation_settings, keeps_task
+    ), values
 
 
 def _infer_state_dtypes(
@@ -346,12 +349,7 @@ def _infer_dtypes_after_step(
 @functools.cache
 def _make_dynamics(name: str) -> tuple[Any, Any]:
     """Create an environment and its parameters, cached to share compilations."""
-    version = importlib.metadata.version("xminigrid")
-    if tuple(map(int, version.split(".")[:2])) < (0, 9):
-        raise UsageError(
-            f"xminigrid must be version 0.9 or newer, got {version}. Run: "
-            f"{package_command('xminigrid>=0.9')}"
-        )
+    package_versions.require_version("xminigrid", "0.9")
     return xminigrid.make(name)
 
 
@@ -376,8 +374,8 @@ def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
 
     cells = [tuple(int(n) for n in cell) for cell in np.asarray(TILES_REGISTRY).reshape(-1, 2)]
     draw = functools.partial(render_tile, highlight=False, tile_size=size)
-    plain = np.stack([draw(tile=cell, agent_direction=None) for cell in cells])
-    return plain, np.stack([draw(tile=cell, agent_direction=0) for cell in cells])
+    without_agent = np.stack([draw(tile=cell, agent_direction=None) for cell in cells])
+    return without_agent, np.stack([draw(tile=cell, agent_direction=0) for cell in cells])
 
 
 def render_view(view: jax.Array, tile_size: int) -> jax.Array:
@@ -391,9 +389,9 @@ def render_view(view: jax.Array, tile_size: int) -> jax.Array:
         Picture, uint8 `[V * tile_size, V * tile_size, 3]`.
     """
     size = view.shape[0]
-    plain, with_agent = _render_tiles(tile_size)
+    without_agent, with_agent = _render_tiles(tile_size)
     index = view[..., 0].astype(jnp.int32) * NUM_COLORS + view[..., 1]
-    cells = jnp.asarray(plain, jnp.uint8)[index]
+    cells = jnp.asarray(without_agent, jnp.uint8)[index]
     cells = cells.at[size - 1, size // 2].set(
         jnp.asarray(with_agent, jnp.uint8)[index[size - 1, size // 2]]
     )

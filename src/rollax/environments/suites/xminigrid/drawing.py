@@ -99,10 +99,10 @@ def draw_tile(
     """
     from xminigrid.rendering.rgb_render import render_tile
 
-    fine = render_tile(
+    enlarged = render_tile(
         cell, direction, is_observed, tile_size=min(MAX_TILE_SIZE, 4 * size), subdivs=1
     )
-    drawn = Image.fromarray(fine.astype(np.uint8)).resize((size, size), Image.Resampling.BOX)
+    drawn = Image.fromarray(enlarged.astype(np.uint8)).resize((size, size), Image.Resampling.BOX)
     if direction is not None:  # a frame distinguishes the agent from objects of a similar shape
         ImageDraw.Draw(drawn).rectangle(
             (0, 0, size - 1, size - 1), outline="white", width=max(1, size // 20)
@@ -115,8 +115,8 @@ def grid_text(environment: object, state: State, obs: Observation) -> Text:
     from xminigrid.rendering.text_render import PLAYER_STR, TILE_STR
 
     # Terminals disagree on the width of the xminigrid wall, and many fonts lack the xminigrid ball.
-    own = {rulesets.TILE_NAMES.index("wall"): "██", rulesets.TILE_NAMES.index("ball"): "● "}
-    glyphs = {tile: f"{glyph} " for tile, glyph in TILE_STR.items()} | own
+    tile_texts = {rulesets.TILE_NAMES.index("wall"): "██", rulesets.TILE_NAMES.index("ball"): "● "}
+    glyphs = {tile: f"{glyph} " for tile, glyph in TILE_STR.items()} | tile_texts
     lines = []
     for row in _cells_in_window(state, *visible_window(state)):
         line = Text()
@@ -143,13 +143,17 @@ def task_notes(environment: object, state: State, obs: Observation) -> list[str]
 def _describe_task(state: State) -> list[str]:
     """Return lines that describe the goal and the rules. Some goals, such as doors, are omitted."""
     goal = rulesets.GOAL_NAMES[int(state.goal_encoding[0])]
-    only = rulesets.Rulesets(
+    task_rulesets = rulesets.Rulesets(
         state.goal_encoding[None], state.rule_encoding[None], np.zeros((1, 0, 2), np.uint8)
     )
-    first, *others = rulesets.describe_ruleset(only, 0).splitlines()
+    first, *others = rulesets.describe_ruleset(task_rulesets, 0).splitlines()
     rules = [line for line in others if line.startswith("rule")]
-    more = [f"and {len(rules) - MAX_RULES} more rules"] if len(rules) > MAX_RULES else []
-    return [*([] if goal in ("Empty", "TileOnPosition") else [first]), *rules[:MAX_RULES], *more]
+    omitted_note = [f"and {len(rules) - MAX_RULES} more rules"] if len(rules) > MAX_RULES else []
+    return [
+        *([] if goal in ("Empty", "TileOnPosition") else [first]),
+        *rules[:MAX_RULES],
+        *omitted_note,
+    ]
 
 
 def visible_window(state: State) -> tuple[range, range]:
@@ -166,31 +170,31 @@ def camera_windows(environment: object, states: list[State]) -> list[tuple[range
 
     The window moves only when the agent is near the edge of the window.
     """
-    shown = [visible_window(states[0])]
+    windows = [visible_window(states[0])]
     for state in states[1:]:
         near = [
-            _shift_window(seen, int(at))
-            for seen, at in zip(shown[-1], state.agent.position, strict=True)
+            _shift_window(window, int(position))
+            for window, position in zip(windows[-1], state.agent.position, strict=True)
         ]
-        shown.append(
+        windows.append(
             (
                 _clamp_window(near[0], state.grid.shape[0]),
                 _clamp_window(near[1], state.grid.shape[1]),
             )
         )
-    return shown
+    return windows
 
 
-def _shift_window(seen: range, position: int) -> range:
+def _shift_window(window: range, position: int) -> range:
     """Shift a window to keep a margin on both sides of a position."""
-    margin = min(MARGIN_CELLS, (len(seen) - 1) // 2)
-    shift = min(0, position - margin - seen.start) + max(0, position + margin - seen[-1])
-    return range(seen.start + shift, seen.stop + shift)
+    margin = min(MARGIN_CELLS, (len(window) - 1) // 2)
+    shift = min(0, position - margin - window.start) + max(0, position + margin - window[-1])
+    return range(window.start + shift, window.stop + shift)
 
 
-def _clamp_window(seen: range, size: int) -> range:
-    first = min(max(seen.start, 0), size - len(seen))
-    return range(first, first + len(seen))
+def _clamp_window(window: range, size: int) -> range:
+    first = min(max(window.start, 0), size - len(window))
+    return range(first, first + len(window))
 
 
 def _center_window(position: int, size: int) -> range:

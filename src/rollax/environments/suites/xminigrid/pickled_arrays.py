@@ -14,9 +14,9 @@ from rollax.errors import UsageError
 class ArraysUnpickler(pickle.Unpickler):
     """Unpickler of arrays and plain values. It only calls functions of this module."""
 
-    def __init__(self, file: BufferedIOBase, what: str) -> None:
+    def __init__(self, file: BufferedIOBase, description: str) -> None:
         super().__init__(file)
-        self.what = what
+        self.description = description
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -24,8 +24,8 @@ class ArraysUnpickler(pickle.Unpickler):
             return _ALLOWED_FUNCTIONS[module.replace("numpy.core.", "numpy._core."), name]
         except KeyError:
             raise UsageError(
-                f"{self.what} contains {module}.{name}, but only arrays are allowed. Nothing in "
-                "the file was executed. Do not trust the file."
+                f"{self.description} contains {module}.{name}, but only arrays are allowed. "
+                "Nothing in the file was executed. Do not trust the file."
             ) from None
 
 
@@ -67,17 +67,20 @@ class PickledArray:
         self.array = np.zeros(0, np.uint8)
 
     def __setstate__(self, state: tuple) -> None:
-        _, shape, of, is_fortran, content = state
-        self.array = np.frombuffer(content, of.type).reshape(
+        _, shape, dtype, is_fortran, content = state
+        self.array = np.frombuffer(content, dtype.type).reshape(
             shape, order="F" if is_fortran else "C"
         )
 
 
 def _array_from_buffer(
-    content: bytes | bytearray, of: _NumericType, shape: tuple[int, ...], order: Literal["C", "F"]
+    content: bytes | bytearray,
+    dtype: _NumericType,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"],
 ) -> PickledArray:
     array = PickledArray()
-    array.array = np.frombuffer(content, of.type).reshape(shape, order=order)
+    array.array = np.frombuffer(content, dtype.type).reshape(shape, order=order)
     return array
 
 

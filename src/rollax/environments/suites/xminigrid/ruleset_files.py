@@ -106,16 +106,16 @@ def _validate_rulesets(path: Path, content: object) -> Rulesets:
             "rollax.environments.suites.xminigrid.ruleset_files.save_rulesets or a benchmark file "
             "of xminigrid."
         )
-    found = Rulesets(*(_validate_array(path, key, arrays[key]) for key in _ROW_WIDTHS))
-    if len({len(part) for part in found}) > 1:
+    rulesets = Rulesets(*(_validate_array(path, key, arrays[key]) for key in _ROW_WIDTHS))
+    if len({len(part) for part in rulesets}) > 1:
         shapes = ", ".join(
-            f"{key} {list(part.shape)}" for key, part in zip(_ROW_WIDTHS, found, strict=True)
+            f"{key} {list(part.shape)}" for key, part in zip(_ROW_WIDTHS, rulesets, strict=True)
         )
         raise UsageError(
             f"rulesets {str(path)!r} must have arrays of the same number of rulesets, got {shapes}."
         )
-    goals, rules, tiles = found
-    placed = np.isin(
+    goals, rules, tiles = rulesets
+    is_position_goal = np.isin(
         goals[:, 0], [GOAL_NAMES.index("TileOnPosition"), GOAL_NAMES.index("AgentOnPosition")]
     )
     limits = [
@@ -123,11 +123,11 @@ def _validate_rulesets(path: Path, content: object) -> Rulesets:
         (rules[..., 0], len(RULE_NAMES), "rule"),
         *(
             (part[..., 0::2], len(TILE_NAMES), "tile")
-            for part in (goals[~placed, 1:], rules[..., 1:], tiles)
+            for part in (goals[~is_position_goal, 1:], rules[..., 1:], tiles)
         ),
         *(
             (part[..., 1::2], len(COLOR_NAMES), "color")
-            for part in (goals[~placed, 1:], rules[..., 1:], tiles)
+            for part in (goals[~is_position_goal, 1:], rules[..., 1:], tiles)
         ),
     ]
     for numbers, limit, kind in limits:
@@ -136,29 +136,29 @@ def _validate_rulesets(path: Path, content: object) -> Rulesets:
                 f"rulesets {str(path)!r}: the number of a {kind} must be at most {limit - 1}, got "
                 f"{numbers.max()}."
             )
-    return found
+    return rulesets
 
 
 def _validate_array(path: Path, key: str, value: object) -> np.ndarray:
     """Convert an array of a file to uint8, because goals of xminigrid have another dtype."""
     value = value.array if isinstance(value, PickledArray) else value
     leading = ["N"] if key == "goals" else ["N", "R" if key == "rules" else "M"]
-    wanted = f"an array of integers [{', '.join(leading)}, {_ROW_WIDTHS[key]}]"
+    expected = f"an array of integers [{', '.join(leading)}, {_ROW_WIDTHS[key]}]"
     if not isinstance(value, np.ndarray):
         raise UsageError(
-            f"rulesets {str(path)!r}: {key} must be {wanted}, got an object of "
+            f"rulesets {str(path)!r}: {key} must be {expected}, got an object of "
             f"{type(value).__name__}."
         )
-    fits = (
+    is_valid = (
         value.dtype.kind in "ui"
         and value.ndim == len(leading) + 1
         and value.shape[-1] == _ROW_WIDTHS[key]
         and value.size
     )
-    if not fits or value.min() < 0 or value.max() > 255:
-        shown = f"{value.dtype}{list(value.shape)}"
+    if not is_valid or value.min() < 0 or value.max() > 255:
+        received = f"{value.dtype}{list(value.shape)}"
         raise UsageError(
-            f"rulesets {str(path)!r}: {key} must be {wanted} from 0 to 255, got {shown}."
+            f"rulesets {str(path)!r}: {key} must be {expected} from 0 to 255, got {received}."
         )
     return value.astype(np.uint8)
 

@@ -118,7 +118,7 @@ class Rulesets(NamedTuple):
     init_tiles: np.ndarray
 
     @property
-    def number(self) -> int:
+    def num_rulesets(self) -> int:
         return len(self.goals)
 
 
@@ -229,16 +229,18 @@ RECIPES = {
 
 
 class _Clause(NamedTuple):
-    """Goal or rule. `makes` is None for goals."""
+    """Goal or rule. `output` is None for goals."""
 
     kind: str
-    takes: tuple[Tile, ...]
-    makes: Tile | None = None
+    inputs: tuple[Tile, ...]
+    output: Tile | None = None
 
-    def row(self) -> list[int]:
-        number = GOAL_NAMES.index(self.kind) if self.makes is None else RULE_NAMES.index(self.kind)
-        made = () if self.makes is None else self.makes
-        return [number, *(number for tile in self.takes for number in tile), *made]
+    def to_row(self) -> list[int]:
+        kind_index = (
+            GOAL_NAMES.index(self.kind) if self.output is None else RULE_NAMES.index(self.kind)
+        )
+        output = () if self.output is None else self.output
+        return [kind_index, *(value for tile in self.inputs for value in tile), *output]
 
 
 class _RulesetDraft(NamedTuple):
@@ -248,62 +250,67 @@ class _RulesetDraft(NamedTuple):
 
     def identity(self) -> tuple[bytes, bytes]:
         """Return a key that is equal for rulesets that differ at most in the order of objects."""
-        clauses = bytes(number for clause in (self.goal, *self.rules) for number in clause.row())
+        clauses = bytes(number for clause in (self.goal, *self.rules) for number in clause.to_row())
         return clauses, bytes(number for tile in sorted(self.tiles) for number in tile)
 
 
-def generate_rulesets(recipe: Recipe, number: int, seed: int) -> Rulesets:
+def generate_rulesets(recipe: Recipe, num_rulesets: int, seed: int) -> Rulesets:
     """Generate different rulesets.
 
-    The result is deterministic. A smaller `number` gives a prefix of the same rulesets.
+    The result is deterministic. A smaller `num_rulesets` gives a prefix of the same rulesets.
 
     Args:
         recipe: Settings of the generator.
-        number: Number of rulesets N.
+        num_rulesets: Number of rulesets N.
         seed: Seed of the generator.
 
     Returns:
         Rulesets with rules `[N, recipe.max_rules, 7]` and tiles `[N, recipe.max_tiles, 2]`.
 
     Raises:
-        UsageError: If `number` or `seed` is invalid, or the recipe has fewer different rulesets.
+        UsageError: If `num_rulesets` or `seed` is invalid, or the recipe has fewer different
+            rulesets.
     """
-    if number < 1 or seed < 0:
+    if num_rulesets < 1 or seed < 0:
         raise UsageError(
-            f"The number of rulesets ({number}) must be at least 1, and the seed ({seed}) at least "
-            "0."
+            f"The number of rulesets ({num_rulesets}) must be at least 1, and the seed ({seed}) at "
+            "least 0."
         )
     random = np.random.default_rng(seed)
-    shapes = (number, 5), (number, recipe.max_rules, 7), (number, recipe.max_tiles, 2)
-    found = Rulesets(*(np.zeros(shape, np.uint8) for shape in shapes))
-    known: set[tuple[bytes, bytes]] = set()
-    misses = 0
-    while len(known) < number:
-        drawn = _sample_ruleset(recipe, random)
-        identity = drawn.identity()
-        if identity not in known:
-            _write_ruleset(found, len(known), drawn)
-            known.add(identity)
-            misses = 0
+    shapes = (
+        (num_rulesets, 5),
+        (num_rulesets, recipe.max_rules, 7),
+        (num_rulesets, recipe.max_tiles, 2),
+    )
+    rulesets = Rulesets(*(np.zeros(shape, np.uint8) for shape in shapes))
+    identities: set[tuple[bytes, bytes]] = set()
+    num_repeats = 0
+    while len(identities) < num_rulesets:
+        draft = _sample_ruleset(recipe, random)
+        identity = draft.identity()
+        if identity not in identities:
+            _write_ruleset(rulesets, len(identities), draft)
+            identities.add(identity)
+            num_repeats = 0
             continue
-        misses += 1
-        if misses == _MAX_MISSES:
+        num_repeats += 1
+        if num_repeats == _MAX_MISSES:
             raise UsageError(
-                f"The recipe gave {len(known)} different rulesets, and {_MAX_MISSES} more draws "
-                f"gave no new one, so {number} rulesets are not available. Request at most "
-                f"{len(known)}, or "
+                f"The recipe gave {len(identities)} different rulesets, and {_MAX_MISSES} more "
+                f"draws gave no new one, so {num_rulesets} rulesets are not available. Request at "
+                f"most {len(identities)}, or "
                 "choose a richer recipe."
             )
-    return found
+    return rulesets
 
 
-def _write_ruleset(rulesets: Rulesets, index: int, drawn: _RulesetDraft) -> None:
-    goal = drawn.goal.row()
+def _write_ruleset(rulesets: Rulesets, index: int, draft: _RulesetDraft) -> None:
+    goal = draft.goal.to_row()
     rulesets.goals[index, : len(goal)] = goal
-    for place, rule in enumerate(drawn.rules):
-        row = rule.row()
-        rulesets.rules[index, place, : len(row)] = row
-    rulesets.init_tiles[index, : len(drawn.tiles)] = drawn.tiles
+    for position, rule in enumerate(draft.rules):
+        row = rule.to_row()
+        rulesets.rules[index, position, : len(row)] = row
+    rulesets.init_tiles[index, : len(draft.tiles)] = draft.tiles
 
 
 def _sample_ruleset(recipe: Recipe, random: np.random.Generator) -> _RulesetDraft:
@@ -311,27 +318,31 @@ def _sample_ruleset(recipe: Recipe, random: np.random.Generator) -> _RulesetDraf
     goal = _sample_clause(recipe.goals, objects, None, random)
     rules, tiles = _sample_rule_tree(recipe, goal, objects, random)
     tiles += [next(objects) for _ in range(recipe.distractor_objects)]
-    needed = {tile for clause in (goal, *rules) for tile in clause.takes}
-    number = recipe.distractor_rules
+    used_tiles = {tile for clause in (goal, *rules) for tile in clause.inputs}
+    num_distractors = recipe.distractor_rules
     distractors: list[_Clause] = []
-    for _ in range(random.integers(number + 1) if recipe.sample_distractor_rules else number):
+    for _ in range(
+        random.integers(num_distractors + 1) if recipe.sample_distractor_rules else num_distractors
+    ):
         distractor = _sample_distractor(recipe, goal, rules, distractors, random)
         distractors.append(distractor)
-        tiles += [tile for tile in distractor.takes if tile not in needed and tile not in tiles]
+        tiles += [
+            tile for tile in distractor.inputs if tile not in used_tiles and tile not in tiles
+        ]
     return _RulesetDraft(goal, rules + distractors, tiles)
 
 
 def _sample_clause(
-    kinds: str, objects: Iterator[Tile], makes: Tile | None, random: np.random.Generator
+    kinds: str, objects: Iterator[Tile], output: Tile | None, random: np.random.Generator
 ) -> _Clause:
     """Sample a goal or rule that takes the next one or two objects."""
     kind = CLAUSE_KINDS[kinds][random.integers(len(CLAUSE_KINDS[kinds]))]
     # Sorted objects avoid clauses with the same meaning: TileNear is symmetric, and each direction
     # has an opposite kind.
-    takes = (
+    inputs = (
         sorted((next(objects), next(objects))) if kind.startswith("TileNear") else [next(objects)]
     )
-    return _Clause(kind, tuple(takes), makes)
+    return _Clause(kind, tuple(inputs), output)
 
 
 def _sample_rule_tree(
@@ -340,19 +351,19 @@ def _sample_rule_tree(
     """Sample the rules that make the objects of the goal. Return the rules and initial objects."""
     rules: list[_Clause] = []
     leaves: list[Tile] = []
-    level = list(goal.takes)
+    level = list(goal.inputs)
     for _ in range(
         random.integers(recipe.chain_depth + 1) if recipe.sample_depth else recipe.chain_depth
     ):
-        only = random.integers(max(len(level), 1)) if recipe.single_branch else None
-        deeper: list[Tile] = []
-        for place, tile in enumerate(level):
-            if only not in (None, place) or random.random() < recipe.prune_probability:
+        branch = random.integers(max(len(level), 1)) if recipe.single_branch else None
+        next_level: list[Tile] = []
+        for position, tile in enumerate(level):
+            if branch not in (None, position) or random.random() < recipe.prune_probability:
                 leaves.append(tile)
                 continue
             rules.append(_sample_clause(recipe.rules, objects, tile, random))
-            deeper += rules[-1].takes
-        level = deeper
+            next_level += rules[-1].inputs
+        level = next_level
     return rules, leaves + level
 
 
@@ -364,14 +375,14 @@ def _sample_distractor(
     random: np.random.Generator,
 ) -> _Clause:
     """Sample a rule that does not make a needed object and keeps the goal reachable."""
-    needed = {tile for clause in (goal, *rules) for tile in clause.takes}
+    used_tiles = {tile for clause in (goal, *rules) for tile in clause.inputs}
     while True:
         first, second = random.choice(len(OBJECTS), 2, replace=False)
-        takes = iter((OBJECTS[first], OBJECTS[second]))
-        useless = [tile for tile in (*OBJECTS, FLOOR) if tile not in needed]
-        makes = useless[random.integers(len(useless))]
-        rule = _sample_clause(recipe.rules, takes, makes, random)
-        if makes not in rule.takes and _is_avoidable(rule, goal, rules, distractors):
+        inputs = iter((OBJECTS[first], OBJECTS[second]))
+        unused_tiles = [tile for tile in (*OBJECTS, FLOOR) if tile not in used_tiles]
+        output = unused_tiles[random.integers(len(unused_tiles))]
+        rule = _sample_clause(recipe.rules, inputs, output, random)
+        if output not in rule.inputs and _is_avoidable(rule, goal, rules, distractors):
             return rule
 
 
@@ -380,21 +391,23 @@ def _is_avoidable(
 ) -> bool:
     """Return whether agents can keep a distractor from consuming needed objects."""
     tree = (goal, *rules)
-    takers = [clause for clause in tree if set(clause.takes) & set(distractor.takes)]
-    if not takers:
+    consumers = [clause for clause in tree if set(clause.inputs) & set(distractor.inputs)]
+    if not consumers:
         return True
     if distractor.kind.startswith("TileNear"):
         # It fires when one object is put next to the other. Only a clause with both requires this.
-        return all(taker.takes != distractor.takes for taker in takers)
+        return all(consumer.inputs != distractor.inputs for consumer in consumers)
     if distractor.kind.startswith("AgentNear"):
         # It fires when the agent walks by, which cannot always be avoided.
         return False
     # It fires when an object is picked up. This is not required if another object can be put next
     # to the object.
-    (tile,), (taker,) = distractor.takes, takers
-    in_hand = any(rule.makes == tile and rule.kind == "AgentHold" for rule in rules)
-    fixed = {tile for other in distractors if other.kind == "AgentHold" for tile in other.takes}
-    return taker.kind == "TileNear" and not in_hand and not fixed & (set(taker.takes) - {tile})
+    (tile,), (consumer,) = distractor.inputs, consumers
+    is_held = any(rule.output == tile and rule.kind == "AgentHold" for rule in rules)
+    fixed = {tile for other in distractors if other.kind == "AgentHold" for tile in other.inputs}
+    return (
+        consumer.kind == "TileNear" and not is_held and not fixed & (set(consumer.inputs) - {tile})
+    )
 
 
 class RulesetSplit(NamedTuple):
@@ -432,8 +445,10 @@ def split_rulesets(
     Raises:
         UsageError: If a part would be empty, or the seed is negative.
     """
-    numbers = split_indices(rulesets, validation, held_out, seed)
-    return RulesetSplit(*(Rulesets(*(part[chosen] for part in rulesets)) for chosen in numbers))
+    index_groups = split_indices(rulesets, validation, held_out, seed)
+    return RulesetSplit(
+        *(Rulesets(*(part[indices] for part in rulesets)) for indices in index_groups)
+    )
 
 
 def split_indices(
@@ -456,16 +471,16 @@ def split_indices(
     if seed < 0:
         raise UsageError(f"The seed of rulesets ({seed}) must be at least 0.")
     task = np.unique(task_ids(rulesets), axis=0, return_inverse=True)[1].reshape(-1)
-    number, shares = int(task.max()) + 1, (held_out, validation + held_out)
+    num_tasks, shares = int(task.max()) + 1, (held_out, validation + held_out)
     are_shares = all(0 < share < 1 for share in shares)  # False for NaN
-    first, second = (round(share * number) for share in shares) if are_shares else (0, 0)
-    if not 0 < first < second < number:
+    first, second = (round(share * num_tasks) for share in shares) if are_shares else (0, 0)
+    if not 0 < first < second < num_tasks:
         raise UsageError(
-            f"validation ({validation}) and held_out ({held_out}) must be shares of the {number} "
-            "different tasks of the rulesets that leave no part empty (train, validation, "
-            "held-out). Pass other shares, such as 0.1 each, or more rulesets."
+            f"validation ({validation}) and held_out ({held_out}) must be shares of the "
+            f"{num_tasks} different tasks of the rulesets that leave no part empty (train, "
+            "validation, held-out). Pass other shares, such as 0.1 each, or more rulesets."
         )
-    rank = np.random.default_rng(seed).permutation(number)[task]
+    rank = np.random.default_rng(seed).permutation(num_tasks)[task]
     order = np.argsort(rank, kind="stable")
     held_out_end, validation_end = np.searchsorted(rank[order], (first, second))
     return RulesetSplit(
@@ -491,15 +506,15 @@ def task_ids(rulesets: Rulesets) -> np.ndarray:
     )
 
 
-def count_shared_tasks(some: Rulesets, others: Rulesets) -> tuple[int, int]:
-    """Return the number of different tasks of `some` that `others` share, and of all of `some`."""
-    ids, other_ids = task_ids(some), task_ids(others)
+def count_shared_tasks(rulesets: Rulesets, other_rulesets: Rulesets) -> tuple[int, int]:
+    """Return the numbers of different tasks of `rulesets`: shared with the others, and of all."""
+    ids, other_ids = task_ids(rulesets), task_ids(other_rulesets)
     width = max(ids.shape[1], other_ids.shape[1])
-    found, known = (
+    tasks, other_tasks = (
         {row.tobytes() for row in np.insert(part, [1] * (width - part.shape[1]), 0, axis=1)}
         for part in (ids, other_ids)
     )
-    return len(found & known), len(found)
+    return len(tasks & other_tasks), len(tasks)
 
 
 def _canonical_ids(rows: np.ndarray, kinds: tuple[str, ...]) -> np.ndarray:
@@ -519,8 +534,8 @@ def _canonical_ids(rows: np.ndarray, kinds: tuple[str, ...]) -> np.ndarray:
         kind, [n for n, name in enumerate(kinds) if name.startswith("TileNear")]
     ) & (first > second)
     pair = np.where(is_swapped, second << 16 | first, first << 16 | second)
-    number = np.where(is_swapped, np.asarray(swapped, np.uint64)[kind], kind) << 32 | pair
-    return number if rows.shape[-1] == 5 else number << 16 | rows[..., 5] << 8 | rows[..., 6]
+    ids = np.where(is_swapped, np.asarray(swapped, np.uint64)[kind], kind) << 32 | pair
+    return ids if rows.shape[-1] == 5 else ids << 16 | rows[..., 5] << 8 | rows[..., 6]
 
 
 def describe_ruleset(rulesets: Rulesets, index: int) -> str:
@@ -536,29 +551,31 @@ def describe_ruleset(rulesets: Rulesets, index: int) -> str:
     Raises:
         UsageError: If the index is out of range.
     """
-    if not 0 <= index < rulesets.number:
+    if not 0 <= index < rulesets.num_rulesets:
         raise UsageError(
-            f"The index of a ruleset ({index}) must be between 0 and {rulesets.number - 1}."
+            f"The index of a ruleset ({index}) must be between 0 and {rulesets.num_rulesets - 1}."
         )
-    number, *rest = rulesets.goals[index].tolist()
-    lines = [f"goal: {_format_clause(GOAL_NAMES[number], rest)}"]
-    for number, *rest in rulesets.rules[index].tolist():
-        if number:
-            made = rest[4:6] if RULE_NAMES[number].startswith("TileNear") else rest[2:4]
+    kind, *arguments = rulesets.goals[index].tolist()
+    lines = [f"goal: {_format_clause(GOAL_NAMES[kind], arguments)}"]
+    for kind, *arguments in rulesets.rules[index].tolist():
+        if kind:
+            output = arguments[4:6] if RULE_NAMES[kind].startswith("TileNear") else arguments[2:4]
             lines.append(
-                f"rule: {_format_clause(RULE_NAMES[number], rest)} -> {_format_tile(made)}"
+                f"rule: {_format_clause(RULE_NAMES[kind], arguments)} -> {_format_tile(output)}"
             )
     tiles = [_format_tile(tile) for tile in rulesets.init_tiles[index].tolist() if tile[0]]
     return "\n".join([*lines, f"objects: {', '.join(tiles) or 'none'}"])
 
 
-def _format_clause(kind: str, numbers: list[int]) -> str:
-    """Describe a goal or the condition of a rule. `numbers` are the numbers after its kind."""
+def _format_clause(kind: str, arguments: list[int]) -> str:
+    """Describe a goal or the condition of a rule. `arguments` are the numbers after its kind."""
     if kind == "AgentOnPosition":
-        return f"stand in row {numbers[0]}, column {numbers[1]}"
+        return f"stand in row {arguments[0]}, column {arguments[1]}"
     if kind == "TileOnPosition":
-        return f"bring the {_format_tile(numbers[:2])} to row {numbers[2]}, column {numbers[3]}"
-    return _PHRASE_TEMPLATES[kind].format(_format_tile(numbers[:2]), _format_tile(numbers[2:4]))
+        return (
+            f"bring the {_format_tile(arguments[:2])} to row {arguments[2]}, column {arguments[3]}"
+        )
+    return _PHRASE_TEMPLATES[kind].format(_format_tile(arguments[:2]), _format_tile(arguments[2:4]))
 
 
 def _format_tile(tile: list[int]) -> str:

@@ -38,16 +38,16 @@ class _RulesetSource(NamedTuple):
     Attributes:
         name: Name of a recipe, or path of a file.
         recipe: Recipe that generates the rulesets, or None for a file.
-        number: Number of rulesets, or None for all rulesets of a file.
+        num_rulesets: Number of rulesets, or None for all rulesets of a file.
         seed: Seed of the generator.
-        stamp: Result of `get_file_stamp`, which changes with the file, or None for a recipe.
+        file_stamp: Result of `get_file_stamp`, which changes with the file, or None for a recipe.
     """
 
     name: str
     recipe: rulesets.Recipe | None
-    number: int | None
+    num_rulesets: int | None
     seed: int
-    stamp: tuple[str, int, int] | None
+    file_stamp: tuple[str, int, int] | None
 
 
 def select_rulesets(
@@ -70,7 +70,7 @@ def select_rulesets(
     Raises:
         UsageError: If a value is invalid.
     """
-    name, recipe, number, seed = (
+    name, recipe, num_rulesets, seed = (
         arguments[key] for key in ("rulesets", "recipe", "num_rulesets", "ruleset_seed")
     )
     if arguments["split"] not in SPLITS:
@@ -79,63 +79,66 @@ def select_rulesets(
         )
     if name in rulesets.RECIPES:
         changed = _apply_recipe_changes(id, rulesets.RECIPES[name], recipe)
-        source = _RulesetSource(name, changed, number, seed, None)
+        source = _RulesetSource(name, changed, num_rulesets, seed, None)
     else:
         stamp = ruleset_files.get_file_stamp(name)
-        source = _RulesetSource(name, None, number if is_numbered else None, 0, stamp)
+        source = _RulesetSource(name, None, num_rulesets if is_numbered else None, 0, stamp)
         if recipe and stamp is not None:
             raise UsageError(
                 f"{id}: recipe ({recipe!r}) changes the generator of rulesets, which a file does "
                 "not use. Remove it, or choose a recipe as rulesets."
             )
-    found = _load_all_rulesets(source)
-    used = np.any(found.rules[..., 0] > 0, axis=0)
-    used[0] |= arguments["show_task"]  # observations have at least one row
-    if not -1 <= arguments["ruleset"] < found.number:
-        last = found.number - 1
+    all_rulesets = _load_all_rulesets(source)
+    is_used = np.any(all_rulesets.rules[..., 0] > 0, axis=0)
+    is_used[0] |= arguments["show_task"]  # observations have at least one row
+    if not -1 <= arguments["ruleset"] < all_rulesets.num_rulesets:
+        last = all_rulesets.num_rulesets - 1
         raise UsageError(
             f"{id}: ruleset ({arguments['ruleset']}) must be between 0 and {last}, or -1 to sample "
             "from all of them."
         )
     if arguments["ruleset"] >= 0:
-        chosen = np.asarray([arguments["ruleset"]])
+        indices = np.asarray([arguments["ruleset"]])
     elif arguments["split"] == "all":
-        chosen = np.arange(found.number)
+        indices = np.arange(all_rulesets.num_rulesets)
     else:
         parts = _split_indices(source, arguments["validation"], arguments["held_out"], seed)
-        chosen = parts[SPLITS[1:].index(arguments["split"])]
+        indices = parts[SPLITS[1:].index(arguments["split"])]
     return rulesets.Rulesets(
-        found.goals[chosen], found.rules[chosen][:, used], found.init_tiles[chosen]
-    ), chosen
+        all_rulesets.goals[indices],
+        all_rulesets.rules[indices][:, is_used],
+        all_rulesets.init_tiles[indices],
+    ), indices
 
 
 def check_disjoint_tasks(
-    id: str, training: dict[str, Setting], other: dict[str, Setting], defaults: dict[str, Setting]
+    id: str, training: dict[str, Setting], changes: dict[str, Setting], defaults: dict[str, Setting]
 ) -> None:
     """Check that evaluations which claim unseen tasks share no tasks with training.
 
     Evaluations claim unseen tasks if their split is "validation" or "held-out", or if they use
-    other rulesets and `other` contains no split. Evaluations of a single ruleset are not checked.
+    other rulesets and `changes` contains no split. Evaluations of a single ruleset are not checked.
 
     Args:
         id: Id of the environment, for error messages.
         training: Arguments of training.
-        other: Arguments that evaluations change.
+        changes: Arguments that evaluations change.
         defaults: Default values of all arguments.
 
     Raises:
         UsageError: If tasks are shared.
     """
-    evaluation = training | other
+    evaluation = training | changes
     trained, evaluated = (
         defaults | convert_arguments(id, arguments, defaults)
         for arguments in (training, evaluation)
     )
-    is_other = (
-        any(trained[name] != evaluated[name] for name in _SOURCE_ARGUMENTS) and "split" not in other
+    has_other_tasks = (
+        any(trained[name] != evaluated[name] for name in _SOURCE_ARGUMENTS)
+        and "split" not in changes
     )
     if evaluated["ruleset"] >= 0 or not (
-        is_other or evaluated["split"] in ("validation", "held-out")
+        has_other_tasks or evaluated["split"] in ("validation", "held-out")
     ):
         return
     is_one_split = (
@@ -144,14 +147,14 @@ def check_disjoint_tasks(
     )
     if is_one_split and len({"all", trained["split"], evaluated["split"]}) == 3:
         return
-    ours = select_rulesets(id, evaluated, "num_rulesets" in evaluation)[0]
-    shared, number = rulesets.count_shared_tasks(
-        ours, select_rulesets(id, trained, "num_rulesets" in training)[0]
+    evaluation_rulesets = select_rulesets(id, evaluated, "num_rulesets" in evaluation)[0]
+    num_shared, num_tasks = rulesets.count_shared_tasks(
+        evaluation_rulesets, select_rulesets(id, trained, "num_rulesets" in training)[0]
     )
-    if shared:
+    if num_shared:
         raise UsageError(
             f"{id}: evaluations ({_format_arguments(evaluated)}) claim tasks that training does "
-            f"not sample, but {shared} of the {number} are among those of training "
+            f"not sample, but {num_shared} of the {num_tasks} are among those of training "
             f"({_format_arguments(trained)}). Train with split train and evaluate with "
             "--eval-env.split validation or held-out of the same rulesets, or pass "
             "--eval-env.split all."
@@ -164,22 +167,22 @@ def _format_arguments(arguments: dict[str, Setting]) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _load_all_rulesets(source: _RulesetSource) -> rulesets.Rulesets:
-    """Return all rulesets of a recipe, or the first `number` rulesets of a file."""
-    number = source.number
+    """Return all rulesets of a recipe, or the first `num_rulesets` rulesets of a file."""
+    num_rulesets = source.num_rulesets
     if source.recipe is not None:
-        found = rulesets.generate_rulesets(source.recipe, number or 0, source.seed)
+        loaded = rulesets.generate_rulesets(source.recipe, num_rulesets or 0, source.seed)
     else:
-        found = ruleset_files.load_rulesets(source.name)
-        if number is not None and not 1 <= number <= found.number:
+        loaded = ruleset_files.load_rulesets(source.name)
+        if num_rulesets is not None and not 1 <= num_rulesets <= loaded.num_rulesets:
             raise UsageError(
-                f"rulesets {source.name!r}: num_rulesets ({number}) must be between 1 and "
-                f"{found.number}, "
+                f"rulesets {source.name!r}: num_rulesets ({num_rulesets}) must be between 1 and "
+                f"{loaded.num_rulesets}, "
                 "the number of rulesets in the file."
             )
-        found = rulesets.Rulesets(*(part[:number] for part in found))
+        loaded = rulesets.Rulesets(*(part[:num_rulesets] for part in loaded))
     # Unused tiles only cost time. They are removed before the split, so all parts have the same
     # shapes.
-    return found._replace(init_tiles=_trim_tiles(found.init_tiles))
+    return loaded._replace(init_tiles=_trim_tiles(loaded.init_tiles))
 
 
 @functools.lru_cache(maxsize=2)
@@ -194,8 +197,8 @@ def _trim_tiles(tiles: np.ndarray) -> np.ndarray:
     """Move the used initial tiles `[N, M, 2]` to the front and remove unused columns."""
     is_empty = tiles[..., 0] == 0
     order = np.argsort(is_empty, axis=1, kind="stable")
-    most = tiles.shape[1] - int(is_empty.sum(axis=1).min())
-    return np.take_along_axis(tiles, order[..., None], axis=1)[:, :most]
+    max_used = tiles.shape[1] - int(is_empty.sum(axis=1).min())
+    return np.take_along_axis(tiles, order[..., None], axis=1)[:, :max_used]
 
 
 def _apply_recipe_changes(id: str, recipe: rulesets.Recipe, changes: Setting) -> rulesets.Recipe:
