@@ -34,6 +34,7 @@ from rollax.training.spec_file import NEW_OPTION_DEFAULTS
 from rollax.types import NetworkFn, Record, Setting
 
 CHANGEABLE_OPTIONS = (
+    "stop_when",
     "on_nonfinite",
     "devices",
     "env_workers",
