@@ -208,7 +208,8 @@ def check_metrics_and_loggers(
             check_condition_names(condition, example)
     except UsageError as error:
         raise UsageError(
-            f"{error} If metrics=... computes it, train and resume from Python with that function."
+            f"{error} If metrics=... or a callback computes it, train and resume from Python with "
+            "that function."
         ) from None
 
 

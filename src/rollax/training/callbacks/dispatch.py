@@ -103,7 +103,7 @@ class CallbackRunner:
         """Create a runner.
 
         Args:
-            callbacks: Callbacks in the order in which they are called.
+            callbacks: Callbacks in calling order.
             tell: Function that shows a message.
         """
         self._callbacks = list(callbacks)
