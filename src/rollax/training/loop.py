@@ -202,14 +202,15 @@ def check_metrics_and_loggers(
         return
     example = _example_metrics(spec, environment)
     condition = spec.options.stop_when
+    source = "metrics=..."
     try:
         check_best_metric(spec, example, custom={})
         if condition and not any("evaluation" in each.functions for each in callbacks):
+            source = "metrics=... or a callback"
             check_condition_names(condition, example)
     except UsageError as error:
         raise UsageError(
-            f"{error} If metrics=... or a callback computes it, train and resume from Python with "
-            "that function."
+            f"{error} If {source} computes it, train and resume from Python with that function."
         ) from None
 
 
