@@ -99,6 +99,15 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 2
 
 
+def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of callbacks run in order, as one program."""
+    monkeypatch.chdir(tmp_path)
+    programs = programs_of("docs/callbacks.md")
+    with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):
+        exec("\n".join(programs), {"__name__": "__main__"})
+    assert len(programs) == 4
+
+
 @pytest.mark.quick
 def test_imports() -> None:
     """Whatever a page imports from rollax is there."""

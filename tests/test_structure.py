@@ -61,6 +61,7 @@ ROOMS = (
         "runtime",
         "scopes",
         "spaces",
+        "synonyms",
         "tree",
         "types",
         "version",

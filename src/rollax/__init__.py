@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.api import resume as resume, train as train
     from rollax.loading import load as load
     from rollax.policy import Policy as Policy
+    from rollax.training.callbacks.events import RunEvent as RunEvent
     from rollax.training.options import RunOptions as RunOptions
     from rollax.training.result import Evaluated as Evaluated, Result as Result
     from rollax.training.run_folder.tables import Tables as Tables, read as read
@@ -101,6 +102,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.api": ("resume", "train"),
     "rollax.loading": ("load",),
     "rollax.policy": ("Policy",),
+    "rollax.training.callbacks.events": ("RunEvent",),
     "rollax.training.options": ("RunOptions",),
     "rollax.training.result": ("Evaluated", "Result"),
     "rollax.training.run_folder.tables": ("Tables", "read"),

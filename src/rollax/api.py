@@ -13,7 +13,9 @@ from rollax.loading import load_opponents
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, loop, unused_settings, user_imports
-from rollax.training.callbacks import MetricsFn, check_callbacks
+from rollax.training.callbacks import dispatch, stop_conditions
+from rollax.training.callbacks.events import Callback
+from rollax.training.callbacks.user_functions import MetricsFn, check_user_functions
 from rollax.training.checkpoints import compatibility
 from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
@@ -49,7 +51,8 @@ def train(
     options: RunOptions | SettingValues | None = None,
     metrics: MetricsFn | None = None,
     imports: Sequence[str] = (),
-    stop_when: StopWhenFn | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
+    stop_when: StopWhenFn | str | None = None,
     quiet: bool = False,
     show: Display | None = None,
 ) -> Result:
@@ -83,8 +86,12 @@ def train(
         metrics: Function from `Episodes` to additional metrics of an evaluation by name.
         imports: Modules that register parts of the run, such as its algorithm or environment.
             Commands that continue the run import these modules.
-        stop_when: Function from `rollax.Evaluated` to a bool. If it returns True after an
-            evaluation, the run stops and can be resumed.
+        callback: Function of `rollax.RunEvent`, which is called for every event, or an object with
+            at least one of the methods `on_metrics`, `on_evaluation`, `on_checkpoint` and `on_end`,
+            or a list of these. Callbacks are not stored in the run folder.
+        stop_when: Condition such as "return_mean>=195", which is stored as the option `stop_when`,
+            or a function from `rollax.Evaluated` to a bool. If it holds after an evaluation, the
+            run stops and can be resumed.
         quiet: Whether to print only warnings and errors.
         show: Display that replaces the default display.
 
@@ -93,6 +100,7 @@ def train(
 
     Raises:
         UsageError: If an argument is invalid. It is raised before compilation and before any write.
+            Also if a callback raises, once the run is saved.
         KeyboardInterrupt: After an interrupt (Ctrl-C), once the run is saved. The message contains
             the folder, and the attribute `result` is the value that the function would have
             returned. After a second interrupt, it is raised immediately and has no `result`.
@@ -101,11 +109,13 @@ def train(
     custom_environment = argument_validation.validate_environment(environment)
     environment_name, packages = argument_validation.environment_name_and_imports(environment)
     make_network, network_settings = argument_validation.split_network_argument(network)
+    condition, stop_fn = stop_conditions.split_stop_when(stop_when)
     run_options = argument_validation.resolve_options(
-        options, total_steps=total_steps, seed=seed, seeds=seeds
+        options, total_steps=total_steps, seed=seed, seeds=seeds, stop_when=condition
     )
     argument_validation.check_display(show)
-    check_callbacks(metrics=metrics, stop_when=stop_when)
+    check_user_functions(metrics=metrics, stop_when=stop_fn)
+    callbacks = dispatch.parse_callbacks(callback)
     if custom_environment is not None:
         argument_validation.check_no_environment_arguments(arguments, eval_arguments)
     modules = coerce("imports", imports, tuple[str, ...])
@@ -122,11 +132,13 @@ def train(
         evolve=evolve,
         imports=tuple(dict.fromkeys((*modules, *packages))),
     )
-    ignored_arguments = {} if custom_environment is None else spec.eval_arguments
+    warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
     spec = programs.adapt_to_environment(spec, custom_environment)
-    run_environment, policies = _validate_run(spec, custom_environment, make_network, metrics)
-    _check_same_call_in_all_processes(spec, metrics, stop_when)
+    run_environment, policies = _validate_run(
+        spec, custom_environment, make_network, metrics, callbacks
+    )
+    _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
@@ -136,10 +148,9 @@ def train(
             network=make_network,
             metrics=metrics,
             show=show or make_display(quiet),
-            warnings=[describe_ignored_eval_arguments(environment_name, ignored_arguments)]
-            if ignored_arguments
-            else [],
-            stop_when=stop_when,
+            warnings=warnings,
+            stop_when=stop_fn,
+            callbacks=callbacks,
             is_new=True,
             quiet=quiet,
         )
@@ -158,7 +169,8 @@ def resume(
     network: NetworkFn | None = None,
     metrics: MetricsFn | None = None,
     learning_rate: float | None = None,
-    stop_when: StopWhenFn | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
+    stop_when: StopWhenFn | str | None = None,
     quiet: bool = False,
     show: Display | None = None,
     trust: bool = False,
@@ -173,7 +185,9 @@ def resume(
         network: Function that returns the network, if the run was started with such a function.
         metrics: Function from `Episodes` to additional metrics of an evaluation by name.
         learning_rate: Constant learning rate that replaces the schedule.
-        stop_when: Function that stops the run early, as in `train`.
+        callback: Callbacks, as in `train`.
+        stop_when: Condition or function that stops the run early, as in `train`. A condition
+            replaces the stored one, and "off" removes it.
         quiet: Whether to print only warnings and errors.
         show: Display that replaces the default display.
         trust: Whether to import the modules that are listed in the folder. Set it only for folders
@@ -186,15 +200,20 @@ def resume(
     Raises:
         UsageError: If the run does not exist or has finished, if checkpoints are missing, if
             config.yaml has changed since they were written, or if an object is passed although the
-            run was not started with such an object.
+            run was not started with such an object. Also if a callback raises, once the run is
+            saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
     argument_validation.check_display(show)
     argument_validation.check_network_function(network)
-    check_callbacks(metrics=metrics, stop_when=stop_when)
+    condition, stop_fn = stop_conditions.split_stop_when(stop_when)
+    check_user_functions(metrics=metrics, stop_when=stop_fn)
+    callbacks = dispatch.parse_callbacks(callback)
     folder = Path(folder)
     environment = argument_validation.validate_environment_object(environment)
     stored_spec = layout.read_spec(folder)
+    if condition is not None:
+        changes["stop_when"] = stop_conditions.remove_if_off(condition)
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
     constant_rate = compatibility.validate_learning_rate(stored_spec, learning_rate)
     warnings = compatibility.check_resume(
@@ -203,8 +222,8 @@ def resume(
     policies = load_opponents(spec, environment, network, folder)
     environment = add_opponents(spec, environment, policies)
     run_check.check_run(spec, environment, network)
-    loop.check_metrics_and_loggers(spec, metrics, environment)
-    _check_same_call_in_all_processes(spec, metrics, stop_when, constant_rate)
+    loop.check_metrics_and_loggers(spec, metrics, environment, callbacks)
+    _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks, constant_rate)
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
             spec,
@@ -215,7 +234,8 @@ def resume(
             show=show or make_display(quiet),
             warnings=warnings,
             learning_rate=constant_rate,
-            stop_when=stop_when,
+            stop_when=stop_fn,
+            callbacks=callbacks,
             quiet=quiet,
         )
     return unwrap_outcome(outcome)
@@ -225,13 +245,22 @@ def _check_same_call_in_all_processes(
     spec: Spec,
     metrics: MetricsFn | None,
     stop_when: StopWhenFn | None,
+    callbacks: Sequence[dispatch.NamedCallback],
     learning_rate: float | None = None,
 ) -> None:
     """Raise UsageError if the arguments differ between the processes of a distributed run."""
     passed = argument_validation.describe_passed_arguments(metrics=metrics, stop_when=stop_when)
+    passed += dispatch.describe_callbacks(callbacks)
     processes.check_processes_match(
         f"{layout.spec_to_text(spec)}{passed}learning_rate: {learning_rate}", spec.imports
     )
+
+
+def _warn_about_eval_arguments(spec: Spec, environment: Environment | None) -> list[str]:
+    """Return a warning if evaluation arguments have no effect on an environment object."""
+    if environment is None or not spec.eval_arguments:
+        return []
+    return [describe_ignored_eval_arguments(spec.environment, spec.eval_arguments)]
 
 
 def _create_run_folder(spec: Spec, environment: Environment | None) -> Path:
@@ -249,6 +278,7 @@ def _validate_run(
     environment: Environment | None,
     network: NetworkFn | None,
     metrics: MetricsFn | None,
+    callbacks: Sequence[dispatch.NamedCallback],
 ) -> tuple[Environment | None, dict[str, Policy]]:
     """Check a run before its compilation.
 
@@ -265,5 +295,5 @@ def _validate_run(
     run_environment = add_opponents(spec, environment, policies)
     run_check.check_run(spec, run_environment, network)
     unused_settings.check_unused_settings(spec, run_environment, network)
-    loop.check_metrics_and_loggers(spec, metrics, run_environment)
+    loop.check_metrics_and_loggers(spec, metrics, run_environment, callbacks)
     return run_environment, policies

@@ -140,7 +140,7 @@ def format_value(value: object) -> str:
     )
 
 
-def format_repr(kind: str, **facts: object) -> str:
+def format_repr(kind: str, /, **facts: object) -> str:
     """Return a short text for `__repr__`, such as "Policy(step=100)". Values of None are omitted.
 
     Args:

@@ -5,6 +5,8 @@ import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rollax.synonyms.lookup import find_synonym
+
 MAX_NAME_CHARACTERS = 100  # length of a name in an error message
 _NO_MESSAGE = "no message"
 
@@ -17,7 +19,9 @@ class UsageError(ValueError):
 
 
 class UnknownNameError(UsageError):
-    """Error for an unknown name. The message suggests similar names or lists all known names.
+    """Error for an unknown name. The message suggests names or lists all known names.
+
+    The suggestions are the names in rollax for a name of another library, or similar names.
 
     Args:
         kind: Category of the name, such as "environment".
@@ -31,8 +35,11 @@ class UnknownNameError(UsageError):
             list(names),
             name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}...",
         )
+        synonym = find_synonym(name, known)
         close = find_similar_names(name, known)
-        if close:
+        if synonym is not None:
+            remedy = f"rollax calls it {synonym.describe()}."
+        elif close:
             remedy = f"did you mean {' or '.join(close)}?"
         elif known:
             remedy = f"known are: {', '.join(known[:30])}{' ...' if len(known) > 30 else ''}."

@@ -18,7 +18,11 @@ from rollax.environments.environment import Environment
 from rollax.prediction import PyTree
 from rollax.runtime.numerics import standard_numerics, to_single_precision
 from rollax.training import argument_validation
-from rollax.training.callbacks import MetricsFn, check_callbacks, compute_custom_metrics
+from rollax.training.callbacks.user_functions import (
+    MetricsFn,
+    check_user_functions,
+    compute_custom_metrics,
+)
 from rollax.training.compile import keys, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.compile.background import execute
@@ -264,7 +268,7 @@ class Policy:
         """
         episodes = argument_validation.validate_count("episodes", episodes)
         key = keys.policy_evaluation_key(argument_validation.validate_random_key(key))
-        check_callbacks(metrics=metrics)
+        check_user_functions(metrics=metrics)
         steps = programs.max_eval_steps(self.environment, self.spec)
         reductions = self.spec.options.info | dict(info or {})
         greedy = self.is_greedy(greedy)

@@ -130,7 +130,7 @@ def test_help_shows_what_matters_and_all_of_it_if_asked(rollax: Rollax) -> None:
     )
     options = [line for line in short.splitlines() if line.startswith("  --")]
     assert (
-        10 <= len(options) <= 16
+        10 <= len(options) <= 17
         and "--checkpoint-minutes" not in short
         and "--adam-epsilon" not in short
     )

@@ -33,6 +33,7 @@ def programs_compiled_once() -> Iterator[None]:
             "checkpoint_steps": 0,
             "checkpoint_minutes": 0.0,
             "on_nonfinite": "stop",
+            "stop_when": None,
         }
         which = dataclasses.replace(spec, options=dataclasses.replace(spec.options, **host))
         parts = (
@@ -64,7 +65,8 @@ def train(tmp_path: Path) -> Callable[..., Any]:
         name: str = "run", environment: Any = "probe/memory", show: Any = None, **arguments: Any
     ) -> rollax.Result:
         own = {field.name for field in dataclasses.fields(rollax.RunOptions)} | {"updates"}
-        host = {key: arguments.pop(key) for key in list(arguments) if key in own and key != "seed"}
+        own -= {"seed", "stop_when"}  # arguments of `rollax.train` too
+        host = {key: arguments.pop(key) for key in list(arguments) if key in own}
         defaults: dict[str, Any] = {
             "config": SMALL,
             "network": NETWORK,

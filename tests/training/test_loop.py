@@ -8,6 +8,7 @@ import pytest
 
 from rollax.algorithm import EpisodeSums, Metrics
 from rollax.training import loop
+from rollax.training.callbacks.dispatch import CallbackRunner
 from rollax.training.session import Session
 
 pytestmark = pytest.mark.quick
@@ -24,7 +25,7 @@ def test_every_line_has_its_own_updates() -> None:
     recorder = SimpleNamespace(metrics=write)
     session: Any = object.__new__(Session)
     session.spec, session.updates, session.start_time = spec, 3, 0.0
-    session.recorder = recorder
+    session.recorder, session.callbacks = recorder, CallbackRunner((), print)
     rows = Metrics({"number": np.arange(3.0, 8.0)}, EpisodeSums(*np.ones((3, 5))))
     last = loop._record_segment(session, rows, number=5, speed=1.0)
     assert lines == [(40, 4, 3.0), (60, 6, 4.5), (80, 8, 6.5)]

@@ -269,8 +269,10 @@ def _given_run_options(options: RunOptions, words: list[str]) -> dict[str, Setti
 def _suggest_sweep_option(error: UnknownNameError, words: list[str]) -> UsageError:
     """Return an error that suggests a sweep option if it resembles the unknown option.
 
-    Otherwise, return `error`.
+    Otherwise, and for names of other libraries, return `error`.
     """
+    if "rollax calls it" in str(error):
+        return error
     options = [
         f"--{field.name.replace('_', '-')}"
         for kind in (SearchOptions, LaunchOptions)

@@ -264,6 +264,9 @@ class ResumeOptions:
     """New total number of steps. Schedules end there."""
     learning_rate: float | None = None
     """Constant learning rate from here on, instead of the schedule."""
+    stop_when: str | None = None
+    """Condition that stops the run after an evaluation, such as "return_mean>=195". "off" removes
+    the condition of the run. Unchanged by default."""
     on_nonfinite: Literal["stop", "rollback"] | None = None
     """Action on values that are not finite. Unchanged by default."""
     devices: int | Literal["auto"] | None = None
@@ -288,7 +291,12 @@ def resume(arguments: list[str], shared: SharedOptions) -> int:
     show = make_display(stderr=given.json)
     result = _result_or_interrupted(
         lambda: api.resume(
-            given.run, total_steps=given.total_steps, learning_rate=rate, show=show, **changes
+            given.run,
+            total_steps=given.total_steps,
+            learning_rate=rate,
+            stop_when=given.stop_when,
+            show=show,
+            **changes,
         )
     )
     _print_result(result.summary(), given.json)

@@ -253,6 +253,11 @@ class StudySpec:
         ):
             if is_set:
                 raise UsageError(f"{name} is set by the study for each run. Remove it.")
+        if options.stop_when is not None:
+            raise UsageError(
+                f"stop_when ({options.stop_when}) would end all trials of a batch together. Remove "
+                "it. To end trials early, choose a pruner, such as --pruner median."
+            )
         if self.is_evolving:
             if self.num_trials < 2:
                 raise UsageError(

@@ -22,6 +22,7 @@ from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_petting
 from rollax.environments.suites.table import SUITES, find_suite_of_module
 from rollax.errors import UnknownNameError, UsageError
 from rollax.runtime.numerics import to_single_precision
+from rollax.synonyms.lookup import find_synonym
 from rollax.training.options import RunOptions
 from rollax.types import NetworkFn, SettingValues
 
@@ -49,7 +50,8 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
     """Return a decorator that makes a function explain unknown keywords.
 
     The decorated function raises UsageError for a keyword that it does not take. The message names
-    the group of settings that the keyword belongs to, or similar keywords.
+    the group of settings that the keyword belongs to, the name in rollax for a name of another
+    library, or similar keywords. Settings are those of the argument `algorithm`, if it is valid.
 
     Args:
         **groups: Settings classes by group name, in addition to `options`, `config` and `network`.
@@ -65,7 +67,8 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
         def call_with_known_keywords(*arguments: P.args, **keywords: P.kwargs) -> R:
             unknown = [name for name in keywords if name not in parameters]
             if unknown:
-                raise _unknown_keyword_error(unknown[0], list(parameters), groups)
+                algorithm = keywords.get("algorithm", arguments[0] if arguments else None)
+                raise _unknown_keyword_error(unknown[0], list(parameters), groups, algorithm)
             return function(*arguments, **keywords)
 
         return call_with_known_keywords
@@ -73,9 +76,16 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
     return decorate
 
 
-def _unknown_keyword_error(name: str, known: list[str], groups: Mapping[str, type]) -> UsageError:
+def _unknown_keyword_error(
+    name: str, known: list[str], groups: Mapping[str, type], algorithm: object
+) -> UsageError:
     """Return the error for a keyword that is not in `known`."""
-    entries = list_algorithms().values()
+    all_entries = list_algorithms()
+    entries = (
+        [all_entries[algorithm]]
+        if isinstance(algorithm, str) and algorithm in all_entries
+        else list(all_entries.values())
+    )
     classes_by_group = {group: [settings_class] for group, settings_class in groups.items()} | {
         "options": [RunOptions],
         "config": [entry.config for entry in entries],
@@ -92,6 +102,13 @@ def _unknown_keyword_error(name: str, known: list[str], groups: Mapping[str, typ
             return UsageError(
                 f"unknown keyword {name!r}: it is a setting of {group}. Pass "
                 f"{group}={{{name!r}: ...}}."
+            )
+    for group, names in settings.items():
+        synonym = None if find_synonym(name, known) else find_synonym(name, names)
+        if synonym is not None:
+            return UsageError(
+                f"unknown keyword {name!r}: rollax calls it {synonym.describe()}, a setting of "
+                f"{group}. Pass {group}={{{synonym.names[0]!r}: ...}}."
             )
     return UnknownNameError(
         "keyword", name, dict.fromkeys([*known, *itertools.chain(*settings.values())])

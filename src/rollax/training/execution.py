@@ -1,13 +1,15 @@
 """Training of a run in its folder, including its messages and the handling of interrupts."""
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.training import loop
-from rollax.training.callbacks import MetricsFn
+from rollax.training.callbacks.dispatch import NamedCallback
+from rollax.training.callbacks.user_functions import MetricsFn
 from rollax.training.compile import program as programs
 from rollax.training.console import messages
 from rollax.training.console.network_messages import describe_inputs
@@ -37,6 +39,7 @@ def run_in_folder(
     warnings: list[str],
     learning_rate: float | None = None,
     stop_when: StopWhenFn | None = None,
+    callbacks: Sequence[NamedCallback] = (),
     is_new: bool = False,
     quiet: bool = False,
 ) -> RunOutcome:
@@ -52,6 +55,7 @@ def run_in_folder(
         warnings: Warnings to show first.
         learning_rate: Constant learning rate in place of the schedule, or None.
         stop_when: Function that may stop the run early, or None.
+        callbacks: Callbacks of the user.
         is_new: Whether the run is new rather than resumed.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
 
@@ -60,6 +64,7 @@ def run_in_folder(
 
     Raises:
         KeyboardInterrupt: Immediately at a second interrupt.
+        UsageError: If a callback raises. The run is saved before.
     """
     show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
     with stop_on_signals(notify_fn=show.message) as request:
@@ -84,6 +89,7 @@ def run_in_folder(
                 metric=metrics,
                 learning_rate=learning_rate,
                 stop_when=stop_when,
+                callbacks=callbacks,
                 quiet=quiet,
             )
             result = loop.run_session(session, request)

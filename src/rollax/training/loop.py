@@ -5,6 +5,7 @@ Evaluation, checkpoints, evolution and logging happen between segments.
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
@@ -15,7 +16,9 @@ from rollax.distributed import processes
 from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.training.callbacks import MetricsFn, check_best_metric
+from rollax.training.callbacks.dispatch import NamedCallback
+from rollax.training.callbacks.stop_conditions import check_condition_names
+from rollax.training.callbacks.user_functions import MetricsFn, check_best_metric
 from rollax.training.checkpoints import changed_state
 from rollax.training.checkpoints.store import CheckpointSaveError
 from rollax.training.compile import cache, update_program
@@ -34,6 +37,7 @@ from rollax.training.session import (
     apply_schedules,
     open_recorder,
     restore_or_init,
+    run_callbacks,
     save_checkpoint,
     start_lineage,
 )
@@ -56,6 +60,9 @@ def run_session(session: Session, request: StopRequest) -> Result:
 
     Returns:
         The result of the run.
+
+    Raises:
+        UsageError: If a callback raises. The run is saved before.
     """
     # With several processes, the first one passes the request on between segments.
     agreed_request = request if processes.num_processes() == 1 else StopRequest()
@@ -81,7 +88,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
             session.checkpoints.close()
     if status == "done" and not _is_complete(session):
         status = "stopped"
-    return Result(
+    result = Result(
         folder=session.folder,
         status=status,
         exit_code=_exit_code(status, agreed_request),
@@ -92,18 +99,24 @@ def run_session(session: Session, request: StopRequest) -> Result:
         best=session.checkpoints.best_value(),
         scores=session.scores,
     )
+    run_callbacks(session, "end", session.evaluation, result=result)
+    session.callbacks.raise_failure()
+    return result
 
 
 def _train_until_stop(session: Session, request: StopRequest, agreed_request: StopRequest) -> bool:
     """Train to the end or to a stop. Return False if the run ended with nonfinite values."""
     while True:
         update_program.agree_on_stop_and_pace(session, request, agreed_request)
-        is_evaluated = not agreed_request.signal_number and evaluate_if_due(session)
+        is_interrupted = bool(agreed_request.signal_number) or session.callbacks.failure is not None
+        is_evaluated = not is_interrupted and evaluate_if_due(session)
         is_at_end = session.updates >= session.spec.total_updates
-        should_end = is_at_end or bool(agreed_request.signal_number)
+        should_end = is_at_end or is_interrupted or session.callbacks.should_stop
         if is_evaluated or should_end or _is_checkpoint_due(session):
             save_checkpoint(session)
-        if should_end or (is_evaluated and update_program.should_stop_early(session)):
+        if should_end or session.callbacks.should_stop:
+            return True
+        if is_evaluated and update_program.should_stop_early(session):
             return True
         update_program.finish_compilation(session)
         _evolve_if_due(session)
@@ -164,29 +177,40 @@ def _updates_per_checkpoint(spec: Spec) -> int:
 
 
 def check_metrics_and_loggers(
-    spec: Spec, metric: MetricsFn | None, environment: Environment | None = None
+    spec: Spec,
+    metric: MetricsFn | None,
+    environment: Environment | None = None,
+    callbacks: Sequence[NamedCallback] = (),
 ) -> None:
-    """Check that the packages of loggers are installed and that the best metric exists.
+    """Check that packages of loggers are installed, and that metrics of the options exist.
 
     Args:
         spec: Specification of the run.
         metric: Function that adds values to an evaluation, or None. With a function, the names of
-            the values are not known in advance, so the best metric is not checked.
+            the values are not known in advance, so the names of metrics are not checked.
         environment: Environment object, or None if the environment is made from its id.
+        callbacks: Callbacks. Those of evaluations may log values, so `stop_when` is not checked.
 
     Raises:
-        UsageError: If a package is missing, or evaluations do not contain the best metric.
+        UsageError: If a package is missing, or evaluations do not contain the best metric or a
+            metric of `stop_when`.
     """
     for package, project in (("wandb", spec.options.wandb), ("trackio", spec.options.trackio)):
         if project and installed_version(package) is None:
             raise missing_package_error(package)
     if metric is not None:
         return
+    example = _example_metrics(spec, environment)
+    condition = spec.options.stop_when
+    source = "metrics=..."
     try:
-        check_best_metric(spec, _example_metrics(spec, environment), custom={})
+        check_best_metric(spec, example, custom={})
+        if condition and not any("evaluation" in each.functions for each in callbacks):
+            source = "metrics=... or a callback"
+            check_condition_names(condition, example)
     except UsageError as error:
         raise UsageError(
-            f"{error} If metrics=... computes it, train and resume from Python with that function."
+            f"{error} If {source} computes it, train and resume from Python with that function."
         ) from None
 
 
@@ -245,7 +269,9 @@ def _record_segment(session: Session, rows: Metrics, number: int, speed: float) 
             "wall_time": session.wall_time,
             "steps_per_second": speed,
         }
-        session.recorder.metrics(updates * session.spec.config.steps_per_update, values | timing)
+        values |= timing
+        values |= run_callbacks(session, "metrics", values, updates=updates)
+        session.recorder.metrics(updates * session.spec.config.steps_per_update, values)
     return values
 
 
@@ -257,7 +283,8 @@ def _metric_line_starts(updates: int, number: int, per_line: int) -> range:
 def _segment_length(session: Session) -> int:
     """Return the number of updates of the next segment.
 
-    A segment ends at a metric line, or at the next evaluation, generation or checkpoint.
+    A segment ends at a metric line, or at the next evaluation, generation or checkpoint. If a
+    callback receives metrics, it ends at the next line, so that a stop does not depend on speed.
     """
     spec, updates = session.spec, session.updates
     line = spec.updates_per_line
@@ -267,7 +294,8 @@ def _segment_length(session: Session) -> int:
         _updates_per_checkpoint(spec),
     )
     ends = [(updates // interval + 1) * interval for interval in intervals if interval]
-    length = min(max(int(session.updates_per_segment), 1), session.program.capacity)
+    pace = 1 if session.callbacks.handles("metrics") else max(int(session.updates_per_segment), 1)
+    length = min(pace, session.program.capacity)
     end_of_line = max((updates + length) // line, updates // line + 1) * line
     return min(spec.total_updates, *ends, end_of_line) - updates
 

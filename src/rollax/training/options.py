@@ -12,6 +12,7 @@ from rollax.config import MAX_INT32, describe_range
 from rollax.environments.environment import INFO_REDUCTIONS
 from rollax.errors import UsageError
 from rollax.populations.evolution import EvolutionConfig, Range
+from rollax.training.callbacks.stop_conditions import parse_stop_condition
 
 MAX_COUNT = 2**53
 
@@ -65,6 +66,9 @@ class RunOptions:
     log_lines: int = 500
     """Approximate number of metric lines over the whole run; more if a line would span over ten
     updates."""
+    stop_when: str | None = None
+    """Condition that stops the run after an evaluation: comparisons such as "return_mean>=195" with
+    >=, >, <= or <, joined by "and"."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     wandb: str | None = None
@@ -118,8 +122,8 @@ class RunOptions:
         """Check the ranges of numbers and the encoding of paths.
 
         Raises:
-            UsageError: If a number is out of range, an entry of `eval_info` is not valid, or the
-                file system cannot store `run_dir`.
+            UsageError: If a number is out of range, an entry of `eval_info` or `stop_when` is not
+                valid, or the file system cannot store `run_dir`.
         """
         for name, (low, high) in _OPTION_RANGES.items():
             value = getattr(self, name)
@@ -133,6 +137,8 @@ class RunOptions:
                 "larger seeds repeat. Lower seed."
             )
         self.info  # noqa: B018
+        if self.stop_when is not None:
+            parse_stop_condition(self.stop_when)
         if self.run_dir is not None:
             check_path("run_dir", self.run_dir)
 

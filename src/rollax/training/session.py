@@ -1,14 +1,17 @@
 """Session of a training run: start or resume, state between segments, records and checkpoints."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from rollax.acting.evaluation import Episodes
 from rollax.algorithm import State
 from rollax.distributed import processes
-from rollax.training.callbacks import MetricsFn
+from rollax.training.callbacks.dispatch import CallbackRunner, NamedCallback
+from rollax.training.callbacks.events import EventKind, RunEvent
+from rollax.training.callbacks.user_functions import MetricsFn
 from rollax.training.checkpoints import changed_state
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
@@ -17,7 +20,7 @@ from rollax.training.compile.program import Program
 from rollax.training.console.progress import Display
 from rollax.training.evaluation import members
 from rollax.training.evaluation.metrics import is_zero_sum_metric, rank_value
-from rollax.training.result import StopWhenFn
+from rollax.training.result import Result, StopWhenFn
 from rollax.training.run_folder import layout, lineage, recorder
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.run_folder.metric_sinks import read_metrics
@@ -36,6 +39,7 @@ class Session:
         metric: Function that adds values to an evaluation, or None.
         learning_rate: Constant learning rate in place of the schedule, or None.
         stop_when: Function that may stop the run early, or None.
+        callbacks: Callbacks of the user.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
     """
 
@@ -49,6 +53,7 @@ class Session:
         metric: MetricsFn | None = None,
         learning_rate: float | None = None,
         stop_when: StopWhenFn | None = None,
+        callbacks: Sequence[NamedCallback] = (),
         quiet: bool = False,
     ) -> None:
         self.spec = spec
@@ -58,6 +63,7 @@ class Session:
         self.metric = metric
         self.learning_rate = learning_rate
         self.stop_when = stop_when
+        self.callbacks = CallbackRunner(callbacks, show.message)
         self.quiet = quiet
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS_FOLDER,
@@ -182,6 +188,49 @@ def open_recorder(
         session.warn(warning)
 
 
+def run_callbacks(
+    session: Session,
+    kind: EventKind,
+    values: MetricValues,
+    *,
+    updates: int | None = None,
+    episodes: Episodes | None = None,
+    result: Result | None = None,
+) -> MetricValues:
+    """Call the callbacks of an event.
+
+    Args:
+        session: Session of the run.
+        kind: Kind of the event.
+        values: Recorded values by name.
+        updates: Updates at the event, or None for those of the session.
+        episodes: Episodes of an evaluation, or None.
+        result: Result of the run at its end, or None.
+
+    Returns:
+        The values that the callbacks logged, by name.
+    """
+    if not session.callbacks.handles(kind):
+        return {}
+    updates = session.updates if updates is None else updates
+
+    def make_event() -> RunEvent:
+        return RunEvent(
+            kind=kind,
+            step=updates * session.spec.config.steps_per_update,
+            updates=updates,
+            total_steps=session.spec.total_updates * session.spec.config.steps_per_update,
+            folder=session.folder,
+            num_members=session.program.num_members or 0,
+            values=dict(values),
+            scores=session.scores,
+            episodes=episodes,
+            result=result,
+        )
+
+    return session.callbacks.run(make_event, kind)
+
+
 def save_checkpoint(session: Session) -> None:
     """Save a checkpoint with the metrics of the evaluation at this step, if there was one."""
     evaluation, best_metric = session.evaluation, session.spec.options.best_metric
@@ -212,3 +261,6 @@ def save_checkpoint(session: Session) -> None:
     # A checkpoint that a rollback restored does not count, or failing rollbacks would never end.
     if is_saved:
         session.num_rollbacks = 0
+    if is_saved and session.callbacks.handles("checkpoint"):
+        session.checkpoints.wait()  # so that a callback can load it
+        run_callbacks(session, "checkpoint", evaluation if is_evaluated else {})

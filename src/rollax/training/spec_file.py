@@ -35,6 +35,7 @@ MAX_NUMBER_LENGTH = 500  # characters
 NEW_OPTION_DEFAULTS = {
     "sweep_paired": False,
     "evolve_metric": None,
+    "stop_when": None,
 }
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from rollax.coercion import field_types
 from rollax.errors import UnknownNameError, UsageError, find_similar_names
+from rollax.synonyms.lookup import find_synonym
 from rollax.types import TypeHint
 
 COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
@@ -40,10 +41,23 @@ def expand_option_names(
         UsageError: If several groups have an option of this name, or if no option is similar.
         UnknownNameError: If no group has the option, but similar options exist.
     """
+    for word in words:
+        _check_no_synonym(word, groups)
     return [
         _expand_option_name(word, run, groups, arguments) if _is_unprefixed_option(word) else word
         for word in words
     ]
+
+
+def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
+    """Raise UnknownNameError for an option with a prefix and a name of another library."""
+    option = word.partition("=")[0]
+    for prefix, kind in groups.items():
+        name = option.removeprefix(f"--{prefix}").replace("-", "_")
+        is_unknown = option.startswith(f"--{prefix}") and name not in field_types(kind)
+        if is_unknown and find_synonym(name, field_types(kind)) is not None:
+            options = [f"--{prefix}{_to_dashes(field)}" for field in field_types(kind)]
+            raise UnknownNameError("option", option, options)
 
 
 def _is_unprefixed_option(word: str) -> bool:
@@ -73,7 +87,8 @@ def _expand_option_name(
             *others,
         ]
         options = sorted({f"--{_to_dashes(field)}" for field in every})
-        if not find_similar_names(f"--{option}", options):
+        is_known_elsewhere = find_synonym(option, options) is not None
+        if not is_known_elsewhere and not find_similar_names(f"--{option}", options):
             raise UsageError(
                 f"unknown option --{option}. Add --help-all to list all options of this pair."
             )

@@ -18,7 +18,7 @@ DEFAULT_WIDTH = 100  # columns, if the output is not a terminal
 MAX_MAIN_SETTINGS = 8  # number of algorithm settings in the short help
 # Settings that users change most often, in the order of the short help. Algorithms with fewer of
 # them show their first settings instead.
-MAIN_RUN_OPTIONS = ("total_steps", "seeds", "seed", "run_dir")
+MAIN_RUN_OPTIONS = ("total_steps", "seeds", "seed", "stop_when", "run_dir")
 MAIN_SETTINGS = (
     "intrinsic_coefficient",
     *(
@@ -88,6 +88,7 @@ Trains ALGORITHM on ENVIRONMENT and writes a run folder. Both arguments are requ
   rollax train ppo gymnax/CartPole-v1
   rollax train ppo gymnax/CartPole-v1 --total-steps 100k --seeds 8
   rollax train sac gymnax/Pendulum-v1 --learning-rate 3e-4 --hidden 128 128
+  rollax train ppo gymnax/CartPole-v1 --stop-when "return_mean>=475"
   rollax train ppo gymnax/CartPole-v1 --help          show the main settings with tuned values
   rollax train ppo gymnax/CartPole-v1 --help-all      show all settings
 

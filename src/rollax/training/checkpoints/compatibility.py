@@ -34,6 +34,7 @@ from rollax.training.spec_file import NEW_OPTION_DEFAULTS
 from rollax.types import NetworkFn, Record, Setting
 
 CHANGEABLE_OPTIONS = (
+    "stop_when",
     "on_nonfinite",
     "devices",
     "env_workers",
@@ -46,6 +47,7 @@ CHANGEABLE_OPTIONS = (
     "wandb",
     "trackio",
 )
+_RESUME_ARGUMENTS = ("total_steps", "learning_rate", "metrics", "callback", "stop_when", "quiet")
 
 
 def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, Setting]) -> Spec:
@@ -63,7 +65,8 @@ def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, 
     """
     for name in changes:
         if name not in CHANGEABLE_OPTIONS:
-            raise UnknownNameError("option to change at a resume", name, CHANGEABLE_OPTIONS)
+            known = dict.fromkeys([*CHANGEABLE_OPTIONS, *_RESUME_ARGUMENTS])
+            raise UnknownNameError("option to change at a resume", name, known)
     if processes.num_processes() > 1:
         # Use all devices of the current processes, independent of the earlier number.
         changes = {"devices": 1} | changes

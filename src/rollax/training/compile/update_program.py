@@ -18,7 +18,12 @@ from rollax.distributed import processes
 from rollax.errors import UsageError
 from rollax.populations import evolution
 from rollax.populations.evolution import EvolutionConfig, EvolutionState
-from rollax.training.callbacks import check_best_metric, compute_custom_metrics, should_stop
+from rollax.training.callbacks.stop_conditions import describe_condition_values, is_condition_met
+from rollax.training.callbacks.user_functions import (
+    check_best_metric,
+    compute_custom_metrics,
+    should_stop,
+)
 from rollax.training.compile import background
 from rollax.training.console.progress import format_bytes
 from rollax.training.console.signals import StopRequest, set_activity
@@ -274,15 +279,23 @@ def should_stop_early(session: "rollax.training.session.Session") -> bool:
         session: Session of the run.
 
     Raises:
-        UsageError: If the function fails before training. Later errors are shown as warnings.
+        UsageError: If the condition or the function fails before training. Later errors are shown
+            as warnings.
     """
-    if session.stop_when is None:
+    condition = session.spec.options.stop_when
+    if session.stop_when is None and condition is None:
         return False
+    evaluated = Evaluated(session.frames, session.evaluation, session.scores)
     enough = False
     try:
-        enough = should_stop(
-            session.stop_when, Evaluated(session.frames, session.evaluation, session.scores)
-        )
+        if condition is not None and is_condition_met(condition, evaluated):
+            values = describe_condition_values(condition, evaluated)
+            session.show.message(
+                f"stop_when: {condition} holds at step {session.frames:,} ({values})"
+            )
+            enough = True
+        if session.stop_when is not None:
+            enough = should_stop(session.stop_when, evaluated) or enough
     except UsageError as error:
         if session.updates == 0:
             raise

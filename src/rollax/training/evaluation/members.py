@@ -6,7 +6,7 @@ import numpy as np
 from rollax.acting.evaluation import Episodes
 from rollax.errors import UsageError
 from rollax.populations.evolution import Generation
-from rollax.training.callbacks import MetricsFn, compute_custom_metrics
+from rollax.training.callbacks.user_functions import MetricsFn, compute_custom_metrics
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.evaluation.metrics import default_metrics, rank_value, user_metric_names
 from rollax.training.spec import Spec

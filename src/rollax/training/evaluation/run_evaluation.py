@@ -11,9 +11,15 @@ from rollax.training.compile import update_program
 from rollax.training.console.archive_map import render_archive_map
 from rollax.training.console.signals import StopRequested, set_activity
 from rollax.training.evaluation import members
-from rollax.training.evaluation.metrics import default_metrics, explain_unranked, format_evaluation
+from rollax.training.evaluation.metrics import (
+    USER_METRICS_KEY,
+    default_metrics,
+    explain_unranked,
+    format_evaluation,
+    user_metric_names,
+)
 from rollax.training.run_folder import lineage
-from rollax.training.session import Session
+from rollax.training.session import Session, run_callbacks
 from rollax.training.spec import get_algorithm_entry
 from rollax.types import MetricValues
 
@@ -39,6 +45,10 @@ def evaluate_if_due(session: Session) -> bool:
         return False
     values = _compute_metrics(session, episodes)
     session.evaluation = {**values, "updates": session.updates, "wall_time": session.wall_time}
+    logged = run_callbacks(session, "evaluation", session.evaluation, episodes=episodes)
+    if logged:
+        values |= logged | {USER_METRICS_KEY: [*user_metric_names(values), *logged]}
+        session.evaluation |= values
     _record_evaluation(session, episodes)
     _show_evaluation(session, episodes, values)
     return True

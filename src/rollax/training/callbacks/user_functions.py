@@ -1,7 +1,7 @@
 """User functions that a run calls: `metrics` during an evaluation, and `stop_when` after it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ MetricsFn = Callable[[Episodes], Mapping[str, Any]]
 
 MAX_NAME_LENGTH = 100
 # Type of the argument of each function.
-CALLBACK_ARGUMENT_TYPES = {
+ARGUMENT_TYPES = {
     "metrics": "rollax.Episodes",
     "stop_when": "rollax.Evaluated",
 }
@@ -41,7 +41,7 @@ RESERVED_NAMES = (
 RESERVED_PREFIXES = ("info/", "return/", "state_metrics/", "descriptor/")
 
 
-def check_callbacks(**values: object) -> None:
+def check_user_functions(**values: object) -> None:
     """Check that each value is None or a function of one argument.
 
     Args:
@@ -54,18 +54,35 @@ def check_callbacks(**values: object) -> None:
         if value is None:
             continue
         if not callable(value):
-            raise UsageError(f"{name} must be a function or None, got {format_value(value)}.")
-        try:
-            signature = inspect.signature(value)
-        except (TypeError, ValueError):  # built-in functions may have no signature
-            continue
-        try:
-            signature.bind(None)
-        except TypeError:
+            or_condition = ", a condition," if name == "stop_when" else ""
             raise UsageError(
-                f"{name} must be a function of one argument ({CALLBACK_ARGUMENT_TYPES[name]}), got "
-                f"{function_name(value)}{signature}. Change its parameters."
-            ) from None
+                f"{name} must be a function{or_condition} or None, got {format_value(value)}."
+            )
+        check_takes_one_argument(name, value, ARGUMENT_TYPES[name])
+
+
+def check_takes_one_argument(name: str, function: Callable[..., object], argument: str) -> None:
+    """Check that a function can be called with one argument.
+
+    Args:
+        name: Name of the function in the error message.
+        function: Function to check.
+        argument: Type of the argument.
+
+    Raises:
+        UsageError: If the function has other parameters.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # built-in functions may have no signature
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise UsageError(
+            f"{name} must be a function of one argument ({argument}), got "
+            f"{function_name(function)}{signature}. Change its parameters."
+        ) from None
 
 
 def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
@@ -134,8 +151,25 @@ def compute_custom_metrics(
             f"{format_value(values)}. Return {{'name': value}}."
         )
     source = f"of metrics function {function_name(metric)}"
+    return validate_custom_values(values, default_values, num_members, source)
+
+
+def validate_custom_values(
+    values: Mapping[str, Any], used_names: Collection[str], num_members: int, source: str
+) -> MetricValues:
+    """Return custom values by name as plain numbers or lists of numbers.
+
+    Args:
+        values: Values by name.
+        used_names: Names of other values of the same line, which cannot be reused.
+        num_members: Number of members of a population, or 0 for a single run.
+        source: Origin of the values, for the error message.
+
+    Raises:
+        UsageError: If a name or a value cannot be recorded.
+    """
     return {
-        _validate_metric_name(name, default_values, source): _validate_metric_value(
+        _validate_metric_name(name, used_names, source): _validate_metric_value(
             name, value, num_members, source
         )
         for name, value in values.items()
@@ -147,7 +181,7 @@ def function_name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
 
 
-def _validate_metric_name(name: object, default_values: Mapping[str, object], source: str) -> str:
+def _validate_metric_name(name: object, used_names: Collection[str], source: str) -> str:
     """Return the name of a metric, or raise UsageError if it is not valid or is reserved."""
     if (
         not isinstance(name, str)
@@ -159,10 +193,9 @@ def _validate_metric_name(name: object, default_values: Mapping[str, object], so
             f"the name {name!r:.100} {source} must be a printable string of 1 to {MAX_NAME_LENGTH} "
             "characters. Rename that number."
         )
-    if name in default_values or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
+    if name in used_names or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
         raise UsageError(
-            f"the name {name!r} {source} is reserved for a number of every evaluation. "
-            "Choose another name."
+            f"the name {name!r} {source} is reserved for another number. Choose another name."
         )
     return name
 

@@ -1,0 +1,107 @@
+"""Names of other libraries for settings, arguments and metrics, and their names in rollax.
+
+Errors about an unknown name suggest the name in this table. The page
+docs/tutorials/from-sb3-and-cleanrl.md contains the tables of `format_table`.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import NamedTuple
+
+
+class Synonym(NamedTuple):
+    """Names of one setting in rollax and in other libraries.
+
+    Attributes:
+        rollax: Names in rollax. Each of them exists in some context, such as an algorithm.
+        sb3: Names in Stable-Baselines3.
+        cleanrl: Names in CleanRL.
+        others: Names in other libraries, such as RLlib, Brax, PureJaxRL and Lightning.
+        remark: Difference in meaning.
+    """
+
+    rollax: tuple[str, ...]
+    sb3: tuple[str, ...] = ()
+    cleanrl: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    remark: str = ""
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Names in all other libraries."""
+        return (*self.sb3, *self.cleanrl, *self.others)
+
+
+@functools.cache
+def read_synonyms() -> dict[str, tuple[Synonym, ...]]:
+    """Return the synonyms by the title of their table."""
+    import yaml  # slow, and only errors need it
+
+    text = resources.files("rollax.synonyms").joinpath("synonyms.yaml").read_text("utf-8")
+    return {title: tuple(map(_make_synonym, rows)) for title, rows in yaml.safe_load(text).items()}
+
+
+def _make_synonym(row: Mapping[str, str]) -> Synonym:
+    names = {field: tuple(text.split()) for field, text in row.items() if field != "remark"}
+    return Synonym(**names, remark=row.get("remark", ""))
+
+
+class SynonymMatch(NamedTuple):
+    """Names of rollax for a name of another library.
+
+    Attributes:
+        names: Names, as spelled in the list of known names.
+        remark: Difference in meaning, or an empty string.
+    """
+
+    names: tuple[str, ...]
+    remark: str
+
+    def describe(self) -> str:
+        """Return the names and the remark, for an error message."""
+        remark = f" ({self.remark})" if self.remark else ""
+        return f"{' and '.join(self.names)}{remark}"
+
+
+def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
+    """Return the names of rollax for a name of another library.
+
+    Case, dashes and prefixes such as `--`, `config.` and `network.` are ignored. A name that rollax
+    has too, but not in this context, is not a synonym of other names.
+
+    Args:
+        name: Unknown name.
+        known: Names that are known in this context. Other names are not suggested.
+
+    Returns:
+        The names, or None if the table does not contain the name.
+    """
+    spelled: dict[str, str] = {}
+    for each in known:
+        spelled.setdefault(_normalize(each), each)
+    foreign = _normalize(name)
+    for synonyms in read_synonyms().values():
+        for synonym in synonyms:
+            names = tuple(spelled[each] for each in synonym.rollax if each in spelled)
+            is_listed = foreign in map(_normalize, synonym.foreign)
+            if names and is_listed and foreign not in synonym.rollax:
+                return SynonymMatch(names, synonym.remark)
+    return None
+
+
+def _normalize(name: str) -> str:
+    plain = name.removeprefix("--").replace("-", "_").lower()
+    for prefix in ("config.", "network.", "options."):
+        plain = plain.removeprefix(prefix)
+    return plain
+
+
+def format_table(title: str) -> str:
+    """Return the Markdown table with a title."""
+    rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
+    for synonym in read_synonyms()[title]:
+        names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)
+        cells = [", ".join(f"`{name}`" for name in each) for each in names]
+        rows.append(f"| {' | '.join([*cells, synonym.remark])} |".replace("|  |", "| |"))
+    return "\n".join(rows)

@@ -1,0 +1,201 @@
+"""Validation of the argument `callback`, and calls of callbacks during a run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, get_args
+
+from rollax.coercion import format_value
+from rollax.distributed import processes
+from rollax.errors import UnknownNameError, UsageError, describe_error
+from rollax.training.callbacks.events import Callback, EventKind, RunEvent
+from rollax.training.callbacks.user_functions import check_takes_one_argument, function_name
+from rollax.types import MetricValues
+
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+METHODS: dict[str, EventKind] = {f"on_{kind}": kind for kind in EVENT_KINDS}
+_METHOD_PREFIXES = ("on_", "_on_")  # of methods of callbacks, also in other libraries
+_CONTINUE, _STOP, _FAIL = range(3)  # decisions of the first process
+
+
+class NamedCallback(NamedTuple):
+    """Callback of a user.
+
+    Attributes:
+        name: Name of the function or of the class.
+        functions: Function to call by the kind of event.
+    """
+
+    name: str
+    functions: dict[EventKind, Callable[[RunEvent], object]]
+
+
+def parse_callbacks(callback: Callback | Sequence[Callback] | None) -> tuple[NamedCallback, ...]:
+    """Return the callbacks of the argument `callback`.
+
+    Args:
+        callback: Function, object with methods such as `on_evaluation`, list of these, or None.
+
+    Raises:
+        UsageError: If a callback is neither, or a method has other parameters.
+        UnknownNameError: If an object has another method whose name begins with `on_`.
+    """
+    if callback is None:
+        return ()
+    if isinstance(callback, list | tuple):
+        return tuple(_parse_callback(each) for each in callback)
+    return (_parse_callback(callback),)
+
+
+def _parse_callback(callback: object) -> NamedCallback:
+    if isinstance(callback, type):
+        raise UsageError(
+            f"callback must be an instance, got the class {callback.__name__}. Pass an instance, "
+            f"such as {callback.__name__}()."
+        )
+    names = _list_event_methods(callback)
+    for name in names:
+        if name not in METHODS:
+            raise UnknownNameError(
+                f"method of callback {type(callback).__name__}",
+                name,
+                METHODS,
+                f" Methods of a callback are {', '.join(METHODS)}.",
+            )
+    if names:
+        functions: dict[EventKind, Callable[[RunEvent], object]] = {
+            kind: getattr(callback, method) for method, kind in METHODS.items() if method in names
+        }
+        named = NamedCallback(type(callback).__name__, functions)
+    elif callable(callback):
+        named = NamedCallback(function_name(callback), dict.fromkeys(EVENT_KINDS, callback))
+    else:
+        raise UsageError(
+            "callback must be a function, an object with at least one of the methods "
+            f"{', '.join(METHODS)}, or a list of these, got {format_value(callback)}."
+        )
+    for function in dict.fromkeys(named.functions.values()):
+        check_takes_one_argument("callback", function, "rollax.RunEvent")
+    return named
+
+
+def _list_event_methods(callback: object) -> list[str]:
+    """Return the names of the methods of an object that begin with `on_` or `_on_`."""
+    return [
+        name
+        for name in dir(callback)
+        if name.startswith(_METHOD_PREFIXES) and callable(getattr(callback, name, None))
+    ]
+
+
+def describe_callbacks(callbacks: Sequence[NamedCallback]) -> str:
+    """Return a line with the names and events of callbacks, which all processes compare."""
+    return f"callbacks: {[(callback.name, list(callback.functions)) for callback in callbacks]}\n"
+
+
+class CallbackRunner:
+    """Callbacks of one run. The first process calls them, and all processes follow its decisions.
+
+    Attributes:
+        should_stop: Whether a callback requested a stop or raised.
+        failure: Error of a callback that raised, or None.
+    """
+
+    def __init__(self, callbacks: Sequence[NamedCallback], tell: Callable[[str], object]) -> None:
+        """Create a runner.
+
+        Args:
+            callbacks: Callbacks in calling order.
+            tell: Function that shows a message.
+        """
+        self._callbacks = list(callbacks)
+        self._tell = tell
+        self.should_stop = False
+        self.failure: UsageError | None = None
+
+    def handles(self, kind: EventKind) -> bool:
+        """Return whether a callback receives events of this kind."""
+        return any(kind in callback.functions for callback in self._callbacks)
+
+    def run(self, make_event: Callable[[], RunEvent], kind: EventKind) -> MetricValues:
+        """Call the callbacks for an event. After a failure, only those of the end are called.
+
+        With several processes, all of them must call this method.
+
+        Args:
+            make_event: Function that makes the event. Each callback receives its own.
+            kind: Kind of the event.
+
+        Returns:
+            The values that the callbacks logged, by name. Empty in other processes than the first.
+        """
+        logged: MetricValues = {}
+        if not self.handles(kind) or (self.failure is not None and kind != "end"):
+            return logged
+        if processes.is_first_process():
+            for callback in list(self._callbacks):
+                event = make_event()
+                event.values |= logged
+                if not self._call(callback, event):
+                    break
+                logged |= event.logged
+        self._agree()
+        return logged
+
+    def _call(self, callback: NamedCallback, event: RunEvent) -> bool:
+        """Call one callback. Return False if it raises, after which it is not called again."""
+        function = callback.functions.get(event.kind)
+        if function is None:
+            return True
+        at_step = f"at step {event.step:,} (event {event.kind})"
+        try:
+            answer: Any = function(event)
+            if isinstance(answer, bool):
+                raise UsageError(
+                    f"callback: {callback.name} returned {answer} {at_step}, which has no effect. "
+                    "Call event.stop() to stop the run, and return nothing."
+                )
+        except Exception as error:
+            self._callbacks.remove(callback)
+            self._fail(callback.name, at_step, event, error)
+            return False
+        if event.stop_reason is not None and not self.should_stop and event.kind != "end":
+            reason = f": {event.stop_reason}" if event.stop_reason else ""
+            self._tell(f"callback: {callback.name} stops the run {at_step}{reason}")
+            self.should_stop = True
+        return True
+
+    def _fail(self, name: str, at_step: str, event: RunEvent, error: Exception) -> None:
+        """Store the error of a callback, unless another callback failed before."""
+        if self.failure is not None:
+            return
+        text = (
+            str(error)
+            if isinstance(error, UsageError) and str(error).startswith("callback: ")
+            else f"callback: {name} raised {describe_error(error)} {at_step}."
+        )
+        folder = str(event.folder)
+        remedy = (
+            "The run has ended and is saved."
+            if event.kind == "end"
+            else f"The run is saved. Correct the callback, and continue with "
+            f"rollax.resume({folder!r}, callback=...)."
+        )
+        self.failure = UsageError(f"{text} {remedy}")
+        self.failure.__cause__ = error
+        self.should_stop = True
+
+    def _agree(self) -> None:
+        """Pass the decision and the failure of the first process to all processes."""
+        if processes.num_processes() == 1:
+            return
+        decision = _STOP if self.should_stop else _CONTINUE
+        decision = decision if self.failure is None else _FAIL
+        agreed = int(processes.all_gather_numbers(decision)[0, 0])
+        self.should_stop = agreed != _CONTINUE
+        if agreed == _FAIL:
+            text = processes.all_gather_text(str(self.failure or ""))[0]
+            self.failure = self.failure or UsageError(text)
+
+    def raise_failure(self) -> None:
+        """Raise the error of a callback that raised, if any. The run must be saved before."""
+        if self.failure is not None:
+            raise self.failure
