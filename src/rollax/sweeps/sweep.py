@@ -11,6 +11,7 @@ from rollax.coercion import coerce, coerce_arguments, format_repr
 from rollax.config import DataclassInstance
 from rollax.environments.registry import import_package
 from rollax.errors import UsageError
+from rollax.runtime.notebook import format_html_table
 from rollax.runtime.numerics import standard_numerics
 from rollax.sweeps import results
 from rollax.sweeps.launchers import Launcher, check_launcher
@@ -29,6 +30,8 @@ from rollax.types import SettingValues
 class Swept(NamedTuple):
     """Results of a study.
 
+    Functions that take several runs, such as `rollax.plot`, also take the results of a study.
+
     Attributes:
         folder: Folder of the study.
         rows: Trials, complete ones first, best first.
@@ -40,11 +43,25 @@ class Swept(NamedTuple):
     importance: dict[str, float]
 
     def __repr__(self) -> str:
+        return format_repr("Swept", **self._facts())
+
+    def _repr_html_(self) -> str:
         complete = [row for row in self.rows if row.state == "COMPLETE"]
-        value = complete[0].value if complete else None
-        return format_repr(
-            "Swept", folder=self.folder, trials=len(self.rows), complete=len(complete), best=value
-        )
+        settings = complete[0].settings if complete else {}
+        return format_html_table("Swept", self._facts() | dict(settings))
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the values of texts that describe the study, by name."""
+        complete = [row for row in self.rows if row.state == "COMPLETE"]
+        return {
+            "folder": self.folder,
+            "trials": len(self.rows),
+            "complete": len(complete),
+            "best": complete[0].value if complete else None,
+        }
 
     @property
     def best(self) -> TrialResult:

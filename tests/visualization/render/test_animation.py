@@ -128,6 +128,6 @@ def test_an_error_of_ffmpeg_is_told(monkeypatch):
     monkeypatch.setattr(animation, "X264_CRF", "nonsense")
     with pytest.raises(
         UsageError,
-        match=r"(?s)ffmpeg could not encode the video .*Choose an --out that ends in .gif",
+        match=r"(?s)ffmpeg could not encode the video .*Choose an output file that ends in .gif",
     ):
         animation.encode_mp4([Image.new("RGB", (32, 20))], [100], 10)
