@@ -120,12 +120,13 @@ def test_the_last_lines_are_python(train: Train) -> None:
     result = train("told", show=show, updates=2)
     start = show.lines.index("  Next steps, where result is the returned value:")
     statements = [line.strip().partition("    ")[0] for line in show.lines[start + 1 :]]
-    assert len(statements) == 7 and not any("rollax plot" in line for line in show.lines)
+    assert len(statements) == 8 and not any("rollax plot" in line for line in show.lines)
     for statement in statements[:3]:
         eval(statement, {"result": result, "rollax": rollax})
     for statement in statements[3:]:
         compile(statement, "told", "eval")
-    assert statements[-1] == f"rollax.resume(result, total_steps={4 * FRAMES})"
+    assert statements[-2] == f"rollax.resume(result, total_steps={4 * FRAMES})"
+    assert statements[-1] == f"rollax.load({str(result.folder)!r})"
 
 
 def test_the_last_lines_of_a_run_that_stopped(train: Train, tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def describe_result(
     has_objects = spec.own_environment or spec.network == CUSTOM
     if result.status == "done" and in_python:
         steps = _list_next_steps(spec, environment, has_best, in_python)
+        statement = f"rollax.load({_format_arguments(result.folder, spec)})"
+        steps.append(_NextStep((), statement, "Load the policy in another program"))
         return [*lines, *_format_statements(steps)]
     if has_objects or in_python:
         return [*lines, *describe_python_next_steps(result.folder, result.status, spec)]
@@ -138,7 +140,7 @@ def _format_command(step: _NextStep, spec: Spec, folder: Path) -> str:
 
 def _format_statements(steps: list[_NextStep]) -> list[str]:
     """Return lines with the Python statements of steps, in two columns."""
-    width = max(len(step.statement) for step in steps)
+    width = max(len(step.statement) for step in steps if step.statement.startswith("result."))
     return [
         "  Next steps, where result is the returned value:",
         *(f"    {step.statement:<{width}}    {step.remark}" for step in steps),
@@ -185,10 +187,7 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
         status: Status of the run.
         spec: Specification of the run.
     """
-    objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (
-        spec.network == CUSTOM
-    )
-    arguments = ", ".join([repr(str(folder)), *objects])
+    arguments = _format_arguments(folder, spec)
     if status == "done":
         statements = [
             f"policy = rollax.load({arguments})",
@@ -202,3 +201,11 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
     )
     condition = f", with {passed} that you passed" if passed else ""
     return [f"  in Python{condition}:", *(f"    {line}" for line in statements)]
+
+
+def _format_arguments(folder: Path | str, spec: Spec) -> str:
+    """Return the arguments that load or resume a run in Python."""
+    objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (
+        spec.network == CUSTOM
+    )
+    return ", ".join([repr(str(folder)), *objects])
