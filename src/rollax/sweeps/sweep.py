@@ -1,6 +1,7 @@
 """Python interface of studies: `rollax.sweep`."""
 
 import dataclasses
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,7 +95,7 @@ class Swept(NamedTuple):
     quiet=bool,
 )
 def sweep(
-    algorithm: str | Path,
+    algorithm: str | os.PathLike[str],
     environment: str | None = None,
     *,
     sweep: SettingValues | None = None,
@@ -122,8 +123,8 @@ def sweep(
     Trials that differ only in traced settings train together in one program.
 
     Args:
-        algorithm: Name of an algorithm, or the folder of an existing study to continue, whose
-            settings cannot change.
+        algorithm: Name of an algorithm, or the folder or results of an existing study to continue,
+            whose settings cannot change.
         environment: Id of an environment. None continues a study.
         sweep: Values by name of a setting: `learning_rate`, `num_envs`, `network.hidden`,
             `env.gravity`.
