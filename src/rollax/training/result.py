@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
-    from rollax.policy import Policy
+    import rollax.policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,7 +134,7 @@ class Result(NamedTuple):
         environment: Environment | None = None,
         network: NetworkFn | None = None,
         eval_arguments: SettingValues | None = None,
-    ) -> "Policy":
+    ) -> "rollax.policy.Policy":
         """Load the policy of the run. The arguments are those of `rollax.load`."""
         return _public_function("load")(
             self,

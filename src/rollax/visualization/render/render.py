@@ -200,7 +200,8 @@ def check_output_path(target: Path, is_given: bool) -> None:
     suffix = target.suffix.lower()
     if suffix not in (*animation.SUFFIXES, PAGE_SUFFIX):
         raise UsageError(
-            f"The output file must end in .gif or .mp4, or for brax and Playground in .html, got {target}."
+            "The output file must end in .gif or .mp4, or for brax and Playground in .html, "
+            f"got {target}."
         )
     check_path("the output file", target)
     if suffix == ".mp4":
