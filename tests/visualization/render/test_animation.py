@@ -103,7 +103,7 @@ def test_no_file_of_another_is_replaced(run, tmp_path, monkeypatch):
     [
         ("episode.webm", r"must end in .gif or .mp4, or for brax and Playground in .html"),
         ("episode", "must end in"),
-        ("folder.gif", "is a folder"),
+        ("folder.gif", "must not be a folder"),
         ("file/episode.gif", "is not a writable folder"),
         ("page.html", "gymnax/CartPole-v1 has no HTML page; only brax and Playground have one"),
         ("x" * 300 + ".gif", "too long"),
