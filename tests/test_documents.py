@@ -108,6 +108,17 @@ def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 4
 
 
+def test_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do the examples of Python and notebooks."""
+    monkeypatch.chdir(tmp_path)
+    programs = programs_of("docs/notebooks.md")
+    with jax.debug_key_reuse(False):  # as above
+        for program in programs:
+            exec(program, {"__name__": "__main__"})
+    assert len(programs) == 2
+    assert {"return.pdf", "comparison.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
 @pytest.mark.quick
 def test_imports() -> None:
     """Whatever a page imports from rollax is there."""

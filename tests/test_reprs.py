@@ -99,3 +99,42 @@ def test_an_environment(id: str) -> None:
 def test_tables_are_counted() -> None:
     tables = Tables(*(np.zeros((3, 2)),) * 3)
     check(tables, "settings: 3 rows", "evaluations: 3 rows")
+
+
+def check_html(value: Any, *parts: str) -> None:
+    """A table of a few lines with these parts."""
+    table = value._repr_html_()
+    assert table.startswith("<table>") and table.count("<tr>") < 12 and len(table) < 3000
+    assert [part for part in parts if part not in table] == [], table
+
+
+def test_tables_of_notebooks(population: rollax.Result, archive: rollax.Policy) -> None:
+    check_html(population, "Result", "done", "members", str(population.folder))
+    check_html(rollax.load(population.folder, member=2), "Policy", "probe/memory", "2 of 8")
+    functions, _ = selection.get_archive(archive)
+    check(functions, "Archive(size=")
+    check_html(functions, "Archive", "size")
+
+
+def test_tables_of_environments() -> None:
+    for id in ("gymnax/CartPole-v1", "gymnasium/CartPole-v1", "memory/CartPole-v1"):
+        check_html(rollax.make(id), id, "Discrete(2)", "time_limit")
+    missing = [
+        id
+        for suite in ("probe", "memory", "hunting", "control", "task", "granular")
+        for id in rollax.list_environments(suite)
+        if id not in rollax.make(id)._repr_html_()
+    ]
+    assert missing == []
+
+
+def test_markup_of_others_is_escaped(tmp_path: Path) -> None:
+    named = tmp_path / "<b>bold"
+    for value in (
+        rollax.Result(named, "done", 0, 1, {}, 1.0, 1.0),
+        rollax.Swept(named, [], {}),
+    ):
+        check_html(value, "&lt;b&gt;bold")
+        assert "<b>" not in value._repr_html_()
+    row = TrialResult(0, "COMPLETE", {"config.gamma": 0.9}, 1.5, [1.5], 64, "run", 0, None)
+    check_html(rollax.Swept(tmp_path, [row], {}), "config.gamma", "0.9", "1.5")

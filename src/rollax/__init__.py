@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.visualization.tables.run_table import RunTable as RunTable
     from rollax.sweeps.sweep import Swept as Swept, sweep as sweep
     from rollax.exporting.exporter import Exported as Exported, export as export
+    from rollax.visualization.run_views import (
+        plot as plot,
+        render as render,
+        report as report,
+    )
+    from rollax.runtime.notebook import Animation as Animation
     from rollax.errors import UsageError as UsageError
 
     # Environments
@@ -110,6 +116,8 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.visualization.tables.run_table": ("RunTable",),
     "rollax.sweeps.sweep": ("Swept", "sweep"),
     "rollax.exporting.exporter": ("Exported", "export"),
+    "rollax.visualization.run_views": ("plot", "render", "report"),
+    "rollax.runtime.notebook": ("Animation",),
     "rollax.errors": ("UsageError",),
     # Environments
     "rollax.environments": ("Environment", "Transition", "list_environments", "make", "register"),

@@ -24,10 +24,10 @@ from rollax.training.console.progress import Display, make_display
 from rollax.training.execution import run_in_folder, unwrap_outcome
 from rollax.training.opponents import add_opponents, copy_opponents
 from rollax.training.options import RunOptions
-from rollax.training.result import Result, StopWhenFn
+from rollax.training.result import Result, StopWhenFn, accept_result
 from rollax.training.run_folder import creation, layout
 from rollax.training.spec import Spec, make_spec
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 
 
 @processes.share_errors()
@@ -46,7 +46,7 @@ def train(
     arguments: SettingValues | None = None,
     eval_arguments: SettingValues | None = None,
     sweep: SettingValues | None = None,
-    opponents: Mapping[str, str | Path] | None = None,
+    opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     options: RunOptions | SettingValues | None = None,
     metrics: MetricsFn | None = None,
@@ -75,10 +75,10 @@ def train(
         sweep: Values of traced settings by name. Each combination of values and seed becomes a
             member.
         opponents: Runs by agent type. Agents of these types follow the policy of a run without
-            learning. "RUN" selects the last checkpoint of a run, "RUN@best" the best checkpoint,
-            and "RUN@40960" the checkpoint at a step. The policies are copied to the new run folder.
-            If an opponent was trained with an environment or network object, the object of this run
-            is used.
+            learning. "RUN" or a result selects the last checkpoint of a run, "RUN@best" the best
+            checkpoint, and "RUN@40960" the checkpoint at a step. The policies are copied to the new
+            run folder. If an opponent was trained with an environment or network object, the object
+            of this run is used.
         evolve: Ranges `(low, high)` or `(low, high, "log" or "linear")` of settings by name.
             Population-based training changes the settings within these ranges. `seeds` is the
             number of members.
@@ -154,15 +154,16 @@ def train(
             is_new=True,
             quiet=quiet,
         )
-    return unwrap_outcome(outcome)
+    return unwrap_outcome(outcome, custom_environment, make_network)
 
 
 @processes.share_errors()
+@accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
 @coerce_arguments(folder=Path, total_steps=int | None, quiet=bool)
 def resume(
-    folder: str | Path,
+    folder: RunPath,
     *,
     total_steps: int | None = None,
     environment: Environment | None = None,
@@ -179,7 +180,7 @@ def resume(
     """Resume a run from its newest checkpoint, bit-identical to a run without interruption.
 
     Args:
-        folder: Folder of the run.
+        folder: Result of the run, or its folder.
         total_steps: Number of environment steps. A new value also changes the end of schedules.
         environment: The environment, if the run was started with an environment object.
         network: Function that returns the network, if the run was started with such a function.
@@ -210,25 +211,25 @@ def resume(
     check_user_functions(metrics=metrics, stop_when=stop_fn)
     callbacks = dispatch.parse_callbacks(callback)
     folder = Path(folder)
-    environment = argument_validation.validate_environment_object(environment)
+    custom_environment = argument_validation.validate_environment_object(environment)
     stored_spec = layout.read_spec(folder)
     if condition is not None:
         changes["stop_when"] = stop_conditions.remove_if_off(condition)
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
     constant_rate = compatibility.validate_learning_rate(stored_spec, learning_rate)
     warnings = compatibility.check_resume(
-        folder, spec, stored_spec, environment, network, constant_rate
+        folder, spec, stored_spec, custom_environment, network, constant_rate
     )
-    policies = load_opponents(spec, environment, network, folder)
-    environment = add_opponents(spec, environment, policies)
-    run_check.check_run(spec, environment, network)
-    loop.check_metrics_and_loggers(spec, metrics, environment, callbacks)
+    policies = load_opponents(spec, custom_environment, network, folder)
+    run_environment = add_opponents(spec, custom_environment, policies)
+    run_check.check_run(spec, run_environment, network)
+    loop.check_metrics_and_loggers(spec, metrics, run_environment, callbacks)
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks, constant_rate)
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
             spec,
             folder,
-            environment=environment,
+            environment=run_environment,
             network=network,
             metrics=metrics,
             show=show or make_display(quiet),
@@ -238,7 +239,7 @@ def resume(
             callbacks=callbacks,
             quiet=quiet,
         )
-    return unwrap_outcome(outcome)
+    return unwrap_outcome(outcome, custom_environment, network)
 
 
 def _check_same_call_in_all_processes(

@@ -168,7 +168,7 @@ def describe_type(hint: TypeHint) -> str:
         int: "an integer",
         float: "a number",
         str: "a string",
-        Path: "the path of a folder",
+        Path: "the path of a file or folder",
         NoneType: "None",
     }
     if hint in plain:

@@ -24,16 +24,18 @@ from rollax.training.opponents import (
     opponent_copy_folder,
     parse_run_and_checkpoint,
 )
+from rollax.training.result import accept_result
 from rollax.training.run_folder import layout
 from rollax.training.spec import Spec, with_eval_arguments
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 
 
+@accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
 @coerce_arguments(folder=Path, checkpoint=str | int, **argument_validation.POLICY_ARGUMENT_TYPES)
 def load(
-    folder: str | Path,
+    folder: RunPath,
     *,
     checkpoint: str | int = "last",
     member: int | None = None,
@@ -45,7 +47,7 @@ def load(
     """Load the policy of a run.
 
     Args:
-        folder: Folder of the run.
+        folder: Result of the run, or its folder.
         checkpoint: "last", "best" or the step of a checkpoint.
         member: Index of the member of a population. The default is the member with the best
             `best_metric` in the last evaluation before the checkpoint. A member that

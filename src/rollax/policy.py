@@ -16,6 +16,7 @@ from rollax.coercion import coerce, coerce_arguments, format_repr
 from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import Environment
 from rollax.prediction import PyTree
+from rollax.runtime.notebook import format_html_table
 from rollax.runtime.numerics import standard_numerics, to_single_precision
 from rollax.training import argument_validation
 from rollax.training.callbacks.user_functions import (
@@ -67,13 +68,21 @@ class Policy:
     )
 
     def __repr__(self) -> str:
+        return format_repr("Policy", **self._facts())
+
+    def _repr_html_(self) -> str:
+        return format_html_table("Policy", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        """Return the values of texts that describe the policy, by name."""
         member = None if self.member is None else f"{self.member} of {self.spec.num_members}"
-        facts = {
+        return {
             "algorithm": self.spec.algorithm,
             "environment": self.environment.name,
             "step": self.step,
+            "member": member,
+            "folder": self.folder,
         }
-        return format_repr("Policy", **facts, member=member, folder=self.folder)
 
     @standard_numerics()
     def initial_carry(self) -> Carry:

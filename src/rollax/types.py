@@ -4,6 +4,7 @@ Most aliases stand for pytrees of arrays whose structure is defined by a user, a
 network. The others stand for values that do not have a class.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -38,6 +39,8 @@ SettingValues: TypeAlias = Mapping[str, Any]
 TypeHint: TypeAlias = Any
 """Type annotation, such as `int | None`."""
 
+RunPath: TypeAlias = str | os.PathLike[str]
+"""Run: a `rollax.Result`, or the path of its folder."""
 Scalar: TypeAlias = jax.Array | float
 """Number that may be traced, such as a hyperparameter that does not affect array shapes."""
 Flag: TypeAlias = jax.Array | bool

@@ -231,7 +231,7 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"options": {"checkpoint_minutes": float("inf")}}, "checkpoint_minutes (inf) must be"),
         ({"options": {"run_dir": "x" * 300}}, "is too long"),
         ({"options": {"run_dir": "a\0b"}}, "must not contain zero bytes"),
-        ({"options": {"run_dir": 5}}, "run_dir (5) must be the path of a folder or None"),
+        ({"options": {"run_dir": 5}}, "run_dir (5) must be the path of a file or folder or None"),
         ({"arguments": ["delay"]}, "arguments (['delay']) must be a dictionary"),
         (
             {"arguments": {"delay": object}},

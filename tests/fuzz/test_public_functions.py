@@ -15,16 +15,16 @@ import rollax
 from fuzz.conftest import Accepted, Answer
 from rollax import UsageError
 from rollax.visualization.archives.contact_sheet import write_contact_sheet
-from rollax.visualization.plots.figure import plot
+from rollax.visualization.plots.figure import write_figure
 from rollax.visualization.render.recorded_episodes import episode_keys
 from rollax.visualization.render.render import render
 from rollax.visualization.render.text_frames import print_episodes
 from rollax.visualization.report.report import report
 
 VIEWS = {
-    "plot": plot,
-    "render": render,
-    "report": report,
+    "write_figure": write_figure,
+    "write_animation": render,
+    "write_report": report,
     "sheet": write_contact_sheet,
     "show": print_episodes,
 }
@@ -63,11 +63,14 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "sweep": ("ppo", "probe/memory"),
     "export": (*RUN, "numpy"),
     "render": RUN,
+    "write_animation": RUN,
     "show": RUN,
     "sheet": (*RUN, 4),
     "plot": ([*RUN],),
     "report": ([*RUN],),
     "table": ([*RUN],),
+    "write_figure": ([*RUN],),
+    "write_report": ([*RUN],),
     "read": RUN,
     "merge_archives": ([*RUN],),
     "compare_archives": (*RUN, *RUN),
@@ -193,10 +196,23 @@ def test_odd_values(
         ),
         (lambda: rollax.make(5), "id (5) must be a string"),
         (
-            lambda: plot(5),
-            "runs (5) must be a sequence in which every item is the path of a folder",
+            lambda: rollax.plot(5),
+            "runs (5) must be a sequence in which every item is the path of a file or folder",
         ),
-        (lambda: plot("run"), "run is not a run"),
+        (lambda: rollax.plot("run"), "run is not a run"),
+        (lambda: rollax.plot("run", columns=3), "columns must be 1, 2 or None, got 3"),
+        (lambda: rollax.plot("run", x="hours"), "x ('hours') must be one of steps, time"),
+        (lambda: rollax.plot("run", csv=True), "csv requires path"),
+        (
+            lambda: rollax.plot("run", normalize={"a": 5}),
+            "normalize ({'a': 5}) must map environments to two numbers (low, high)",
+        ),
+        (lambda: rollax.plot(["run"] * 3, archive=True), "archive requires one run or two runs"),
+        (lambda: rollax.render("run", sheet=4, fps=5), "so fps has no effect. Remove fps."),
+        (
+            lambda: rollax.render("run", path=5),
+            "path (5) must be the path of a file or folder or None",
+        ),
         (lambda: report("run", label="a"), "label ('a') must be a sequence"),
         (lambda: render("run", seed="1"), "seed ('1') must be an integer"),
         (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rollax
-from rollax.runtime.shell import format_command_line
+from rollax.runtime.shell import format_command_line, is_command_running, running_command
 from rollax.training.console.messages import describe_result, rollax_command
 from rollax.training.result import Result
 from rollax.training.spec import make_spec
@@ -24,6 +24,14 @@ def test_words_are_found_again() -> None:
     words = ["rollax", "resume", NAME, "--total-steps", 5]
     assert shlex.split(format_command_line(*words)) == [str(word) for word in words]
     assert format_command_line("rollax", "eval", Path("runs/a-b_1")) == "rollax eval runs/a-b_1"
+
+
+@pytest.mark.quick
+def test_commands_are_told_apart_from_python() -> None:
+    assert not is_command_running()
+    with running_command():
+        assert is_command_running()
+    assert not is_command_running()
 
 
 @pytest.mark.parametrize("status", ["done", "stopped", "nonfinite"])

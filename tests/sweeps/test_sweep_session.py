@@ -62,6 +62,19 @@ def test_archives_are_ranked_by_their_score(tmp_path: Path) -> None:
     assert metric_of(tmp_path / "given", options={"best_metric": "return_mean"}) == "return_mean"
 
 
+def test_how_an_unfinished_study_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Python it is said in Python, and the command says a command."""
+    monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", lambda *_: None)
+    folder = tmp_path / "study"
+    swept = rollax.sweep(*MEMORY, sweep={"gamma": (0.5, 0.9)}, folder=folder, **GIVEN)
+    assert f"Continue with: rollax.sweep({str(folder)!r})" in capsys.readouterr().out
+    assert rollax.sweep(swept, quiet=True).folder == folder and Path(swept) == folder
+    assert main(["sweep", str(folder)]) == 1  # nothing has a result
+    assert f"Continue with: rollax sweep {folder}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "metric"), [((), "qd_score"), (("--best-metric", "return_mean"), "return_mean")]
 )

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from rollax.algorithm import uniform_placement
+from rollax.coercion import format_repr
+from rollax.runtime.notebook import format_html_table
 from rollax.types import Scalar
 
 STATUS_REJECTED, STATUS_IMPROVED, STATUS_NEW = (
@@ -167,6 +169,21 @@ class Archive(NamedTuple):
     thresholds: Callable[[Any], jax.Array] | None = None
     with_thresholds: Callable[[Any, jax.Array], Any] | None = None
     placement: Callable[[Any], Any] = lambda state: uniform_placement(state, False)
+
+    def __repr__(self) -> str:
+        return format_repr("Archive", **self._facts())
+
+    def _repr_html_(self) -> str:
+        return format_html_table("Archive", self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the values of texts that describe the archive, by name."""
+        return {
+            "size": self.size,
+            "low": self.low,
+            "high": self.high,
+            "num_cells": self.num_cells or None,
+        }
 
 
 class BatchValidity(NamedTuple):

@@ -1,4 +1,4 @@
-"""Output of commands: the JSON summary on standard output, and warnings on standard error."""
+"""Output of commands: the JSON summary on standard output."""
 
 import contextlib
 import json
@@ -28,13 +28,3 @@ def _to_json_value(value: object) -> object:
     if isinstance(value, list):
         return [_to_json_value(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def print_note(note: str) -> None:
-    """Print text to standard error."""
-    print_line(note, sys.stderr)
-
-
-def print_warning(warning: str) -> None:
-    """Print a warning to standard error."""
-    print_note(f"warning: {warning}")

@@ -9,7 +9,7 @@ import jax
 import tyro
 
 from rollax.acting.evaluation import Episodes
-from rollax.cli.command_output import print_note, print_summary, print_warning
+from rollax.cli.command_output import print_summary
 from rollax.cli.parsing.dynamic_options import (
     check_checkpoint_name,
     check_seed,
@@ -23,13 +23,14 @@ from rollax.environments.capabilities import capabilities, has_closed_form, has_
 from rollax.errors import UsageError
 from rollax.loading import load
 from rollax.policy import Policy
-from rollax.runtime.printing import print_line
+from rollax.runtime.printing import print_line, print_note, print_warning
 from rollax.training.compile import cache
 from rollax.training.elites.re_evaluation import DEFAULT_NUM_EPISODES, can_be_corrected
 from rollax.training.evaluation import metrics
 from rollax.training.evaluation.metrics import TRIAL_END_NAMES, format_finite_count, format_number
 from rollax.training.evaluation.task_results import DEFAULT_EPISODES_PER_TASK, format_worst_tasks
 from rollax.training.options import parse_info_reductions
+from rollax.training.result import DEFAULT_EPISODES
 from rollax.training.run_folder.tables import find_runs
 from rollax.types import MetricValues, Record, SettingValues
 
@@ -100,7 +101,7 @@ def evaluate_run(given: EvaluateOptions, run: Path, eval_arguments: SettingValue
     Returns:
         The results as a flat dictionary for JSON.
     """
-    episodes = 128 if given.episodes is None else given.episodes
+    episodes = DEFAULT_EPISODES if given.episodes is None else given.episodes
     policy = load(
         run, checkpoint=given.checkpoint, member=given.member, eval_arguments=eval_arguments
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from rollax.cli.command_output import print_summary, print_warning
+from rollax.cli.command_output import print_summary
 from rollax.cli.parsing.dynamic_options import (
     check_checkpoint_name,
     parse_options,
@@ -13,7 +13,7 @@ from rollax.cli.parsing.dynamic_options import (
 )
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.exporting.exporter import export as write
-from rollax.runtime.printing import print_line
+from rollax.runtime.printing import print_line, print_warning
 from rollax.training.compile import cache
 
 

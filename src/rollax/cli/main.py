@@ -21,10 +21,11 @@ from rollax.cli import (
 from rollax.cli.parsing.dynamic_options import HELP_FLAGS
 from rollax.cli.parsing.shared_options import SharedOptions, take_shared_options
 from rollax.distributed import processes
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import TRACEBACK_VARIABLE, UnknownNameError, UsageError
 from rollax.runtime import output, startup
 from rollax.runtime.numerics import standard_numerics
 from rollax.runtime.printing import print_line
+from rollax.runtime.shell import running_command
 from rollax.training.compile import background, cache
 from rollax.training.user_imports import trust_folders
 from rollax.version import __version__
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         raise
     except OSError:  # standard error cannot be written
-        if os.environ.get("ROLLAX_TRACEBACK"):
+        if os.environ.get(TRACEBACK_VARIABLE):
             raise
         code = 1
     is_run = words[:1] in ([name] for name in RUN_COMMANDS) and not any(
@@ -131,7 +132,7 @@ def _run_command(words: list[str]) -> int:
             return 0
         if command not in COMMANDS:
             raise UnknownNameError("command", command, COMMANDS)
-        with trust_folders(shared.trust), standard_numerics():
+        with running_command(), trust_folders(shared.trust), standard_numerics():
             code = COMMANDS[command](words[1:], shared)
         return code if shared.place is None else _leave_processes(code, alone=False)
     except UsageError as error:
@@ -144,7 +145,7 @@ def _run_command(words: list[str]) -> int:
         )
         return _end_immediately(_leave_processes(130, alone=True))
     except (OSError, RuntimeError) as error:
-        if os.environ.get("ROLLAX_TRACEBACK"):
+        if os.environ.get(TRACEBACK_VARIABLE):
             raise
         if output.is_output_error(error):  # `output.finish_output` reports it and sets the code
             return _leave_after_error(error, 0)

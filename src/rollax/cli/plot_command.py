@@ -5,11 +5,10 @@ from pathlib import Path
 
 import tyro
 
-from rollax.cli.command_output import print_note, print_warning
 from rollax.cli.parsing.dynamic_options import parse_options
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.errors import UsageError
-from rollax.runtime.printing import print_line
+from rollax.runtime.printing import print_line, print_note, print_warning
 from rollax.training.run_folder.tables import find_runs
 from rollax.visualization.archives import archive_comparison, archive_figure
 from rollax.visualization.plots.figure import write_figure

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import tyro
 
-from rollax.cli.command_output import print_note, print_warning
 from rollax.cli.parsing.dynamic_options import (
     check_checkpoint_name,
     check_seed,
@@ -17,9 +16,8 @@ from rollax.cli.parsing.dynamic_options import (
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.coercion import format_value
 from rollax.errors import UsageError
-from rollax.runtime.printing import print_line
+from rollax.runtime.printing import print_line, print_note
 from rollax.training.compile import cache
-from rollax.types import SettingValues
 
 MAX_RENDERED_EPISODES = 1000
 MAX_FPS = 240
@@ -65,13 +63,29 @@ class RenderOptions:
 
 def render(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax render` and return its exit code."""
-    from rollax.visualization.render.render import render as draw
+    from rollax.visualization import run_views
     from rollax.visualization.render.text_frames import print_episodes
 
     rest, eval_env = take_prefixed_options(arguments, "--eval-env.")
     given = parse_options(RenderOptions, split_number_lists(rest), "rollax render")
-    eval_arguments = unwrap_single_values(eval_env)
-    cache.enable()
+    _check_options(given)
+    shown = {
+        **{name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes")},
+        "fps": given.fps,
+        "greedy": not given.stochastic,
+        "eval_arguments": unwrap_single_values(eval_env),
+    }
+    if given.text:
+        cache.enable()
+        print_episodes(given.run, notify_fn=print_note, **shown)
+        return 0
+    chosen = {name: getattr(given, name) for name in ("descriptor", "cell", "sheet")}
+    print_line(run_views.render(given.run, path=given.out, **chosen, **shown).path)
+    return 0
+
+
+def _check_options(given: RenderOptions) -> None:
+    """Raise UsageError if an option is out of range, or has no effect with `--text`."""
     check_seed(given.seed)
     check_checkpoint_name(given.checkpoint or "")
     if not 1 <= given.episodes <= MAX_RENDERED_EPISODES:
@@ -83,63 +97,5 @@ def render(arguments: list[str], shared: SharedOptions) -> int:
         raise UsageError(f"fps must be between 1 and {MAX_FPS}, got {format_value(given.fps)}.")
     if given.text and given.out is not None:
         raise UsageError(f"--text does not write to --out ({given.out}). Remove one of them.")
-    if given.sheet is not None:
-        return render_sheet(given, given.sheet, eval_arguments)
-    which = {
-        name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes", "fps")
-    }
-    which["eval_arguments"] = eval_arguments
-    if given.text:
-        print_episodes(given.run, greedy=not given.stochastic, notify_fn=print_note, **which)
-        return 0
-    path = draw(
-        given.run,
-        given.out,
-        greedy=not given.stochastic,
-        descriptor=given.descriptor,
-        cell=given.cell,
-        warn_fn=print_warning,
-        notify_fn=print_note,
-        **which,
-    )
-    print_line(path)
-    return 0
-
-
-def render_sheet(given: RenderOptions, number: int, eval_arguments: SettingValues) -> int:
-    """Write a contact sheet and print its path.
-
-    Args:
-        given: Options of `rollax render`.
-        number: Number of elites to show.
-        eval_arguments: Environment arguments that replace those of the run's evaluations.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UsageError: If an option of single episodes is given.
-    """
-    from rollax.visualization.archives.contact_sheet import write_contact_sheet
-
-    others = {name: getattr(given, name) for name in ("text", "descriptor", "cell", "fps")} | {
-        "episodes": given.episodes > 1
-    }
-    for name in (name for name, is_given in others.items() if is_given):
-        raise UsageError(
-            f"--sheet renders one episode of each elite, so --{name} has no effect. "
-            f"Remove --{name}."
-        )
-    path = write_contact_sheet(
-        given.run,
-        number,
-        given.out,
-        given.checkpoint or "last",
-        given.seed,
-        member=given.member,
-        eval_arguments=eval_arguments,
-        greedy=not given.stochastic,
-        warn_fn=print_warning,
-    )
-    print_line(path)
-    return 0
+    if given.text and given.sheet is not None:
+        raise UsageError("--text shows an episode, and --sheet shows elites. Remove --text.")

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import tyro
 
-from rollax.cli.command_output import print_note
 from rollax.cli.parsing.dynamic_options import parse_options
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.errors import UsageError
-from rollax.runtime.printing import print_line
-from rollax.visualization.report.report import report as write
+from rollax.runtime.printing import print_line, print_note
+from rollax.visualization import run_views
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +40,7 @@ def report(arguments: list[str], shared: SharedOptions) -> int:
     given = parse_options(ReportOptions, arguments, "rollax report")
     if not given.runs:
         raise UsageError("report needs one or more run folders. Run `rollax report RUN`.")
-    if given.render:
-        from rollax.training.compile import cache
-
-        cache.enable()
-    path = write(
-        given.runs, given.out, render=given.render, label=given.label, notify_fn=print_note
-    )
+    path = run_views.report(given.runs, path=given.out, render=given.render, label=given.label)
     print_line(path)
     if given.open:
         _open_in_browser(path)

@@ -8,11 +8,10 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from rollax.cli.command_output import print_note
 from rollax.cli.parsing.dynamic_options import parse_options
 from rollax.cli.parsing.shared_options import SharedOptions
 from rollax.errors import UsageError
-from rollax.runtime.printing import print_line
+from rollax.runtime.printing import print_line, print_note
 from rollax.training.options import check_path
 from rollax.training.run_folder.files import write_output_file
 from rollax.visualization.tables.paper_tables import TABLE_KINDS, TableKind, make_tables

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.spaces import Box
 from rollax.types import Action, Observation, State
 
@@ -46,6 +46,7 @@ class Task(eqx.Module):
     descriptor_extraction = "final"
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def score(self, solution: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the fitness, float32 [], and the descriptor `[K]` of a solution `[D]`."""

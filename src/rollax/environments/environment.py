@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from rollax.runtime.notebook import format_html_table
 from rollax.spaces import ActionSpace, Box, Space, describe_space
 from rollax.types import Action, Observation, State, Task
 
@@ -160,17 +161,28 @@ class HostEnvironment(Environment, Protocol):
 
 def format_environment(environment: Environment) -> str:
     """Return the text of `__repr__`, with the class, name and spaces of an environment."""
+    facts = _describe_environment(environment)
+    texts = [f"{name}={value}" for name, value in facts.items() if value is not None]
+    return f"{type(environment).__name__}({', '.join([repr(environment.name), *texts])})"
+
+
+def format_environment_html(environment: Environment) -> str:
+    """Return the table of `_repr_html_`, with the name, spaces and time limit of an environment."""
+    limit = {"time_limit": environment.time_limit}
+    return format_html_table(environment.name, _describe_environment(environment) | limit)
+
+
+def _describe_environment(environment: Environment) -> dict[str, object]:
+    """Return the spaces, as short texts, and the number of agents."""
     spaces = {
         "observations": describe_space(environment.observation_space),
         "actions": describe_space(environment.action_space),
     }
-    texts = [
-        f"{what}="
-        f"{text if len(text) <= MAX_SPACE_TEXT_LENGTH else text[:MAX_SPACE_TEXT_LENGTH] + '...'}"
-        for what, text in spaces.items()
-    ]
-    agents = [] if environment.num_agents is None else [f"num_agents={environment.num_agents}"]
-    return f"{type(environment).__name__}({', '.join([repr(environment.name), *texts, *agents])})"
+    texts = {
+        name: text if len(text) <= MAX_SPACE_TEXT_LENGTH else f"{text[:MAX_SPACE_TEXT_LENGTH]}..."
+        for name, text in spaces.items()
+    }
+    return {**texts, "num_agents": environment.num_agents}
 
 
 @runtime_checkable

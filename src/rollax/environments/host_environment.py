@@ -6,7 +6,12 @@ from typing import Any, NoReturn
 import equinox as eqx
 import jax
 
-from rollax.environments.environment import Simulator, SpaceConversion, format_environment
+from rollax.environments.environment import (
+    Simulator,
+    SpaceConversion,
+    format_environment,
+    format_environment_html,
+)
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Space
 from rollax.types import Action, State
@@ -43,6 +48,9 @@ class HostedEnvironment(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     def reset(self, key: jax.Array) -> NoReturn:
         raise UsageError(_host_only_message(self.name))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rollax.environments.capabilities import capabilities, has_finite_tasks
-from rollax.environments.environment import Environment, Transition
+from rollax.environments.environment import Environment, Transition, format_environment_html
 from rollax.spaces import ActionSpace, Box, Space
 from rollax.types import Action, Observation, State, Task
 
@@ -28,6 +28,9 @@ class Wrapper(eqx.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env!r})"
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def name(self) -> str:

@@ -28,9 +28,10 @@ from rollax.runtime.shell import format_command_line
 from rollax.training import user_imports
 from rollax.training.argument_validation import ELITE_ARGUMENT_TYPES
 from rollax.training.options import check_path
+from rollax.training.result import accept_result
 from rollax.training.run_folder import layout
 from rollax.training.run_folder.files import check_not_symlink, fsync_path, write_atomically
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 
 DESCRIPTION_FILE, CARD_FILE, EXPORTS_FOLDER = "policy.json", "card.md", "exports"
 MAX_BATCH = 1 << 20
@@ -71,6 +72,7 @@ class PolicyFiles(NamedTuple):
     parity: Parity
 
 
+@accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
 @coerce_arguments(
@@ -82,7 +84,7 @@ class PolicyFiles(NamedTuple):
     **ELITE_ARGUMENT_TYPES,
 )
 def export(
-    run: str | Path,
+    run: RunPath,
     to: str,
     output: str | Path | None = None,
     *,
@@ -107,7 +109,7 @@ def export(
     of the environment.
 
     Args:
-        run: Folder of the run.
+        run: Result of the run, or its folder.
         to: Format: "jax", "stablehlo", "onnx" or "numpy".
         output: Output folder. Defaults to a subfolder of the run's exports/.
         checkpoint: Checkpoint, as in `rollax.load`.

@@ -86,3 +86,13 @@ def print_line(text: object, file: TextIO | None = None, flush: bool = False) ->
         file=sys.stdout if file is None else file,
         flush=flush,
     )
+
+
+def print_note(note: str) -> None:
+    """Print text to standard error."""
+    print_line(note, sys.stderr)
+
+
+def print_warning(warning: str) -> None:
+    """Print a warning to standard error."""
+    print_note(f"warning: {warning}")

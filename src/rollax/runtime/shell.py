@@ -1,8 +1,30 @@
-"""Formatting of commands for a shell."""
+"""Formatting of commands for a shell, and whether a command is running."""
 
+import contextlib
+import contextvars
 import shlex
+from collections.abc import Iterator
+
+_is_command_running: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "is_command_running", default=False
+)
 
 
 def format_command_line(*arguments: object) -> str:
     """Join words into a command line for a POSIX shell, and quote them where necessary."""
     return shlex.join(map(str, arguments))
+
+
+@contextlib.contextmanager
+def running_command() -> Iterator[None]:
+    """Mark the code in this context as part of a command, so that messages recommend commands."""
+    token = _is_command_running.set(True)
+    try:
+        yield
+    finally:
+        _is_command_running.reset(token)
+
+
+def is_command_running() -> bool:
+    """Return whether a command calls this code. Otherwise, a Python program calls it."""
+    return _is_command_running.get()

@@ -1,6 +1,7 @@
 """Python interface of studies: `rollax.sweep`."""
 
 import dataclasses
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from rollax.coercion import coerce, coerce_arguments, format_repr
 from rollax.config import DataclassInstance
 from rollax.environments.registry import import_package
 from rollax.errors import UsageError
+from rollax.runtime.notebook import format_html_table
 from rollax.runtime.numerics import standard_numerics
 from rollax.sweeps import results
 from rollax.sweeps.launchers import Launcher, check_launcher
@@ -29,6 +31,8 @@ from rollax.types import SettingValues
 class Swept(NamedTuple):
     """Results of a study.
 
+    Functions that take several runs, such as `rollax.plot`, also take the results of a study.
+
     Attributes:
         folder: Folder of the study.
         rows: Trials, complete ones first, best first.
@@ -40,11 +44,25 @@ class Swept(NamedTuple):
     importance: dict[str, float]
 
     def __repr__(self) -> str:
+        return format_repr("Swept", **self._facts())
+
+    def _repr_html_(self) -> str:
         complete = [row for row in self.rows if row.state == "COMPLETE"]
-        value = complete[0].value if complete else None
-        return format_repr(
-            "Swept", folder=self.folder, trials=len(self.rows), complete=len(complete), best=value
-        )
+        settings = complete[0].settings if complete else {}
+        return format_html_table("Swept", self._facts() | dict(settings))
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the values of texts that describe the study, by name."""
+        complete = [row for row in self.rows if row.state == "COMPLETE"]
+        return {
+            "folder": self.folder,
+            "trials": len(self.rows),
+            "complete": len(complete),
+            "best": complete[0].value if complete else None,
+        }
 
     @property
     def best(self) -> TrialResult:
@@ -77,7 +95,7 @@ class Swept(NamedTuple):
     quiet=bool,
 )
 def sweep(
-    algorithm: str | Path,
+    algorithm: str | os.PathLike[str],
     environment: str | None = None,
     *,
     sweep: SettingValues | None = None,
@@ -105,8 +123,8 @@ def sweep(
     Trials that differ only in traced settings train together in one program.
 
     Args:
-        algorithm: Name of an algorithm, or the folder of an existing study to continue, whose
-            settings cannot change.
+        algorithm: Name of an algorithm, or the folder or results of an existing study to continue,
+            whose settings cannot change.
         environment: Id of an environment. None continues a study.
         sweep: Values by name of a setting: `learning_rate`, `num_envs`, `network.hidden`,
             `env.gravity`.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollax.runtime.shell import is_command_running
 from rollax.sweeps import results, sweep_figure
 from rollax.sweeps.launchers import Launcher, launch_workers
 from rollax.sweeps.study import Study
@@ -49,7 +50,9 @@ def run_study(
     for line in results.format_table(study):
         show.message(line)
     if not study.is_done():
-        show.message(f"Not all trials have a result. Continue with: {study.resume_command}")
+        statement = f"rollax.sweep({str(folder)!r})"
+        remedy = study.resume_command if is_command_running() else statement
+        show.message(f"Not all trials have a result. Continue with: {remedy}")
     if draws_picture and results.has_result(study):
         path = sweep_figure.draw_study(study)
         show.message(f"  {path or 'no figure, because only one trial has a result'}")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
+from rollax.runtime.shell import is_command_running
 from rollax.training import loop
 from rollax.training.callbacks.dispatch import NamedCallback
 from rollax.training.callbacks.user_functions import MetricsFn
@@ -100,22 +101,31 @@ def run_in_folder(
             raise
         finally:
             show.close()
-        for line in messages.describe_result(result, spec, program.environment):
+        in_python = not is_command_running()
+        for line in messages.describe_result(result, spec, program.environment, in_python):
             show.message(line)
         return RunOutcome(result, signal.SIGINT in (request.signal_number, result.exit_code - 128))
 
 
-def unwrap_outcome(outcome: RunOutcome) -> Result:
+def unwrap_outcome(
+    outcome: RunOutcome, environment: Environment | None, network: NetworkFn | None
+) -> Result:
     """Return the result of a run.
+
+    Args:
+        outcome: Outcome of the run.
+        environment: Environment object that the user passed, or None.
+        network: Network function that the user passed, or None.
 
     Raises:
         KeyboardInterrupt: If an interrupt stopped the run. The exception carries the result.
     """
+    result = outcome.result._replace(environment=environment, network=network)
     if not outcome.is_interrupted:
-        return outcome.result
-    folder, steps = outcome.result.folder, outcome.result.steps
+        return result
+    folder, steps = result.folder, result.steps
     raise make_interrupt(
         f"The run was interrupted and is saved at step {steps:,} in {folder}. Load it with "
         f"rollax.load({str(folder)!r}), or continue it with rollax.resume({str(folder)!r}).",
-        outcome.result,
+        result,
     )

@@ -1,13 +1,35 @@
-"""Results of a training run and of the evaluations during it."""
+"""Results of a training run and of the evaluations during it.
 
-from collections.abc import Callable
+Methods of a result call public functions of rollax, whose modules depend on this module. They are
+therefore imported when a method is called.
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
-from rollax.coercion import format_repr
+import jax
+
+from rollax.coercion import coerce_arguments, format_repr, format_value
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.runtime.notebook import Animation, format_html_table
+from rollax.runtime.printing import print_warning
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.evaluation.metrics import user_metric_names, zero_sum_side_returns
-from rollax.types import MetricValues
+from rollax.types import MetricValues, NetworkFn, SettingValues
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas
+
+    import rollax.policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Evaluated(NamedTuple):
@@ -32,11 +54,15 @@ class Evaluated(NamedTuple):
         )
 
 
+DEFAULT_EPISODES = 128  # of an evaluation of a policy
+
 StopWhenFn = Callable[[Evaluated], bool]
 
 
 class Result(NamedTuple):
     """Result of a run.
+
+    Functions that take the folder of a run, such as `rollax.load`, also take its result.
 
     Attributes:
         folder: Folder of the run.
@@ -50,6 +76,10 @@ class Result(NamedTuple):
         best: Step and best metric of the best checkpoint, or None.
         scores: Best metric of each member of a population at its last evaluation, or None for a
             single run.
+        environment: Environment object that the run was started with, or None. Methods of the
+            result and functions that take the result use it.
+        network: Network function that the run was started with, or None. It is used like
+            `environment`.
     """
 
     folder: Path
@@ -61,19 +91,186 @@ class Result(NamedTuple):
     steps_per_second: float
     best: tuple[int, float] | None = None
     scores: MemberScores | None = None
+    environment: Environment | None = None
+    network: NetworkFn | None = None
 
     def __repr__(self) -> str:
+        return format_repr("Result", **self._facts())
+
+    def _repr_html_(self) -> str:
+        return format_html_table("Result", self._facts())
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the values of texts that describe the result, by name."""
         member_returns = self.evaluation.get("return_members")
-        return format_repr(
-            "Result",
-            status=self.status,
-            steps=self.steps,
-            folder=self.folder,
-            return_mean=self.evaluation.get("return_mean"),
-            best=self.best and self.best[1],
-            best_step=self.best and self.best[0],
-            members=None if member_returns is None else len(member_returns),
+        return {
+            "status": self.status,
+            "steps": self.steps,
+            "folder": self.folder,
+            "return_mean": self.evaluation.get("return_mean"),
+            "best": self.best and self.best[1],
+            "best_step": self.best and self.best[0],
+            "members": None if member_returns is None else len(member_returns),
+        }
+
+    @property
+    def metrics(self) -> "pandas.DataFrame":
+        """Metrics of training and evaluations as a data frame, as in `Tables.history`.
+
+        Raises:
+            UsageError: If the run cannot be read, or pandas is not installed.
+        """
+        return _public_function("read")(self).history()
+
+    @coerce_arguments()
+    def policy(
+        self,
+        checkpoint: str | int = "last",
+        *,
+        member: int | None = None,
+        environment: Environment | None = None,
+        network: NetworkFn | None = None,
+        eval_arguments: SettingValues | None = None,
+    ) -> "rollax.policy.Policy":
+        """Load the policy of the run. The arguments are those of `rollax.load`."""
+        return _public_function("load")(
+            self,
+            checkpoint=checkpoint,
+            member=member,
+            environment=environment,
+            network=network,
+            eval_arguments=eval_arguments,
         )
+
+    @coerce_arguments(seed=int, env_workers=int | None)
+    def evaluate(
+        self,
+        episodes: int = DEFAULT_EPISODES,
+        *,
+        seed: int = 0,
+        checkpoint: str | int = "last",
+        member: int | None = None,
+        greedy: bool | None = None,
+        metrics: Callable[..., Mapping[str, Any]] | None = None,
+        info: Mapping[str, str] | None = None,
+        env_workers: int | None = None,
+        eval_arguments: SettingValues | None = None,
+    ) -> MetricValues:
+        """Evaluate a policy of the run on new episodes, like `rollax eval`.
+
+        `result.policy().evaluate(...)` also returns the episodes.
+
+        Args:
+            episodes: Number of episodes.
+            seed: Random seed of the episodes, from 0 to 2^32 - 1.
+            checkpoint: "last", "best" or the step of a checkpoint.
+            member: Index of the member of a population, as in `rollax.load`.
+            greedy: Whether to take the most likely actions instead of sampling. None uses the
+                setting of the run's evaluations.
+            metrics: Function from `Episodes` to additional metrics by name, as in `rollax.train`.
+            info: Reductions of `info` entries by name, as in `Policy.evaluate`.
+            env_workers: Number of worker processes for simulators on the host. None uses the
+                setting of the run.
+            eval_arguments: Arguments of the evaluation environment, as in `rollax.load`.
+
+        Returns:
+            Metrics of the evaluation by name.
+
+        Raises:
+            UsageError: If the checkpoint does not exist or an argument is invalid.
+        """
+        if not 0 <= seed < 2**32:
+            raise UsageError(f"seed must be between 0 and 2^32 - 1, got {format_value(seed)}.")
+        policy = self.policy(checkpoint, member=member, eval_arguments=eval_arguments)
+        for warning in policy.warnings:
+            print_warning(warning)
+        workers = policy.spec.options.env_workers if env_workers is None else env_workers
+        values, _ = policy.evaluate(
+            episodes,
+            jax.random.key(seed),
+            greedy,
+            metrics=metrics,
+            info=info,
+            env_workers=workers,
+        )
+        return values
+
+    @coerce_arguments()
+    def plot(
+        self,
+        *,
+        path: str | Path | None = None,
+        only: str | Sequence[str] = (),
+        columns: Literal[1, 2] | None = None,
+        label: str | Sequence[str] = (),
+        x: Literal["steps", "time"] = "steps",
+        smooth: int = 1,
+        archive: bool = False,
+        quiet: bool = False,
+    ) -> "matplotlib.figure.Figure":
+        """Draw the learning curves of the run. The arguments are those of `rollax.plot`."""
+        return _public_function("plot")(
+            self,
+            path=path,
+            only=only,
+            columns=columns,
+            label=label,
+            x=x,
+            smooth=smooth,
+            archive=archive,
+            quiet=quiet,
+        )
+
+    @coerce_arguments()
+    def render(
+        self,
+        *,
+        path: str | Path | None = None,
+        checkpoint: str | int | None = None,
+        seed: int = 0,
+        episodes: int = 1,
+        greedy: bool = True,
+        max_frames: int = 600,
+        fps: int | None = None,
+        member: int | None = None,
+        descriptor: Sequence[float] | None = None,
+        cell: Sequence[int] | None = None,
+        sheet: int | None = None,
+        eval_arguments: SettingValues | None = None,
+        quiet: bool = False,
+    ) -> Animation:
+        """Render episodes of the run. The arguments are those of `rollax.render`."""
+        return _public_function("render")(
+            self,
+            path=path,
+            checkpoint=checkpoint,
+            seed=seed,
+            episodes=episodes,
+            greedy=greedy,
+            max_frames=max_frames,
+            fps=fps,
+            member=member,
+            descriptor=descriptor,
+            cell=cell,
+            sheet=sheet,
+            eval_arguments=eval_arguments,
+            quiet=quiet,
+        )
+
+    @coerce_arguments()
+    def report(
+        self,
+        *,
+        path: str | Path | None = None,
+        render: bool = False,
+        label: str | Sequence[str] = (),
+        quiet: bool = False,
+    ) -> Path:
+        """Write an HTML report of the run. The arguments are those of `rollax.report`."""
+        return _public_function("report")(self, path=path, render=render, label=label, quiet=quiet)
 
     def summary(self) -> dict[str, Any]:
         """Return the result as one flat dictionary for scripts."""
@@ -104,3 +301,26 @@ class Result(NamedTuple):
             "wall_time": round(self.wall_time, 3),
             "steps_per_second": round(self.steps_per_second, 1),
         }
+
+
+def accept_result(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of a run with the keywords `environment` and `network`.
+
+    If its first argument is a `Result` with objects, these are the defaults of the keywords.
+    """
+    first = next(iter(inspect.signature(function).parameters))
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        run = arguments[0] if arguments else keywords.get(first)
+        if isinstance(run, Result):
+            missing = [name for name in ("environment", "network") if keywords.get(name) is None]
+            keywords.update({name: getattr(run, name) for name in missing})
+        return function(*arguments, **keywords)
+
+    return call
+
+
+def _public_function(name: str) -> Callable[..., Any]:
+    """Return a public function of rollax."""
+    return getattr(importlib.import_module("rollax"), name)

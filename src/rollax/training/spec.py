@@ -29,7 +29,7 @@ from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range,
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
-from rollax.types import SettingValues
+from rollax.types import RunPath, SettingValues
 
 CUSTOM = "custom"  # replaces the settings of a user's network
 
@@ -198,7 +198,7 @@ def make_spec(
     options: RunOptions,
     sweep: SettingValues | None,
     eval_arguments: SettingValues | None = None,
-    opponents: Mapping[str, str | Path] | None = None,
+    opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     imports: tuple[str, ...] = (),
 ) -> Spec:

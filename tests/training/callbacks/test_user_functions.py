@@ -13,11 +13,11 @@ import rollax
 from rollax.cli.main import main
 from rollax.training.run_folder.run_summary import summarize_run
 from rollax.visualization.plots.curve_estimates import select_panel_metrics
-from rollax.visualization.plots.figure import plot
 from rollax.visualization.plots.figure_options import FigureOptions
 from rollax.visualization.plots.learning_curves import make_curves, metric_names, read_run
 from rollax.visualization.report.report import report
 from support.counting_environment import Counting
+from support.figures import plot
 from support.runs import FRAMES, Script, metrics
 
 

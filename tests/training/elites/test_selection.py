@@ -15,11 +15,15 @@ from rollax.training.run_folder.metric_sinks import read_metrics
 from rollax.visualization.archives import archive_comparison
 from rollax.visualization.archives import archive_figure as archives
 from rollax.visualization.archives import contact_sheet as sheets
-from rollax.visualization.archives.archive_figure import archive_png, write_archive_files
-from rollax.visualization.plots.figure import plot
+from rollax.visualization.archives.archive_figure import (
+    draw_archive_map,
+    encode_figure,
+    write_archive_files,
+)
 from rollax.visualization.render import render as renders
 from rollax.visualization.render.drawings import find_drawing
 from rollax.visualization.render.render import add_note, render
+from support.figures import plot
 from support.runs import checksums
 
 SMALL = {"batch_size": 32, "num_iterations": 2, "grid": (6, 6), "qd_offset": 100.0}
@@ -240,7 +244,7 @@ def test_archives_of_any_dimensions_are_drawn(
     number = int(np.prod(shape)) if shape else 20
     numbers = np.random.default_rng(0)
     scored = ScoredSolutions((), numbers.normal(size=number), numbers.random((number, dimensions)))
-    image = archive_png(
+    figure = draw_archive_map(
         Elites(
             scored,
             numbers.random(number) < 0.7,
@@ -250,4 +254,4 @@ def test_archives_of_any_dimensions_are_drawn(
         shape,
         "title",
     )
-    assert image.startswith(b"\x89PNG")
+    assert encode_figure(figure, "png").startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ import rollax
 from rollax.errors import UsageError
 from rollax.runtime.installation import install_command
 from rollax.training.run_folder.metric_sinks import read_metrics
-from rollax.training.run_folder.tables import find_runs
+from rollax.training.run_folder.tables import Tables, find_runs
 
 
 @pytest.fixture
@@ -154,3 +154,36 @@ def test_without_pandas_it_is_said(undisturbed, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=re.escape(install_command("pandas"))):
         rollax.read(undisturbed)
+
+
+def test_history_joins_evaluations_and_training() -> None:
+    """Non-finite episodes are left out; agents have columns; what one of both lacks is NaN."""
+    pandas = pytest.importorskip("pandas")
+    metrics = pandas.DataFrame(
+        {"run": ["a"] * 2, "member": [0, 0], "step": [32, 64], "wall_time": [1.0, 2.0], "loss": 0.5}
+    )
+    evaluations = pandas.DataFrame(
+        {
+            "run": ["a"] * 6,
+            "member": [0] * 6,
+            "step": [0, 0, 64, 64, 64, 96],
+            "wall_time": [0.5, 0.5, 2.5, 2.5, 2.5, 3.0],
+            "return": [1.0, 3.0, 5.0, 7.0, float("inf"), 9.0],
+            "return/0": [0.0, 2.0, 4.0, 6.0, float("inf"), 8.0],
+            "length": [10] * 6,
+        }
+    )
+    table = Tables(pandas.DataFrame(), metrics, evaluations).history()
+    assert list(table) == [
+        *metrics,
+        *("return_mean", "return_std", "length_mean", "return_mean/0"),
+    ]
+    assert table["step"].tolist() == [0, 32, 64, 96]
+    assert table["wall_time"].tolist() == [0.5, 1.0, 2.0, 3.0]
+    np.testing.assert_allclose(table["return_mean"], [2, np.nan, 6, 9])
+    np.testing.assert_allclose(table["return_std"], [2**0.5, np.nan, 2**0.5, 0])
+    np.testing.assert_allclose(table["return_mean/0"], [1, np.nan, 5, 8])
+    np.testing.assert_allclose(table["loss"], [np.nan, 0.5, 0.5, np.nan])
+    nothing = pandas.DataFrame()
+    assert Tables(nothing, metrics, nothing).history() is metrics
+    assert Tables(nothing, nothing, evaluations).history()["step"].tolist() == [0, 64, 96]

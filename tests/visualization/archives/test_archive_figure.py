@@ -231,8 +231,8 @@ def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
 def test_curves_of_members_have_intervals(tmp_path):
     """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
     from rollax.visualization.plots import curve_estimates, intervals, overview
-    from rollax.visualization.plots.figure import plot
     from rollax.visualization.plots.learning_curves import make_curves, read_run
+    from support.figures import plot
 
     folder = trained(tmp_path / "seeds", network={}, seeds=3)
     curves = make_curves(read_run(folder))
@@ -271,7 +271,7 @@ def test_archives_of_any_dimensions_are_compared(dimensions, shape, is_alike):
         archive_comparison.ArchivePanel(name, each, layout)
         for name, each in (("first", first), ("second", second))
     ]
-    image = archive_comparison.comparison_png(
+    figure = archive_comparison.draw_comparison_panels(
         shown[0], shown[1], Comparison(at, fitness[0], fitness[1], _METRICS, _METRICS), layout
     )
-    assert image.startswith(b"\x89PNG")
+    assert archive_figure.encode_figure(figure, "png").startswith(b"\x89PNG")

@@ -16,8 +16,8 @@ import rollax
 from rollax.errors import UsageError
 from rollax.visualization.plots import intervals, learning_curves, overview, style
 from rollax.visualization.plots.curve_estimates import NUM_EARLIER_EVALUATIONS, earlier_evaluations
-from rollax.visualization.plots.figure import plot
 from rollax.visualization.plots.labels import make_labels
+from support.figures import plot
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 def test_where_it_cannot_be_written_is_said(run, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="Choose another --out"):
+    with pytest.raises(UsageError, match="Choose another output file"):
         plot([run], tmp_path / "file" / "curves.png")
 
 

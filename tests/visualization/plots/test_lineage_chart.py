@@ -11,7 +11,7 @@ import rollax
 from rollax.populations.evolution import Range
 from rollax.training.run_folder.lineage import read_lineage
 from rollax.visualization.plots import lineage_chart
-from rollax.visualization.plots.figure import plot
+from support.figures import plot
 
 RANGES = {"learning_rate": Range(1e-4, 1e-2, "log")}
 # Four members, three generations: 3 becomes a copy of 0, then 1 one of 3, then 0 one of 1.

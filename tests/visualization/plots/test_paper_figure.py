@@ -21,8 +21,9 @@ from rollax.visualization.plots import (
     resampling,
     run_merging,
 )
-from rollax.visualization.plots.figure import plot, write_figure
+from rollax.visualization.plots.figure import write_figure
 from rollax.visualization.plots.figure_options import FigureOptions
+from support.figures import plot
 
 
 def read(*folders):
@@ -340,7 +341,7 @@ def test_what_is_no_normalization_is_refused(variant, text):
         algorithm_comparison.normalize_scores(lines, (text,))
     with pytest.raises(UnknownNameError, match="unknown environment of --normalize 'Pong'"):
         algorithm_comparison.normalize_scores(lines, ("Pong=0,1",))
-    with pytest.raises(UsageError, match="--normalize requires --aggregate"):
+    with pytest.raises(UsageError, match="normalize requires aggregate"):
         plot(folders, figure=FigureOptions(normalize=("One=0,1",)))
 
 

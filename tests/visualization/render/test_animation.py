@@ -103,7 +103,7 @@ def test_no_file_of_another_is_replaced(run, tmp_path, monkeypatch):
     [
         ("episode.webm", r"must end in .gif or .mp4, or for brax and Playground in .html"),
         ("episode", "must end in"),
-        ("folder.gif", "is a folder"),
+        ("folder.gif", "must not be a folder"),
         ("file/episode.gif", "is not a writable folder"),
         ("page.html", "gymnax/CartPole-v1 has no HTML page; only brax and Playground have one"),
         ("x" * 300 + ".gif", "too long"),
@@ -128,6 +128,6 @@ def test_an_error_of_ffmpeg_is_told(monkeypatch):
     monkeypatch.setattr(animation, "X264_CRF", "nonsense")
     with pytest.raises(
         UsageError,
-        match=r"(?s)ffmpeg could not encode the video .*Choose an --out that ends in .gif",
+        match=r"(?s)ffmpeg could not encode the video .*Choose an output file that ends in .gif",
     ):
         animation.encode_mp4([Image.new("RGB", (32, 20))], [100], 10)

@@ -311,7 +311,7 @@ def test_nothing_is_overwritten(run, sweep, copy, tmp_path, monkeypatch):
         with pytest.raises(UsageError, match=r"must end in \.html"):
             report([run], tmp_path / out)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="Choose another --out"):
+    with pytest.raises(UsageError, match="Choose another output file"):
         report([run], tmp_path / "file" / "page.html")
 
 

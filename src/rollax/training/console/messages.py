@@ -1,11 +1,10 @@
 """Messages at the start and at the end of a run."""
 
-import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from rollax.coercion import format_value
 from rollax.environments.capabilities import has_closed_form
@@ -76,8 +75,10 @@ def rollax_command() -> list[str]:
     return [os.path.relpath(script)] if script.exists() else ["python", "-m", "rollax"]
 
 
-def describe_result(result: Result, spec: Spec, environment: Environment) -> list[str]:
-    """Return the lines at the end of a run: the outcome and commands for next steps.
+def describe_result(
+    result: Result, spec: Spec, environment: Environment, in_python: bool = False
+) -> list[str]:
+    """Return the lines at the end of a run: the outcome and the next steps.
 
     Rendering and export are omitted for closed-form tasks, which have no episodes.
 
@@ -85,75 +86,108 @@ def describe_result(result: Result, spec: Spec, environment: Environment) -> lis
         result: Result of the run.
         spec: Specification of the run.
         environment: Environment of evaluations.
+        in_python: Whether the next steps are Python statements instead of commands.
     """
     lines = [
         f"{OUTCOMES[result.status]} {result.steps:,} steps in "
         f"{format_duration(result.wall_time)}. Run folder: {result.folder}",
         *result_tables.format_sweep_table(spec, result.scores),
     ]
-    if result.best is not None and spec.options.keep_best:
+    has_best = result.best is not None and bool(spec.options.keep_best)
+    if result.best is not None and has_best:
         lines.append(
             f"  best checkpoint: {spec.options.best_metric} {format_number(result.best[1])} at "
             f"step {result.best[0]:,}"
         )
-    if spec.own_environment or spec.network == CUSTOM:
+    has_objects = spec.own_environment or spec.network == CUSTOM
+    if result.status == "done" and in_python:
+        steps = _list_next_steps(spec, environment, has_best, in_python)
+        statement = f"rollax.load({_format_arguments(result.folder, spec)})"
+        steps.append(_NextStep((), statement, "Load the policy in another program"))
+        return [*lines, *_format_statements(steps)]
+    if has_objects or in_python:
         return [*lines, *describe_python_next_steps(result.folder, result.status, spec)]
-    format_step = functools.partial(_format_next_step, spec, result.folder)
+    steps = _list_next_steps(spec, environment, has_best)
     if result.status in ("stopped", "failed"):
-        return [*lines, format_step("resume")]
-    if result.status == "nonfinite":
-        remark = "Continue with other random keys"
-        return [*lines, format_step("resume", "--on-nonfinite", "rollback", remark=remark)]
-    has_best = result.best is not None and bool(spec.options.keep_best)
-    return [*lines, *_describe_next_steps(spec, environment, format_step, has_best)]
+        steps = [_NextStep(("resume",), "", "")]
+    elif result.status == "nonfinite":
+        words = ("resume", "--on-nonfinite", "rollback")
+        steps = [_NextStep(words, "", "Continue with other random keys")]
+    return [*lines, *(_format_command(step, spec, result.folder) for step in steps)]
 
 
-def _format_next_step(
-    spec: Spec, folder: Path, command: str, *options: object, remark: str = ""
-) -> str:
-    """Return a line with a command for the run and an optional remark."""
+class _NextStep(NamedTuple):
+    """Next step after a run.
+
+    Attributes:
+        words: Name and options of the command. Empty for a step in Python only.
+        statement: Python statement. The variable `result` is the result of the run.
+        remark: Description of the step.
+    """
+
+    words: tuple[object, ...]
+    statement: str
+    remark: str
+
+
+def _format_command(step: _NextStep, spec: Spec, folder: Path) -> str:
+    """Return a line with the command of a step and its remark."""
     imports = [word for module in spec.imports for word in ("--import", module)]
-    command_line = format_command_line(*rollax_command(), command, folder, *imports, *options)
-    return f"  {command_line}    {remark}" if remark else f"  {command_line}"
+    name, *options = step.words
+    words = format_command_line(*rollax_command(), name, folder, *imports, *options)
+    return f"  {words}    {step.remark}" if step.remark else f"  {words}"
 
 
-def _describe_next_steps(
-    spec: Spec, environment: Environment, format_step: Callable[..., str], has_best: bool
-) -> list[str]:
-    """Return the commands for a run that has ended as planned."""
+def _format_statements(steps: list[_NextStep]) -> list[str]:
+    """Return lines with the Python statements of steps, in two columns."""
+    width = max(len(step.statement) for step in steps if step.statement.startswith("result."))
+    return [
+        "  Next steps, where result is the returned value:",
+        *(f"    {step.statement:<{width}}    {step.remark}" for step in steps),
+    ]
+
+
+def _list_next_steps(
+    spec: Spec, environment: Environment, has_best: bool, in_python: bool = False
+) -> list[_NextStep]:
+    """Return the next steps after a run that has ended as planned."""
     is_closed_form = has_closed_form(environment)
     episodes = "" if is_closed_form else " on new episodes"
     has_archive = get_algorithm_entry(spec.algorithm).unit == "evaluations"
     has_schedule = vars(spec.config).get("learning_rate_final_fraction", 1.0) < 1
     schedule = " (restarts the learning-rate schedule)" if has_schedule else ""
     doubled_steps = 2 * spec.total_updates * spec.config.steps_per_update
-    steps = [format_step("eval", remark=f"Evaluate the last policy{episodes}")]
+    steps = [_NextStep(("eval",), "result.evaluate()", f"Evaluate the last policy{episodes}")]
     if has_best:
+        statement = 'result.evaluate(checkpoint="best")'
         remark = f"Evaluate the best checkpoint{episodes}"
-        steps.append(format_step("eval", "--checkpoint", "best", remark=remark))
-    archive = " and the archive" if has_archive else ""
-    steps.append(format_step("plot", remark=f"Plot learning curves{archive}"))
-    steps.append(format_step("report", remark="Build an HTML report"))
+        steps.append(_NextStep(("eval", "--checkpoint", "best"), statement, remark))
+    archive = " and the archive" if has_archive and not in_python else ""
+    steps.append(_NextStep(("plot",), "result.plot()", f"Plot learning curves{archive}"))
+    if has_archive and in_python:
+        steps.append(_NextStep((), "result.plot(archive=True)", "Plot the archive"))
+    steps.append(_NextStep(("report",), "result.report()", "Build an HTML report"))
     if not is_closed_form:
         remark = "Export the policy for use without rollax"
-        steps.append(format_step("render", remark="Render one episode"))
-        steps.append(format_step("export", "--to", "jax", remark=remark))
-    remark = f"Continue training{schedule}"
-    return [*steps, format_step("resume", "--total-steps", doubled_steps, remark=remark)]
+        statement = 'rollax.export(result, "jax")'
+        steps.append(_NextStep(("render",), "result.render()", "Render one episode"))
+        steps.append(_NextStep(("export", "--to", "jax"), statement, remark))
+    words = ("resume", "--total-steps", doubled_steps)
+    statement = f"rollax.resume(result, total_steps={doubled_steps})"
+    return [*steps, _NextStep(words, statement, f"Continue training{schedule}")]
 
 
 def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> list[str]:
-    """Return the next steps in Python for a run with user objects, which commands cannot pass.
+    """Return the next steps in Python that start from the folder of a run.
+
+    Runs with user objects require these steps, because commands cannot pass the objects.
 
     Args:
         folder: Folder of the run.
         status: Status of the run.
         spec: Specification of the run.
     """
-    objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (
-        spec.network == CUSTOM
-    )
-    arguments = ", ".join([repr(str(folder)), *objects])
+    arguments = _format_arguments(folder, spec)
     if status == "done":
         statements = [
             f"policy = rollax.load({arguments})",
@@ -165,4 +199,13 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
     passed = " and ".join(
         ["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM)
     )
-    return [f"  in Python, with {passed} that you passed:", *(f"    {line}" for line in statements)]
+    condition = f", with {passed} that you passed" if passed else ""
+    return [f"  in Python{condition}:", *(f"    {line}" for line in statements)]
+
+
+def _format_arguments(folder: Path | str, spec: Spec) -> str:
+    """Return the arguments that load or resume a run in Python."""
+    objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (
+        spec.network == CUSTOM
+    )
+    return ", ".join([repr(str(folder)), *objects])

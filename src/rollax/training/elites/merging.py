@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from rollax.training.elites.re_evaluation import (
 )
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.spec import Spec
-from rollax.types import ArchiveState
+from rollax.types import ArchiveState, RunPath
 
 
 class Comparison(NamedTuple):
@@ -89,9 +90,7 @@ class Comparison(NamedTuple):
 
 @standard_numerics()
 @coerce_arguments(folder=Path | None)
-def merge_archives(
-    runs: Sequence[Policy | Path | str], *, folder: Path | str | None = None
-) -> Policy:
+def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | None = None) -> Policy:
     """Merge the archives of several runs into one archive.
 
     All elites are inserted at once into an empty archive with the cells of the first run. Each
@@ -99,8 +98,8 @@ def merge_archives(
     the largest threshold of its elites.
 
     Args:
-        runs: Policies, or run folders. For a folder, the last checkpoint is used, and for a
-            population, its best member.
+        runs: Policies, results of runs or run folders. For a result or a folder, the last
+            checkpoint is used, and for a population, its best member.
         folder: Folder to write the merged archive to as a run. The run can be loaded, evaluated,
             plotted and rendered like any other. Resuming it with more total steps continues from
             this archive with a new emitter.
@@ -113,7 +112,7 @@ def merge_archives(
         UsageError: If a run has no archive, solutions or descriptors differ in form, the
             environments differ, or the folder exists.
     """
-    if isinstance(runs, Policy | Path | str) or not isinstance(runs, Iterable):
+    if isinstance(runs, Policy | str | os.PathLike) or not isinstance(runs, Iterable):
         raise UsageError(
             f"runs must be a sequence of policies or folders, got {format_value(runs)}. Put a "
             "single one in a list."
@@ -252,12 +251,12 @@ def save_as_run(policy: Policy, folder: Path) -> None:
 
 
 @standard_numerics()
-def compare_archives(a: Policy | Path | str, b: Policy | Path | str) -> Comparison:
+def compare_archives(a: Policy | RunPath, b: Policy | RunPath) -> Comparison:
     """Compare the archives of two runs in the cells of the first one.
 
     Args:
-        a: First policy, or its run folder.
-        b: Second policy, or its run folder.
+        a: First policy, or the result or folder of its run.
+        b: Second policy, or the result or folder of its run.
 
     Returns:
         The comparison.

@@ -203,7 +203,7 @@ def write_output_file(target: Path, content: bytes, remedy: str = "") -> Path:
     Args:
         target: Path of the file.
         content: Content of the file.
-        remedy: End of the error message, for example ". Choose another --out."
+        remedy: End of the error message, for example ". Choose another output file."
 
     Returns:
         The path of the file.

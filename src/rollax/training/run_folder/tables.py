@@ -23,7 +23,7 @@ from rollax.training.run_folder.layout import (
 )
 from rollax.training.run_folder.recorder import read_evaluations
 from rollax.training.spec import Spec
-from rollax.types import Record
+from rollax.types import Record, RunPath
 
 if TYPE_CHECKING:
     import pandas
@@ -35,11 +35,11 @@ def ignore_message(note: str) -> None:
     """Ignore a message."""
 
 
-def to_folder_list(runs: object) -> list[Path | str]:
-    """Convert one folder or pattern, or a sequence of them, to a list.
+def to_folder_list(runs: object) -> list[Path]:
+    """Convert one run, folder or pattern, or a sequence of them, to a list of paths.
 
     Args:
-        runs: Folders or patterns.
+        runs: Results of runs, folders or patterns.
 
     Returns:
         The list.
@@ -53,7 +53,7 @@ def to_folder_list(runs: object) -> list[Path | str]:
 
 
 def find_runs(
-    paths: Iterable[Path | str], notify_fn: Callable[[str], object] = ignore_message
+    paths: Iterable[RunPath], notify_fn: Callable[[str], object] = ignore_message
 ) -> list[Path]:
     """Find run folders.
 
@@ -138,8 +138,36 @@ class Tables(NamedTuple):
             f"{', '.join(f'{name}: {len(table)} rows' for name, table in self._asdict().items())})"
         )
 
+    def history(self) -> "pandas.DataFrame":
+        """Return the metrics with the means of the evaluations at the same step.
 
-def read(runs: Path | str | Iterable[Path | str]) -> Tables:
+        The added columns are `return_mean`, `return_std` and `length_mean` over the episodes with
+        finite values, and `return_mean/0` and so on for the agents of a team. A step with an
+        evaluation only has a separate row.
+        """
+        import pandas
+
+        keys = ["run", "member", "step"]
+        if "return" not in self.evaluations:
+            return self.metrics
+        finite = self.evaluations.replace([np.inf, -np.inf], np.nan)
+        groups = finite.groupby(keys)
+        columns = {
+            "wall_time": groups["wall_time"].first(),
+            "return_mean": groups["return"].mean(),
+            "return_std": groups["return"].std().fillna(0.0),
+            "length_mean": groups["length"].mean(),
+        }
+        agents = [name for name in finite if str(name).startswith("return/")]
+        columns |= {f"return_mean/{name[7:]}": groups[name].mean() for name in agents}
+        evaluated = pandas.DataFrame(columns)
+        if not len(self.metrics):
+            return evaluated.reset_index()
+        history = self.metrics.set_index(keys).combine_first(evaluated).reset_index()
+        return history.reindex(columns=list(dict.fromkeys([*self.metrics, *columns])))
+
+
+def read(runs: RunPath | Iterable[RunPath]) -> Tables:
     """Read the records of runs as data frames.
 
     A run in progress is read up to its newest record. For several agents, `return` is the mean, and
@@ -147,7 +175,7 @@ def read(runs: Path | str | Iterable[Path | str]) -> Tables:
     numbers per episode, such as descriptors, are numbered in the same way.
 
     Args:
-        runs: Run folders, folders that contain runs, or patterns such as "runs/*".
+        runs: Results of runs, run folders, folders that contain runs, or patterns such as "runs/*".
 
     Returns:
         The tables.

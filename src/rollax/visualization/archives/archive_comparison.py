@@ -1,6 +1,5 @@
 """Figures that compare the archives of two runs."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,13 +17,14 @@ from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import ignore_message
 from rollax.visualization.archives import cell_charts
 from rollax.visualization.archives.archive_figure import (
+    ARCHIVE_STYLE,
     descriptor_bounds,
     draw_elites,
+    encode_figure,
     grid_shape,
     has_archive,
 )
 from rollax.visualization.archives.cell_charts import ColorScale
-from rollax.visualization.plots.style import STYLE
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -71,17 +71,32 @@ def write_archive_comparison(
     for warning in [*policies[0].warnings, *policies[1].warnings]:
         notify_fn(warning)
     try:
-        comparison = compare_archives(*policies)
+        figure = draw_archive_comparison(*policies)
     except UsageError as error:  # the archives are empty or of different environments
         notify_fn(f"The archives are not drawn side by side: {error}")
         return []
+    return [write_output_file(target, encode_figure(figure, "png"))]
+
+
+def draw_archive_comparison(first: Policy, second: Policy) -> "matplotlib.figure.Figure":
+    """Compare the archives of two policies in a figure.
+
+    Args:
+        first: Policy of the first run.
+        second: Policy of the second run.
+
+    Returns:
+        The figure.
+
+    Raises:
+        UsageError: If a run has no archive, or the archives cannot be compared.
+    """
+    comparison = compare_archives(first, second)
     a, b = (
-        make_panel(policy, Path(run).resolve().name)
-        for policy, run in zip(policies, (first, second), strict=True)
+        make_panel(policy, "" if policy.folder is None else policy.folder.resolve().name)
+        for policy in (first, second)
     )
-    return [
-        write_output_file(target, comparison_png(a, b, comparison, comparison_layout(policies[0])))
-    ]
+    return draw_comparison_panels(a, b, comparison, comparison_layout(first))
 
 
 def make_panel(policy: Policy, name: str) -> ArchivePanel:
@@ -115,12 +130,12 @@ def comparison_layout(policy: Policy) -> cell_charts.CellLayout:
     return cell_charts.make_layout(elites, shape, descriptor_bounds(policy))
 
 
-def comparison_png(
+def draw_comparison_panels(
     first: ArchivePanel,
     second: ArchivePanel,
     comparison: Comparison,
     layout: cell_charts.CellLayout,
-) -> bytes:
+) -> "matplotlib.figure.Figure":
     """Draw two archives with a common color scale, and the difference of their fitness.
 
     Args:
@@ -130,19 +145,18 @@ def comparison_png(
         layout: Layout of the cells of the comparison.
 
     Returns:
-        PNG content.
+        The figure.
     """
     import matplotlib
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    buffer = io.BytesIO()
     fitness = np.concatenate(
         [panel.elites.solutions.fitness[panel.elites.mask] for panel in (first, second)]
     )
     scale = Normalize(float(fitness.min()), float(fitness.max()))
-    with matplotlib.rc_context({**STYLE, "axes.grid": False}):
+    with matplotlib.rc_context(ARCHIVE_STYLE):
         figure = Figure(figsize=(16, 5.6), layout="constrained")
         axes = figure.subplots(1, 3)
         numbers = comparison.numbers()
@@ -158,8 +172,7 @@ def comparison_png(
             ScalarMappable(scale, cell_charts.COLORMAP), ax=axes[:2], label="fitness", pad=0.01
         )
         _draw_difference(figure, axes[2], comparison, layout)
-        figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+    return figure
 
 
 def _has_same_cells(first: cell_charts.CellLayout, second: cell_charts.CellLayout) -> bool:

@@ -23,6 +23,9 @@ from rollax.visualization.plots.style import STYLE
 if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.cm
+    import matplotlib.figure
+
+ARCHIVE_STYLE = {**STYLE, "axes.grid": False}
 
 
 def has_archive(folder: Path) -> bool:
@@ -71,11 +74,39 @@ def write_archive_png(policy: Policy, target: Path) -> Path:
     Raises:
         UsageError: If the policy has no archive or the file cannot be written.
     """
+    return write_output_file(target, encode_figure(draw_archive(policy), "png"))
+
+
+def draw_archive(policy: Policy) -> "matplotlib.figure.Figure":
+    """Draw the archive of a policy, with its coverage in the title.
+
+    Args:
+        policy: Policy of a quality-diversity run.
+
+    Returns:
+        The figure.
+
+    Raises:
+        UsageError: If the policy has no archive, or the archive is empty.
+    """
     elites = selection.best_per_cell(selection.get_elites(policy))
     title = f"{archive_title(policy)}\n{describe_coverage(policy, elites)}"
-    return write_output_file(
-        target, archive_png(elites, grid_shape(policy, elites), title, descriptor_bounds(policy))
-    )
+    return draw_archive_map(elites, grid_shape(policy, elites), title, descriptor_bounds(policy))
+
+
+def encode_figure(figure: "matplotlib.figure.Figure", suffix: str) -> bytes:
+    """Return the content of a file with a figure of archives.
+
+    Args:
+        figure: Figure.
+        suffix: Format: "png", "pdf" or "svg".
+    """
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(ARCHIVE_STYLE):
+        figure.savefig(buffer, format=suffix, dpi=150)
+    return buffer.getvalue()
 
 
 def describe_coverage(policy: Policy, elites: Elites) -> str:
@@ -131,9 +162,9 @@ def descriptor_bounds(policy: Policy) -> Bounds:
     return Bounds(np.asarray(archive.low), np.asarray(archive.high))
 
 
-def archive_png(
+def draw_archive_map(
     elites: Elites, shape: tuple[int, ...] | None, title: str, bounds: Bounds | None = None
-) -> bytes:
+) -> "matplotlib.figure.Figure":
     """Draw elites over their descriptors.
 
     Grids are drawn as heat maps, or as nested heat maps for more than two descriptors. Archives
@@ -147,20 +178,19 @@ def archive_png(
         bounds: Lower and upper bounds of the descriptors, `[K]` each.
 
     Returns:
-        PNG content.
+        The figure.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    buffer, layout = io.BytesIO(), cell_charts.make_layout(elites, shape, bounds)
+    layout = cell_charts.make_layout(elites, shape, bounds)
     best_fitness = float(np.max(elites.solutions.fitness[elites.mask]))
-    with matplotlib.rc_context({**STYLE, "axes.grid": False}):
+    with matplotlib.rc_context(ARCHIVE_STYLE):
         figure = Figure(figsize=(7, 5.6), layout="constrained")
         axis = figure.subplots()
         figure.colorbar(draw_elites(axis, elites, layout), ax=axis, label="fitness")
         axis.set_title(f"{title}, best fitness {format_number(best_fitness)}")
-        figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+    return figure
 
 
 def draw_elites(

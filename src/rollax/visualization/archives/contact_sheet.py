@@ -23,7 +23,7 @@ from rollax.training.argument_validation import EPISODE_ARGUMENT_TYPES, POLICY_A
 from rollax.training.elites import selection
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import ignore_message
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 from rollax.visualization.archives.archive_figure import descriptor_bounds, grid_shape
 from rollax.visualization.archives.cell_charts import Bounds, make_layout
 from rollax.visualization.render import drawings
@@ -68,7 +68,7 @@ class Tile(NamedTuple):
     **POLICY_ARGUMENT_TYPES,
 )
 def write_contact_sheet(
-    folder: Path | str,
+    folder: RunPath,
     number: int,
     out: Path | str | None = None,
     checkpoint: str | int = "last",
@@ -109,7 +109,7 @@ def write_contact_sheet(
     """
     target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":
-        raise UsageError(f"--out must end in .png, got {target}.")
+        raise UsageError(f"The output file must end in .png, got {target}.")
     if checkpoint == ALL_CHECKPOINTS:
         raise UsageError("--checkpoint all requires a .gif or .mp4. Leave --sheet out.")
     if not 1 <= number <= MAX_TILES:

@@ -5,13 +5,14 @@ import io
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollax.coercion import coerce_arguments, format_value
 from rollax.errors import UsageError, describe_error
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
+from rollax.types import RunPath
 from rollax.visualization.plots import overview, paper_figure
 from rollax.visualization.plots.curve_estimates import estimate_lines
 from rollax.visualization.plots.figure_options import FigureOptions
@@ -26,54 +27,40 @@ from rollax.visualization.plots.resampling import smooth_run, use_wall_time
 from rollax.visualization.plots.run_merging import merge_runs
 from rollax.visualization.plots.style import PAPER_STYLE, STYLE
 
+if TYPE_CHECKING:
+    import matplotlib.figure
+
 FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
 OUTPUT_ENDINGS = (".png", ".csv", "-aggregate.csv")  # of files that are written together
 
 
-@standard_numerics()
-@coerce_arguments(out=Path | None)
-def plot(
-    runs: Iterable[Path | str],
-    out: Path | str | None = None,
-    figure: FigureOptions | None = None,
-    notify_fn: Callable[[str], object] = ignore_message,
-) -> Path:
-    """Draw runs and write the figure and its tables, like `write_figure`.
+class DrawnFigure(NamedTuple):
+    """Drawn figure with the values of its lines.
 
-    Args:
-        runs: Run folders, folders that contain runs, or glob patterns.
-        out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
-            run, or to a new file in the current folder.
-        figure: Content and layout. Defaults to an overview.
-        notify_fn: Function called with notes that belong in the caption.
-
-    Returns:
-        Path of the figure.
-
-    Raises:
-        UsageError: If a folder is not a run, there is nothing to draw, the options are invalid, or
-            a file cannot be written.
+    Attributes:
+        figure: Matplotlib figure.
+        tables: Tables as CSV, by the ending that is added to the name of the figure's file. Empty
+            unless the options request them.
+        is_for_paper: Whether the figure has the format of a paper.
     """
-    return write_figure(runs, out, figure, notify_fn)[0]
+
+    figure: "matplotlib.figure.Figure"
+    tables: dict[str, bytes]
+    is_for_paper: bool
 
 
 @standard_numerics()
 @coerce_arguments(out=Path | None)
 def write_figure(
-    runs: Iterable[Path | str],
+    runs: RunPath | Iterable[RunPath],
     out: Path | str | None = None,
     figure: FigureOptions | None = None,
     notify_fn: Callable[[str], object] = ignore_message,
 ) -> list[Path]:
-    """Draw runs and write the figure and its tables.
-
-    Runs that differ only in their seeds become one line with an interval over the seeds. Runs in
-    several environments get one panel per environment. The default figure is an overview of the
-    evaluation return and all logged metrics. The evaluation return is the mean over the episodes of
-    a single run or the interquartile mean over seeds, with its 95 % bootstrap interval.
+    """Draw runs with `draw_figure` and write the figure and its tables.
 
     Args:
-        runs: Run folders, folders that contain runs, or glob patterns.
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
             run, or to a new file in the current folder.
         figure: Content and layout. Defaults to an overview.
@@ -86,30 +73,106 @@ def write_figure(
         UsageError: If a folder is not a run, there is nothing to draw, the options are invalid, or
             a file cannot be written.
     """
-    if figure is not None and not isinstance(figure, FigureOptions):
-        raise UsageError(f"figure must be a FigureOptions or None, got {format_value(figure)}.")
-    options, paths = figure or FigureOptions(), to_folder_list(runs)
-    options.check()
-    if not paths:
-        raise UsageError("There is nothing to plot. Name at least one run.")
-    folders = find_runs(paths, notify_fn)
+    options = check_options(figure)
+    folders = find_folders(runs, notify_fn)
     target = _resolve_output_path(folders, out, "paper.png" if options.is_for_paper else "")
-    run_curves = merge_runs(read_runs(folders, notify_fn), notify_fn)
+    return save_figure(draw_figure(folders, options, notify_fn), target)
+
+
+@standard_numerics()
+def draw_figure(
+    runs: RunPath | Iterable[RunPath],
+    figure: FigureOptions | None = None,
+    notify_fn: Callable[[str], object] = ignore_message,
+) -> DrawnFigure:
+    """Draw runs without pyplot, which has global state.
+
+    Runs that differ only in their seeds become one line with an interval over the seeds. Runs in
+    several environments get one panel per environment. The default figure is an overview of the
+    evaluation return and all logged metrics. The evaluation return is the mean over the episodes of
+    a single run or the interquartile mean over seeds, with its 95 % bootstrap interval.
+
+    Args:
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns.
+        figure: Content and layout. Defaults to an overview.
+        notify_fn: Function called with notes that belong in the caption.
+
+    Returns:
+        The figure and its tables.
+
+    Raises:
+        UsageError: If a folder is not a run, there is nothing to draw, or the options are invalid.
+    """
+    options = check_options(figure)
+    run_curves = merge_runs(read_runs(find_folders(runs, notify_fn), notify_fn), notify_fn)
     options = dataclasses.replace(options, only=resolve_metric_names(run_curves, options.only))
     if options.x == "time":
         run_curves = use_wall_time(run_curves)
     run_curves = [smooth_run(run, options.smooth) for run in run_curves]
-    encoded = _encode_figure(
-        make_curves(run_curves, options.label), options, target.suffix.lower()[1:]
-    )
-    for note in encoded.notes:
-        notify_fn(note)
-    files = {target: encoded.image}
-    for name, table in encoded.tables.items():
-        files[target.with_name(f"{target.stem}{name}.csv")] = table
+    return _draw_curves(make_curves(run_curves, options.label), options, notify_fn)
+
+
+def save_figure(drawn: DrawnFigure, target: Path) -> list[Path]:
+    """Write a figure and its tables.
+
+    Args:
+        drawn: Figure and tables.
+        target: Output file ending in .png, .pdf or .svg.
+
+    Returns:
+        Paths of the figure and of its tables.
+
+    Raises:
+        UsageError: If the suffix is unknown or a file cannot be written.
+    """
+    import matplotlib
+
+    check_figure_path(target)
+    buffer, suffix = io.BytesIO(), target.suffix.lower()[1:]
+    with matplotlib.rc_context(PAPER_STYLE if drawn.is_for_paper else STYLE):
+        drawn.figure.savefig(buffer, format=suffix, dpi=300 if drawn.is_for_paper else 150)
+    files = {target: buffer.getvalue()}
+    for ending, table in drawn.tables.items():
+        files[target.with_name(f"{target.stem}{ending}.csv")] = table
     for path, content in files.items():
-        write_output_file(path, content, ". Choose another --out.")
+        write_output_file(path, content, ". Choose another output file.")
     return list(files)
+
+
+def check_options(figure: FigureOptions | None) -> FigureOptions:
+    """Return valid options, by default those of an overview.
+
+    Raises:
+        UsageError: If the options are invalid.
+    """
+    if figure is not None and not isinstance(figure, FigureOptions):
+        raise UsageError(f"figure must be a FigureOptions or None, got {format_value(figure)}.")
+    options = figure or FigureOptions()
+    options.check()
+    return options
+
+
+def check_figure_path(path: Path) -> None:
+    """Raise UsageError if the suffix of a path is not that of a figure."""
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
+        raise UsageError(
+            f"The output file must end in {', '.join(FIGURE_SUFFIXES[:-1])} or "
+            f"{FIGURE_SUFFIXES[-1]}, got {path}."
+        )
+
+
+def find_folders(
+    runs: RunPath | Iterable[RunPath], notify_fn: Callable[[str], object] = ignore_message
+) -> list[Path]:
+    """Return the folders of the runs to draw.
+
+    Raises:
+        UsageError: If no run is found.
+    """
+    paths = to_folder_list(runs)
+    if not paths:
+        raise UsageError("There is nothing to plot. Name at least one run.")
+    return find_runs(paths, notify_fn)
 
 
 def read_runs(folders: list[Path], notify_fn: Callable[[str], object]) -> list[RunCurves]:
@@ -144,11 +207,7 @@ def read_runs(folders: list[Path], notify_fn: Callable[[str], object]) -> list[R
 def _resolve_output_path(runs: list[Path], out: Path | str | None, name: str) -> Path:
     """Return the chosen output path, the default path in a single run, or an unused path."""
     if out is not None:
-        if Path(out).suffix.lower() not in FIGURE_SUFFIXES:
-            raise UsageError(
-                f"--out must end in {', '.join(FIGURE_SUFFIXES[:-1])} or {FIGURE_SUFFIXES[-1]}, "
-                f"got {out}."
-            )
+        check_figure_path(Path(out))
         return Path(out)
     if len(runs) == 1:
         return runs[0] / "figures" / (name or "curves.png")
@@ -171,27 +230,15 @@ def unused_path(path: Path, endings: tuple[str, ...]) -> Path:
     return path.with_name(unused_stem + path.suffix)
 
 
-class EncodedFigure(NamedTuple):
-    """Encoded figure with its tables and notes.
-
-    Attributes:
-        image: Content of the figure.
-        tables: Tables as CSV, by the ending that is added to the figure's name.
-        notes: Notes for the caption.
-    """
-
-    image: bytes
-    tables: dict[str, bytes]
-    notes: list[str]
-
-
-def _encode_figure(curves: list[Curve], options: FigureOptions, suffix: str) -> EncodedFigure:
-    """Draw and encode a figure without pyplot, which has global state."""
+def _draw_curves(
+    curves: list[Curve], options: FigureOptions, notify_fn: Callable[[str], object]
+) -> DrawnFigure:
+    """Draw curves as an overview or in the format of a paper."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    buffer, is_for_paper = io.BytesIO(), options.is_for_paper
+    is_for_paper = options.is_for_paper
     padding = 0.03 if is_for_paper else 0.06
     with matplotlib.rc_context(PAPER_STYLE if is_for_paper else STYLE):
         figure = Figure(layout=ConstrainedLayoutEngine(h_pad=padding, w_pad=padding))
@@ -204,5 +251,6 @@ def _encode_figure(curves: list[Curve], options: FigureOptions, suffix: str) -> 
                 if options.csv
                 else {}
             )
-        figure.savefig(buffer, format=suffix, dpi=300 if is_for_paper else 150)
-    return EncodedFigure(buffer.getvalue(), tables if options.csv else {}, notes)
+    for note in notes:
+        notify_fn(note)
+    return DrawnFigure(figure, tables if options.csv else {}, is_for_paper)

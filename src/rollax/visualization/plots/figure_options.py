@@ -36,11 +36,12 @@ class FigureOptions:
         """Check that the options are valid together.
 
         Raises:
-            UsageError: If `smooth` is out of range or `normalize` is set without `aggregate`.
+            UsageError: If `columns` or `smooth` is out of range, or `normalize` is set without
+                `aggregate`.
         """
+        if self.columns not in (1, 2, None):
+            raise UsageError(f"columns must be 1, 2 or None, got {self.columns}.")
         if not 1 <= self.smooth <= 10**6:
             raise UsageError(f"smooth must be between 1 and {10**6}, got {self.smooth}.")
         if self.normalize and not self.aggregate:
-            raise UsageError(
-                "--normalize requires --aggregate. Add --aggregate, or leave --normalize out."
-            )
+            raise UsageError("normalize requires aggregate. Add aggregate, or leave normalize out.")

@@ -158,14 +158,14 @@ def find_ffmpeg() -> str:
     except ImportError as error:
         raise UsageError(
             "The package imageio-ffmpeg is not installed, and .mp4 files need it. "
-            f"Choose an --out that ends in .gif, or run: {install_command('video')}"
+            f"Choose an output file that ends in .gif, or run: {install_command('video')}"
         ) from error
     try:
         return imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError as error:
         raise UsageError(
             f"An .mp4 requires ffmpeg, which imageio-ffmpeg does not find ({error}). "
-            "Choose an --out that ends in .gif."
+            "Choose an output file that ends in .gif."
         ) from error
 
 
@@ -199,7 +199,7 @@ def encode_mp4(pictures: list[Image.Image], durations: Sequence[float], fps: flo
             reason = problems.read().decode(errors="replace").strip()
             raise UsageError(
                 f"ffmpeg could not encode the video ({reason[:300]}). "
-                "Choose an --out that ends in .gif."
+                "Choose an output file that ends in .gif."
             )
         return path.read_bytes()
 

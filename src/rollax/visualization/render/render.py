@@ -26,7 +26,7 @@ from rollax.training.checkpoints import index
 from rollax.training.options import check_path
 from rollax.training.run_folder import layout
 from rollax.training.run_folder.files import write_output_file
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 from rollax.visualization.archives.archive_figure import ignore_message
 from rollax.visualization.render import animation, bodies_page, captions, drawings
 from rollax.visualization.render.recorded_episodes import RecordedEpisode, record_episodes
@@ -51,7 +51,7 @@ MAX_GIF_FPS = 1000 // animation.MIN_FRAME_MS
     **ELITE_ARGUMENT_TYPES,
 )
 def render(
-    folder: Path | str,
+    folder: RunPath,
     out: Path | str | None = None,
     checkpoint: str | int | None = None,
     seed: int = 0,
@@ -144,7 +144,7 @@ def render(
         notify_fn(f"Drawing {num_frames:,} frames.")
     animation_content = AnimationContent(policies, recorded, checkpoint_titles(folder, policies))
     content = encode_content(target.suffix.lower(), animation_content, drawing, fps, warn_fn)
-    return write_output_file(target, content, ". Choose another --out.")
+    return write_output_file(target, content, ". Choose another output file.")
 
 
 class AnimationContent(NamedTuple):
@@ -204,23 +204,26 @@ def check_output_path(target: Path, is_chosen_by_user: bool) -> None:
     suffix = target.suffix.lower()
     if suffix not in (*animation.SUFFIXES, PAGE_SUFFIX):
         raise UsageError(
-            f"--out must end in .gif or .mp4, or for brax and Playground in .html, got {target}."
+            "The output file must end in .gif or .mp4, or for brax and Playground in .html, "
+            f"got {target}."
         )
-    check_path("--out", target)
+    check_path("the output file", target)
     if suffix == ".mp4":
         animation.find_ffmpeg()
     if target.is_dir():
-        raise UsageError(f"--out must be a file, but {target} is a folder. Choose another --out.")
+        raise UsageError(
+            f"The output file must not be a folder, got {target}. Choose another output file."
+        )
     if is_chosen_by_user and target.exists() and not is_render_output(target):
         raise UsageError(
-            f"--out ({target}) already exists and was not written by rollax render. "
-            "Choose another --out."
+            f"The output file ({target}) already exists and was not written by rollax render. "
+            "Choose another output file."
         )
     existing_parent = next(path for path in target.absolute().parents if path.exists())
     if not existing_parent.is_dir() or not os.access(existing_parent, os.W_OK):
         raise UsageError(
             f"{target} cannot be written, because {existing_parent} is not a writable folder. "
-            "Choose another --out."
+            "Choose another output file."
         )
 
 
@@ -241,12 +244,12 @@ def check_page_support(suffix: str, policies: list[Policy], drawing: Drawing) ->
         text = " Use --text to show it in the terminal." if drawing.text else ""
         raise UsageError(
             f"{name} has no HTML page; only brax and Playground have one. "
-            f"Choose an --out that ends in .gif or .mp4.{text}"
+            f"Choose an output file that ends in .gif or .mp4.{text}"
         )
     if len(policies) > 1:
         raise UsageError(
             "--checkpoint all cannot be shown in an HTML page. "
-            "Choose an --out that ends in .gif or .mp4."
+            "Choose an output file that ends in .gif or .mp4."
         )
 
 
@@ -333,7 +336,7 @@ def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
     return [f"checkpoint of {checkpoints.describe(policy.step)}" for policy in policies]
 
 
-def require_episodes(policy: Policy, folder: Path | str) -> None:
+def require_episodes(policy: Policy, folder: RunPath) -> None:
     """Raise UsageError if the environment scores solutions in closed form, without episodes."""
     if has_closed_form(policy.environment):
         raise UsageError(
@@ -368,7 +371,7 @@ def encode_content(
     if suffix == ".gif" and (fps or 0) > MAX_GIF_FPS:
         warn_fn(
             f"A GIF shows at most {MAX_GIF_FPS} frames per second, so --fps {fps} is reduced to "
-            f"{MAX_GIF_FPS}. Choose an --out that ends in .mp4 for a higher rate."
+            f"{MAX_GIF_FPS}. Choose an output file that ends in .mp4 for a higher rate."
         )
     pictures = [
         picture

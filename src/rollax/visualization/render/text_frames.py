@@ -17,7 +17,7 @@ from rollax.runtime import printing
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.argument_validation import EPISODE_ARGUMENT_TYPES, POLICY_ARGUMENT_TYPES
 from rollax.training.checkpoints import index
-from rollax.types import NetworkFn, SettingValues
+from rollax.types import NetworkFn, RunPath, SettingValues
 from rollax.visualization.archives.archive_figure import ignore_message
 from rollax.visualization.render import drawings
 from rollax.visualization.render.animation import frame_durations
@@ -36,7 +36,7 @@ from rollax.visualization.render.render import ALL_CHECKPOINTS, default_checkpoi
     **POLICY_ARGUMENT_TYPES,
 )
 def print_episodes(
-    folder: Path | str,
+    folder: RunPath,
     checkpoint: str | int | None = None,
     seed: int = 0,
     episodes: int = 1,

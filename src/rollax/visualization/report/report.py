@@ -14,6 +14,7 @@ from rollax.training.console.progress import format_bytes
 from rollax.training.run_folder.files import read_regular_file, write_output_file
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
 from rollax.training.spec import CUSTOM
+from rollax.types import RunPath
 from rollax.visualization.plots.figure import read_runs, unused_path
 from rollax.visualization.plots.learning_curves import Curve, RunCurves, make_curves
 from rollax.visualization.plots.lineage_chart import CHART_DESCRIPTION
@@ -51,7 +52,7 @@ MAX_MEDIA_BYTES = 25_000_000  # for all animations of a page together
 @standard_numerics()
 @coerce_arguments(out=Path | None, render=bool, label=tuple[str, ...])
 def report(
-    runs: Iterable[Path | str],
+    runs: RunPath | Iterable[RunPath],
     out: Path | str | None = None,
     *,
     render: bool = False,
@@ -61,7 +62,7 @@ def report(
     """Write an HTML report of runs with curves, evaluations, episodes, archives and settings.
 
     Args:
-        runs: Run folders, folders that contain runs, or glob patterns.
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         out: Output file ending in .html. Defaults to `figures/report.html` of a single run, or to a
             new file in the current folder.
         render: Whether to render an episode with the best checkpoint of each run first, as
@@ -112,7 +113,7 @@ def report(
     now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     subject = facts[0].name if len(facts) == 1 else f"{len(facts)} runs"
     content = html_page.build_page(title, f"{subject}, as of {now}", sections, notes)
-    return write_output_file(target, content.encode(), ". Choose another --out.")
+    return write_output_file(target, content.encode(), ". Choose another output file.")
 
 
 def _read_facts(run_curves: list[RunCurves]) -> list[RunFacts]:
@@ -134,7 +135,7 @@ def _resolve_output_path(runs: list[Path], out: Path | str | None) -> Path:
             else unused_path(Path(DEFAULT_FILE_NAME), (".html",))
         )
     if Path(out).suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--out must end in .html, got {out}.")
+        raise UsageError(f"The output file must end in .html, got {out}.")
     return Path(out)
 
 
@@ -209,7 +210,7 @@ def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
     if run.spec.own_environment or run.spec.network == CUSTOM:
         note(
             f"{run.name}: no episode was rendered, because the run needs the objects that were "
-            "passed in Python. Call rollax.visualization.render.render.render with them."
+            "passed in Python. Pass them to rollax.render."
         )
         return
     step = run.newest if run.best is None else run.best[0]

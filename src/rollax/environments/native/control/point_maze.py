@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Box
 from rollax.types import Action, Observation, State
@@ -86,6 +86,7 @@ class PointMaze(eqx.Module):
     descriptor_extraction = "final"
     info_reductions = {"reached": "last"}
     num_agents = None
+    _repr_html_ = format_environment_html
 
     def __init__(
         self,

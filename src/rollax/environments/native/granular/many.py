@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.environments.native.granular import lidar
 from rollax.environments.native.granular.common import (
     check_counts,
@@ -131,6 +131,7 @@ class ManyNavigators(eqx.Module):
     search: Any = eqx.field(static=True, init=False)
 
     name = "granular/many-navigators"
+    _repr_html_ = format_environment_html
 
     def __post_init__(self) -> None:
         counts = {

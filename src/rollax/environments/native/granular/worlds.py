@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.environments.native.granular.common import (
     check_counts,
     check_physics,
@@ -126,6 +126,7 @@ class SingleNavigator(eqx.Module):
     num_agents = None
     descriptor_extraction = "final"
     info_reductions = INFO_REDUCTIONS
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         if self.dimension not in (2, 3):
@@ -259,6 +260,7 @@ class SingleRoller(eqx.Module):
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
     info_reductions = INFO_REDUCTIONS
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         check_counts(self.name, max_steps=(self.max_steps, 1), substeps=(self.substeps, 1))

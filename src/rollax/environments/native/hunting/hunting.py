@@ -26,7 +26,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import ActionSpace, Ball, Box, Discrete
 from rollax.types import Action, Observation, State
@@ -107,6 +107,7 @@ class Hunting(eqx.Module):
     descriptor_space = Box(0.0, 1.0, (2,))
     descriptor_extraction = "final"
     info_reductions = {"caught": "sum", "survived": "sum"}
+    _repr_html_ = format_environment_html
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Discrete, MultiDiscrete
 from rollax.types import Action, Observation, State
@@ -76,6 +76,7 @@ class CardGame(eqx.Module):
     num_agents = None
     name = "memory/cards"
     symbols = DECK_TYPES["suits"]  # number of different symbols
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         if self.decks < 1:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Discrete
 from rollax.types import Action, Observation, State
@@ -65,6 +65,7 @@ class RepeatPrevious(eqx.Module):
 
     name = "memory/repeat-previous"
     num_agents = None
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         for argument, least in (("delay", 0), ("symbols", 2), ("length", 1)):

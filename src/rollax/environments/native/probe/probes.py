@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition
+from rollax.environments.environment import Transition, format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
 from rollax.types import Action, Observation, State
@@ -30,6 +30,7 @@ class OneAction(eqx.Module):
     action_space = Discrete(1)
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         return (), jnp.zeros(1)
@@ -50,6 +51,7 @@ class TwoObservations(eqx.Module):
     action_space = Discrete(1)
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         sign = _sample_signs(key, (1,))
@@ -71,6 +73,7 @@ class TwoSteps(eqx.Module):
     action_space = Discrete(1)
     num_agents = None
     time_limit = 2
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         return jnp.zeros((), jnp.int32), jnp.zeros(1)
@@ -93,6 +96,7 @@ class ActionReward(eqx.Module):
     action_space = Discrete(2)
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         return (), jnp.zeros(1)
@@ -114,6 +118,7 @@ class ActionObservation(eqx.Module):
     action_space = Discrete(2)
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         sign = _sample_signs(key, (1,))
@@ -151,6 +156,7 @@ class Memory(eqx.Module):
     observation_space = _SIGN_SPACE
     action_space = Discrete(2)
     num_agents = None
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         _check_minimum(self.name, "delay", self.delay, 0)
@@ -184,6 +190,7 @@ class TwoAgents(eqx.Module):
     num_agents = 2
     agent_types = ("agent", "agent")
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         bits = _sample_signs(key, (2,))
@@ -222,6 +229,7 @@ class Truncation(eqx.Module):
     name = "probe/truncation"
     action_space = Discrete(1)
     num_agents = None
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         _check_minimum(self.name, "time_limit", self.time_limit, 1)
@@ -258,6 +266,7 @@ class ContinuousAction(eqx.Module):
     action_space = Box(-1.0, 1.0, (1,))
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         goal = jax.random.uniform(key, (1,), minval=-1.0, maxval=1.0)
@@ -279,6 +288,7 @@ class TwoChoices(eqx.Module):
     action_space = MultiDiscrete((2, 2))
     num_agents = None
     time_limit = 1
+    _repr_html_ = format_environment_html
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         bits = _sample_signs(key, (2,))
@@ -321,6 +331,7 @@ class MaskedActions(eqx.Module):
     )
     action_space = Discrete(4)
     num_agents = None
+    _repr_html_ = format_environment_html
 
     def __check_init__(self) -> None:
         _check_minimum(self.name, "steps", self.steps, 1)

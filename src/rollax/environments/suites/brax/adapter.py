@@ -36,7 +36,7 @@ from rollax.environments.conversion import (
     signature_defaults,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import check_choices, creation_error
 from rollax.environments.suites.nonfinite_guard import terminate_nonfinite
@@ -164,6 +164,9 @@ class Brax(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def descriptor_extraction(self) -> str:

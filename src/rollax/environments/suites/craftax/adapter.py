@@ -32,7 +32,7 @@ from rollax.environments.conversion import (
     to_parameter_array,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.lazy_imports import defer_imports
 from rollax.environments.suites.output_capture import suppress_output
@@ -77,6 +77,9 @@ class Craftax(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def info_reductions(self) -> dict[str, str]:

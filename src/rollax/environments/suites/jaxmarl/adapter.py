@@ -39,7 +39,7 @@ from rollax.environments.conversion import (
     leaf_dtypes,
     signature_defaults,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jaxmarl.families import (
     FAMILIES,
@@ -92,6 +92,9 @@ class JaxMARL(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def info_reductions(self) -> dict[str, str]:

@@ -34,7 +34,7 @@ from rollax.environments.conversion import (
     leaf_dtypes,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jumanji.specs import (
@@ -109,6 +109,9 @@ class Jumanji(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def observation_space(self) -> Space:

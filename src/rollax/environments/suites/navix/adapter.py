@@ -35,7 +35,7 @@ from rollax.environments.conversion import (
     leaf_dtypes,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.lazy_imports import defer_package_init
@@ -121,6 +121,9 @@ class Navix(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def action_space(self) -> Discrete:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.output_capture import suppress_output
 from rollax.environments.suites.suite import SuiteEnvironment
@@ -86,6 +86,9 @@ class Pgx(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def agent_types(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from rollax.environments.conversion import (
     leaf_dtypes,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.lazy_imports import defer_package_init
@@ -111,6 +111,9 @@ class Playground(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
         """Return the state and the observation at the start of an episode."""

@@ -29,7 +29,7 @@ from xminigrid.core.grid import free_tiles_mask
 from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
-from rollax.environments.environment import Transition, format_environment
+from rollax.environments.environment import Transition, format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.suite import SuiteEnvironment
@@ -86,6 +86,9 @@ class XMiniGrid(eqx.Module):
 
     def __repr__(self) -> str:
         return format_environment(self)
+
+    def _repr_html_(self) -> str:
+        return format_environment_html(self)
 
     @property
     def time_limit(self) -> int:
