@@ -59,8 +59,8 @@ def faults(entry: AlgorithmEntry) -> str:
 KEY = ("key=keys.next,", "key=state.key,")
 GREEDY = ("jnp.asarray(greedy))", "jnp.zeros((), bool))")
 EPISODES = (
-    "Metrics(values, episodes, finite, ",
-    "Metrics(values, episodes._replace(total_return=2 * episodes.total_return), finite, ",
+    "rollout.episodes, finite,",
+    "rollout.episodes._replace(total_return=2 * rollout.episodes.total_return), finite,",
 )
 TIME_LIMIT = (
     "        rollout.terminated,\n        rollout.truncated,",
@@ -68,7 +68,10 @@ TIME_LIMIT = (
 )
 SIGN = ("-losses.clipped_objective(", "losses.clipped_objective(")
 TYPE = ("updates=state.updates + 1,", "updates=state.updates + 1.0,")
-HOST = ("    # Learn: each", '    jax.debug.print("{}", rollout.reward)\n    # Learn: each')
+HOST = (
+    "    end = RolloutEnd(",
+    '    jax.debug.print("{}", rollout.experience.reward)\n    end = RolloutEnd(',
+)
 
 
 def test_five_faults_in_a_copy_of_ppo() -> None:
