@@ -48,7 +48,7 @@ class JittedFunctions(NamedTuple):
             process.
         mesh: Device mesh, or None for one device.
         mesh_context_fn: Function that returns a context manager for tracing functions.
-        shared: Function that replicates arrays of one process over all processes.
+        replicate: Function that replicates arrays of one process over all processes.
     """
 
     begin: Any
@@ -59,7 +59,7 @@ class JittedFunctions(NamedTuple):
     replicated_sharding: Any
     mesh: jax.sharding.Mesh | None
     mesh_context_fn: Callable[[], Any]
-    shared: Callable[[Any], Any]
+    replicate: Callable[[Any], Any]
 
 
 def jit_functions(
@@ -90,7 +90,7 @@ def jit_functions(
     if many is not None:
         all_have = jax.sharding.NamedSharding(many, jax.sharding.PartitionSpec())
 
-    def shared(tree: PyTree) -> PyTree:
+    def replicate(tree: PyTree) -> PyTree:
         return tree if many is None else processes.replicate(tree, many)
 
     return JittedFunctions(
@@ -104,7 +104,7 @@ def jit_functions(
         replicated_sharding=all_have,
         mesh=over,
         mesh_context_fn=mesh_context_fn(over, is_population),
-        shared=shared,
+        replicate=replicate,
     )
 
 

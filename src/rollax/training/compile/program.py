@@ -107,13 +107,13 @@ def build_algorithm_and_environment(
             together.
     """
     # The cache holds the objects too, so that their ids are not reused.
-    given = (environment, make_network)
+    objects = (environment, make_network)
 
-    def made():
-        return (_build_algorithm_and_environment(spec, *given), given)
+    def build():
+        return (_build_algorithm_and_environment(spec, *objects), objects)
 
     return _objects_by_spec.get_or_make(
-        spec, ("assembled", id(environment), id(make_network)), made
+        spec, ("assembled", id(environment), id(make_network)), build
     )[0]
 
 
@@ -306,15 +306,15 @@ def compile_program(
     if is_on_host(environment):
         return _compile_host_program(spec, algorithm, parts, (environment, shown), capacity)
     compiled = jit_functions(spec, parts, segment(parts.algorithm, capacity))
-    state, shared = compiled.abstract_state, compiled.shared
+    state, replicate = compiled.abstract_state, compiled.replicate
     training = _make_training_programs(spec, algorithm, compiled)
     started = time.monotonic()
-    run_key, config = shared(parts.run_key), shared(parts.config)
+    run_key, config = replicate(parts.run_key), replicate(parts.config)
     lowered = {}
     if begins:
         lowered["begin"] = compiled.begin.lower(run_key, config)
     if evaluates:
-        lowered["evaluate"] = compiled.evaluate.lower(state, shared(parts.eval_key))
+        lowered["evaluate"] = compiled.evaluate.lower(state, replicate(parts.eval_key))
     ready = _compile_lowered(lowered, training)
     begin = ready["begin"] if begins else compiled.begin
     evaluate_state = ready["evaluate"] if evaluates else compiled.evaluate
@@ -331,7 +331,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = shared(_evaluation_key(spec, parts.eval_key, updates))
+        key = replicate(_evaluation_key(spec, parts.eval_key, updates))
         return jax.device_get(background.execute(evaluate_state, state, key))
 
     def evolve_members(state: State) -> tuple[State, Generation]:

@@ -133,7 +133,7 @@ class EpisodeTracker:
         """Mask of the simulators with episodes left to play, bool [P x S]."""
         return self.index < self.number
 
-    def at(self, values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    def take_episodes(self, values: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Return the value of one episode per simulator. Indices are clipped to the last episode.
 
         Args:
@@ -205,7 +205,7 @@ def play_episodes(
     episodes, width = playing.episodes, playing.num_parallel
 
     def seeds(index):
-        return playing.at(episodes.seeds, index)
+        return playing.take_episodes(episodes.seeds, index)
 
     def shaped(tree):
         return jax.tree.map(seen, tree)
@@ -218,7 +218,7 @@ def play_episodes(
         if should_stop():
             raise StopRequested
         keys, begins = (
-            playing.at(episodes.keys, playing.index),
+            playing.take_episodes(episodes.keys, playing.index),
             shaped((playing.reset, playing.time)),
         )
         carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])

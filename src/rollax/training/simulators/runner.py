@@ -412,15 +412,16 @@ def play_planned_episodes(
     width = playing.num_parallel
     carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
 
-    def spread(x: np.ndarray) -> np.ndarray:
+    def repeat_per_episode(x: np.ndarray) -> np.ndarray:
         return np.repeat(x if has_members else x[None], width, axis=0)
 
-    def seen(x: np.ndarray) -> np.ndarray:
+    def split_members(x: np.ndarray) -> np.ndarray:
         return x.reshape(-1, width, *x.shape[1:]) if has_members else x
 
     limit = shown.time_limit or spec.options.eval_max_steps
+    carry = jax.tree.map(repeat_per_episode, carry)
     episodes.play_episodes(
-        player, members, jax.tree.map(spread, carry), simulators, playing, limit, seen, should_stop
+        player, members, carry, simulators, playing, limit, split_members, should_stop
     )
     reductions = spec.options.info if choices is None else choices
     state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
