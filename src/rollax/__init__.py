@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.visualization.tables.run_table import RunTable as RunTable
     from rollax.sweeps.sweep import Swept as Swept, sweep as sweep
     from rollax.exporting.exporter import Exported as Exported, export as export
+    from rollax.exporting.gymnasium_export import to_gymnasium as to_gymnasium
     from rollax.visualization.run_views import (
         plot as plot,
         render as render,
@@ -116,6 +117,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.visualization.tables.run_table": ("RunTable",),
     "rollax.sweeps.sweep": ("Swept", "sweep"),
     "rollax.exporting.exporter": ("Exported", "export"),
+    "rollax.exporting.gymnasium_export": ("to_gymnasium",),
     "rollax.visualization.run_views": ("plot", "render", "report"),
     "rollax.runtime.notebook": ("Animation",),
     "rollax.errors": ("UsageError",),

@@ -75,6 +75,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "merge_archives": ([*RUN],),
     "compare_archives": (*RUN, *RUN),
     "make": ("probe/memory",),
+    "to_gymnasium": ("probe/memory",),
     "list_environments": (),
 }
 
