@@ -65,7 +65,7 @@ def test_values_are_compared() -> None:
     assert not is_condition_met("none<1", evaluated) and not is_condition_met("none>1", evaluated)
     with pytest.raises(rollax.UsageError, match="list in stop_when must be a single number"):
         is_condition_met("list>1", evaluated)
-    with pytest.raises(rollax.UsageError, match="unknown number of an evaluation in stop_when 'b'"):
+    with pytest.raises(rollax.UsageError, match="unknown evaluation metric in stop_when 'b'"):
         is_condition_met("b>1", evaluated)
     check_condition_names("wall_time>3600 and updates>=7", [])
 

@@ -175,7 +175,7 @@ def test_functions_of_other_arguments_are_refused(
     [
         (
             lambda evaluated: evaluated.values["retrun_mean"] > 1,
-            "unknown number of an evaluation .* did you mean return_mean",
+            "unknown evaluation metric .* did you mean return_mean",
         ),
         (lambda evaluated: None, "must return True or False, got None"),
         (lambda evaluated: 1.0, "must return True or False, got 1.0"),

@@ -89,7 +89,7 @@ def check_condition_names(text: str, names: Iterable[str]) -> None:
     known = [*names, *COUNTER_NAMES]
     for comparison in parse_stop_condition(text):
         if comparison.name not in known:
-            raise UnknownNameError("number of an evaluation in stop_when", comparison.name, known)
+            raise UnknownNameError("evaluation metric in stop_when", comparison.name, known)
 
 
 def is_condition_met(text: str, evaluated: Evaluated) -> bool:

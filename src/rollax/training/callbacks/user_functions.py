@@ -98,7 +98,7 @@ def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
         key = error.args[0] if isinstance(error, KeyError) and error.args else None
         if isinstance(key, str) and key not in evaluated.values:
             raise UnknownNameError(
-                f"number of an evaluation in stop_when ({name})", key, evaluated.values
+                f"evaluation metric in stop_when ({name})", key, evaluated.values
             ) from error
         raise UsageError(
             f"stop_when: {name} raised {type(error).__name__}: {error}. "

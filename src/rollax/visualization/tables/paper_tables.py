@@ -1,13 +1,13 @@
 """Tables of runs for papers: results with intervals, and hyperparameters."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from rollax.coercion import coerce_arguments
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.tables import find_runs, to_folder_list
+from rollax.types import RunPath
 from rollax.visualization.tables.hyperparameters import make_hyperparameter_table
 from rollax.visualization.tables.result_rows import make_results_table
 from rollax.visualization.tables.run_groups import read_groups
@@ -18,13 +18,13 @@ TABLE_KINDS: tuple[TableKind, ...] = ("results", "hyperparameters")
 
 
 @standard_numerics()
-@coerce_arguments(kind=TableKind, all_settings=bool, label=tuple[str, ...])
+@coerce_arguments(kind=TableKind, all_settings=bool, label=str | tuple[str, ...])
 def table(
-    runs: Path | str | Iterable[Path | str],
+    runs: RunPath | Iterable[RunPath],
     kind: TableKind = "results",
     *,
     all_settings: bool = False,
-    label: tuple[str, ...] = (),
+    label: str | Sequence[str] = (),
 ) -> RunTable:
     """Return a table of the results or of the hyperparameters of runs for a paper.
 
@@ -35,8 +35,8 @@ def table(
     setting and one column per group.
 
     Args:
-        runs: Run folders, folders that contain runs, or glob patterns. A run that cannot be read
-            is skipped if any other can, with a note in the table.
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns. A run that
+            cannot be read is skipped if any other can, with a note in the table.
         kind: Content of the table, "results" or "hyperparameters".
         all_settings: Whether to include settings that have their default value in all groups.
         label: Labels of the groups in order. Defaults to the settings that distinguish them.
@@ -47,11 +47,12 @@ def table(
     Raises:
         UsageError: If no run is found or can be read, or an argument is invalid.
     """
-    return make_tables(runs, (kind,), all_settings, label)[0]
+    labels = (label,) if isinstance(label, str) else tuple(label)
+    return make_tables(runs, (kind,), all_settings, labels)[0]
 
 
 def make_tables(
-    runs: Path | str | Iterable[Path | str],
+    runs: RunPath | Iterable[RunPath],
     kinds: tuple[TableKind, ...],
     all_settings: bool,
     label: tuple[str, ...],
@@ -59,7 +60,7 @@ def make_tables(
     """Return several tables of the same runs, which are read once.
 
     Args:
-        runs: Run folders, folders that contain runs, or glob patterns.
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         kinds: Contents of the tables.
         all_settings: Whether to include settings that have their default value in all groups.
         label: Labels of the groups in order, or an empty tuple.
