@@ -71,7 +71,7 @@ def table(arguments: list[str], shared: SharedOptions) -> int:
     if targets:
         _write_files(targets, texts)
     else:
-        print("\n".join(texts), end="")  # the cells are already escaped
+        print_line("\n".join(texts).removesuffix("\n"))
     for note in dict.fromkeys(note for each in tables for note in each.notes):
         print_note(note)
     return 0
