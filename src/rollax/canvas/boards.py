@@ -16,7 +16,7 @@ def draw_cell_board(colors: np.ndarray, gap: bool = True) -> Image.Image:
         gap: Whether to draw thin lines between cells of at least 12 pixels.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     size = max(1, BOARD_SIZE // max(colors.shape[:2]))
     board = np.repeat(np.repeat(colors.astype(np.uint8), size, axis=0), size, axis=1)

@@ -66,11 +66,11 @@ class BodyView(NamedTuple):
     """View of the bodies of an environment.
 
     Attributes:
-        directions: World directions to the right and upward in the picture, float `[2, 3]`.
-        width: Width of the picture in meters.
-        ground: Distance from the center of the picture down to the ground at the camera target, as
-            a fraction of the picture height.
-        follows: Whether the picture follows the first body.
+        directions: World directions to the right and upward in the image, float `[2, 3]`.
+        width: Width of the image in meters.
+        ground: Distance from the center of the image down to the ground at the camera target, as
+            a fraction of the image height.
+        follows: Whether the image follows the first body.
     """
 
     directions: np.ndarray
@@ -122,7 +122,7 @@ class Capsule(NamedTuple):
 
 
 class ProjectedCapsule(NamedTuple):
-    """Rod in the picture plane, with positions and lengths in meters.
+    """Rod in the image plane, with positions and lengths in meters.
 
     Attributes:
         nearness: Coordinate of the center along the axis that points to the viewer.
@@ -203,10 +203,10 @@ def draw_bodies(view: BodyView, poses: BodyPoses, camera: np.ndarray) -> Image.I
     Args:
         view: View of the environment.
         poses: Poses of the bodies.
-        camera: Position on the ground at the center of the picture, `[2]`.
+        camera: Position on the ground at the center of the image, `[2]`.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     directions, width = view.directions, view.width
     # The ground stays at the same height of the picture, so that falls and jumps are visible.
@@ -273,11 +273,11 @@ def _draw_ground(scene: Scene, view: np.ndarray, center: np.ndarray, width: floa
 
 
 def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsule]:
-    """Project the shapes of a model onto the picture plane.
+    """Project the shapes of a model onto the image plane.
 
     Args:
         poses: Poses of the bodies.
-        view: World directions to the right and upward in the picture, `[2, 3]`.
+        view: World directions to the right and upward in the image, `[2, 3]`.
 
     Returns:
         One rod for each geom that can be drawn. Boxes are approximated by rods.

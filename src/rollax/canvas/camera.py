@@ -17,8 +17,8 @@ def smooth_camera_path(
 
     Args:
         path: Positions of the body on the ground, `[F, 2]`.
-        projection: Projection of ground directions to picture axes, `[2, 2]`.
-        max_offset: Largest allowed distance of the body from the center of the picture, to the
+        projection: Projection of ground directions to image axes, `[2, 2]`.
+        max_offset: Largest allowed distance of the body from the center of the image, to the
             right and upward, `[2]`.
 
     Returns:

@@ -22,7 +22,7 @@ class Drawing(NamedTuple):
         draw: Function that draws a state.
         fps: Steps shown per second.
         text: Function that draws a state as text, if available.
-        notes: Function that returns lines of text below the picture.
+        notes: Function that returns lines of text below the image.
         action_names: Names of the discrete actions.
         palette: Function that returns colors to preserve in GIFs even if they cover few pixels.
         legend: Function that returns the legend. It is called with the first state of an episode.

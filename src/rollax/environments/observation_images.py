@@ -1,4 +1,4 @@
-"""Pictures of observations: boards for grids and images, bars for other observations."""
+"""Images of observations: boards for grids and images, bars for other observations."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def draw_observation(environment: Environment, state: State, obs: Observation) -
         obs: Observation.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     space = environment.observation_space
     parts = _flatten_observation(space, obs, "")

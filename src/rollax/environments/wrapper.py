@@ -21,7 +21,7 @@ class Wrapper(eqx.Module):
     - `step`;
     - `after_reset`, which `reset` and `reset_task` call;
     - `inner_state` if it changes the state, and `inner_obs` if it changes the observation.
-      Descriptors and pictures of `env` use these two methods.
+      Descriptors and images of `env` use these two methods.
     """
 
     env: Any
@@ -127,7 +127,7 @@ class Wrapper(eqx.Module):
     def state_to_render(
         self, key: jax.Array, state: State, action: Action, next_state: State
     ) -> Any:
-        """Return the state that a picture shows after the step `(key, state, action)`.
+        """Return the state that an image shows after the step `(key, state, action)`.
 
         It differs from `next_state` if the step already returns the start of the next episode
         (`Trials`). A wrapper that passes `key` and `action` to `env` unchanged can call the
@@ -188,7 +188,7 @@ def trial_episode(environment: Environment, state: State) -> tuple[int, int] | N
 def state_to_render(
     environment: Environment, key: jax.Array, state: State, action: Action, next_state: State
 ) -> Any:
-    """Return the state that a picture shows after a step.
+    """Return the state that an image shows after a step.
 
     For a wrapper, return its `state_to_render`. For other environments, return `next_state`.
     """

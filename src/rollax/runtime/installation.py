@@ -24,8 +24,8 @@ def install_command(extra: str) -> str:
         extra: Name of an extra in pyproject.toml.
 
     Returns:
-        A command line. For an editable installation it contains the checkout. For other
-        installations that do not come from a package index, it contains the folder or repository.
+        A command line. For an editable installation it contains the path of the checkout. For other
+        installations from a folder or repository, it contains the path or URL.
     """
     checkout = source_checkout()
     if checkout is not None:
@@ -84,7 +84,7 @@ def _direct_url() -> dict:
 
 
 def _shorten(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside of it, else the whole path."""
+    """Return a path inside of the current folder as a relative path, and others unchanged."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -92,5 +92,5 @@ def _shorten(path: Path) -> str:
 
 
 def _quote(argument: str) -> str:
-    """Quote a word with double quotes, or for POSIX shells if it contains special characters."""
+    """Quote a word with double quotes, or with POSIX rules if it contains special characters."""
     return format_command_line(argument) if set(argument) & set('"$`!\\\n') else f'"{argument}"'

@@ -16,7 +16,7 @@ GENERATION_KEY = "cma:generation"  # trial attribute of Optuna
 
 
 def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
-    """Return an `optuna.samplers.CmaEsSampler` that neither writes nor reads pickles."""
+    """Return an `optuna.samplers.CmaEsSampler` that does not use pickles."""
     from optuna._transform import _SearchSpaceTransform
     from optuna.samplers import CmaEsSampler
     from optuna.study import StudyDirection

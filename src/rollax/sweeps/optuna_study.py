@@ -47,7 +47,7 @@ NEW_STUDY_REMEDY = (
 
 @contextlib.contextmanager
 def _quiet_optuna() -> Iterator[ModuleType]:
-    """Import Optuna, without its log messages and its warnings of experimental features."""
+    """Import Optuna, and suppress its log messages and warnings about experimental features."""
     try:
         import optuna
     except ImportError as error:
@@ -103,7 +103,7 @@ def check_storage_trusted(storage: str) -> None:
 def load_optuna_study(storage: str, name: str, pruner: str) -> "optuna.Study":
     """Load an existing `optuna.Study`.
 
-    A missing study is never created here, because it would lack the trials of existing batches.
+    A missing study is not created, because it would lack the trials of existing batches.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -141,7 +141,7 @@ def load_optuna_study(storage: str, name: str, pruner: str) -> "optuna.Study":
 def _open_storage(
     storage: str,
 ) -> "Iterator[tuple[ModuleType, str | optuna.storages.BaseStorage]]":
-    """Yield Optuna and the storage backend. Errors of the backend become UsageError."""
+    """Yield the module optuna and a storage. Storage errors in the context become UsageError."""
     with _quiet_optuna() as optuna:
         try:
             if "://" in storage:
@@ -165,8 +165,8 @@ def _make_journal_backend(
 ) -> "optuna.storages.journal.JournalFileBackend":
     """Make a journal backend that removes partial lines.
 
-    A full disk or a killed process can leave a partial line. Optuna would append the next line to
-    it and could not read anything after it.
+    A full disk or a killed process can leave a partial line. Optuna would append the next record to
+    this line, and could then read neither this record nor later ones.
     """
 
     class RepairingLock(journal.JournalFileOpenLock):
@@ -299,21 +299,24 @@ def _make_pruner(optuna: ModuleType, name: str) -> "optuna.pruners.BasePruner":
 
 
 def enqueue_trials(study: "optuna.Study", settings: Sequence[Settings]) -> None:
-    """Enqueue trials, to be drawn in this order."""
+    """Enqueue one trial per element of `settings`. Trials are drawn in this order."""
     with _quiet_optuna():
         for each in settings:
             study.enqueue_trial(each)
 
 
 def waiting_settings(study: "optuna.Study") -> list[Settings]:
-    """Return the settings of all enqueued trials as storage labels, in drawing order."""
+    """Return the settings of all enqueued trials, in the order in which they will be drawn.
+
+    Values are storage labels (see `to_storage_label`).
+    """
     with _quiet_optuna() as optuna:
         trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
         return [trial.system_attrs.get("fixed_params", {}) for trial in trials]
 
 
 class DrawnTrial(NamedTuple):
-    """Number and settings of a trial."""
+    """Number and settings of a trial that Optuna has drawn."""
 
     number: int
     settings: Settings
@@ -384,13 +387,13 @@ def trial_steps(study: "optuna.Study") -> dict[int, int]:
 
 
 def report_value(study: "optuna.Study", number: int, step: int, value: float, prune: bool) -> bool:
-    """Report a value during training.
+    """Report an intermediate value of a trial to Optuna.
 
     Args:
         study: The `optuna.Study`.
         number: Number of the trial.
-        step: Step of the evaluation.
-        value: Mean of the best metric over seeds.
+        step: Environment step of the evaluation.
+        value: Mean of the ranking metric over seeds.
         prune: Whether to query the pruner.
 
     Returns:
@@ -415,8 +418,8 @@ def tell_result(
     Args:
         study: The `optuna.Study`.
         number: Number of the trial.
-        value: Mean of the best metric over seeds. None marks the trial as failed.
-        attributes: Attributes of the trial.
+        value: Mean of the ranking metric over seeds. None marks the trial as failed.
+        attributes: User attributes to store with the trial.
         pruned: Whether the pruner stopped the trial.
     """
     with _quiet_optuna() as optuna:
@@ -445,8 +448,8 @@ def parameter_importance(study: "optuna.Study") -> dict[str, float]:
         study: The `optuna.Study`.
 
     Returns:
-        Shares by name. Empty with fewer than `MIN_RESULTS_FOR_IMPORTANCE` results, or if Optuna
-        cannot compute them.
+        Importance of each parameter, keyed by name. The values sum to 1. Empty with fewer than
+        `MIN_RESULTS_FOR_IMPORTANCE` results, or if Optuna cannot compute the importance.
     """
     if list(trial_states(study).values()).count("COMPLETE") < MIN_RESULTS_FOR_IMPORTANCE:
         return {}

@@ -35,7 +35,7 @@ class Synonym(NamedTuple):
 
 @functools.cache
 def read_synonyms() -> dict[str, tuple[Synonym, ...]]:
-    """Return the synonyms by the title of their table."""
+    """Return the synonyms, keyed by the title of their table."""
     import yaml  # slow, and only errors need it
 
     text = resources.files("rollax.synonyms").joinpath("synonyms.yaml").read_text("utf-8")
@@ -48,10 +48,10 @@ def _make_synonym(row: Mapping[str, str]) -> Synonym:
 
 
 class SynonymMatch(NamedTuple):
-    """Names of rollax for a name of another library.
+    """Result of `find_synonym`.
 
     Attributes:
-        names: Names, as spelled in the list of known names.
+        names: Names in rollax, spelled as in the argument `known` of `find_synonym`.
         remark: Difference in meaning, or an empty string.
     """
 
@@ -65,17 +65,17 @@ class SynonymMatch(NamedTuple):
 
 
 def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
-    """Return the names of rollax for a name of another library.
+    """Return the rollax names of a setting that has the name `name` in another library.
 
-    Case, dashes and prefixes such as `--`, `config.` and `network.` are ignored. A name that rollax
-    has too, but not in this context, is not a synonym of other names.
+    Case, dashes and the prefixes `--`, `config.`, `network.` and `options.` are ignored. Names that
+    rollax itself uses elsewhere are not translated.
 
     Args:
         name: Unknown name.
-        known: Names that are known in this context. Other names are not suggested.
+        known: Names that are valid in this context. Only these are suggested.
 
     Returns:
-        The names, or None if the table does not contain the name.
+        The names and a remark, or None without a match.
     """
     spelled: dict[str, str] = {}
     for each in known:
@@ -98,7 +98,7 @@ def _normalize(name: str) -> str:
 
 
 def format_table(title: str) -> str:
-    """Return the Markdown table with a title."""
+    """Format the synonyms with the given table title as a Markdown table."""
     rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
     for synonym in read_synonyms()[title]:
         names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)

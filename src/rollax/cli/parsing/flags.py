@@ -1,4 +1,4 @@
-"""Shorthand on the command line: option names without prefix and counts such as 1e6.
+"""Short forms of command-line options: names without a prefix, and counts such as 1e6.
 
 For example, `--learning-rate` means `--config.learning-rate` if no other group has that name.
 """
@@ -29,8 +29,8 @@ def expand_option_names(
 
     Args:
         words: Words of the command line.
-        run: Class whose fields are options without a prefix.
-        groups: Settings classes by prefix, for example `config.`.
+        run: Options class whose fields never have a prefix.
+        groups: Settings classes, keyed by prefix, for example `config.`.
         arguments: Function that returns the argument names of the environment (prefix `env.`).
             It is called only if an option is not a run option.
 
@@ -38,8 +38,9 @@ def expand_option_names(
         The words.
 
     Raises:
-        UsageError: If several groups have an option of this name, or if no option is similar.
-        UnknownNameError: If no group has the option, but similar options exist.
+        UsageError: If several groups have an option of the same name, or if an option is unknown
+            and no option has a similar name.
+        UnknownNameError: If an option is unknown and options with similar names exist.
     """
     for word in words:
         _check_no_synonym(word, groups)
@@ -50,7 +51,7 @@ def expand_option_names(
 
 
 def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
-    """Raise UnknownNameError for an option with a prefix and a name of another library."""
+    """Raise UnknownNameError if the name after a prefix is known only from another library."""
     option = word.partition("=")[0]
     for prefix, kind in groups.items():
         name = option.removeprefix(f"--{prefix}").replace("-", "_")
@@ -118,7 +119,7 @@ def normalize_switches(words: list[str], kinds: Mapping[str, type]) -> list[str]
 
     Args:
         words: Words of the command line.
-        kinds: Settings classes by prefix.
+        kinds: Settings classes, keyed by prefix.
 
     Returns:
         The words.

@@ -15,7 +15,7 @@ DISTRIBUTED_FLAG = "--distributed"
 class ProcessPlace(NamedTuple):
     """Position of this process in a distributed run.
 
-    Values that are None are read from Slurm, Open MPI, Kubernetes or the TPU runtime.
+    Values of None are detected from Slurm, Open MPI, Kubernetes or the TPU runtime.
 
     Attributes:
         coordinator: Address `HOST:PORT` of the first process.

@@ -46,7 +46,7 @@ class SingleState(NamedTuple):
 
     Attributes:
         spheres: State of the sphere, with leading axis [1].
-        orientation: Quaternion for pictures, float [4]. It is (1, 0, 0, 0) if the sphere does not
+        orientation: Quaternion for images, float [4]. It is (1, 0, 0, 0) if the sphere does not
             roll.
         goal: Goal, float [D], or [2] on the floor.
         time: Number of decisions so far, int32 [].

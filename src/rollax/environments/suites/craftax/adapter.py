@@ -4,7 +4,7 @@ Episodes do not reset automatically. Craftax has one `done` for all ends. Here, 
 of the boss terminate, and the time limit truncates. Other differences from Craftax:
 
 - Rewards are float32, `terminated` and `truncated` are bool, and states have fixed dtypes.
-- Pictures are 8-bit pixels. Craftax returns pixels divided by 255.
+- Images are 8-bit pixels. Craftax returns pixels divided by 255.
 - The space of symbolic observations is unbounded. Craftax declares [0, 1], but enchantments,
   experience and the health of dead creatures are outside of these bounds.
 - Textures stay in memory. Craftax stores them as pickles in its installation folder.
@@ -259,7 +259,7 @@ def make_renderer(environment: Craftax, size: int) -> Any:
         size: Size of a block in pixels.
 
     Returns:
-        Jitted function from a state to a picture `[H, W, 3]` with values from 0 to 255.
+        Jitted function from a state to an image `[H, W, 3]` with values from 0 to 255.
     """
     return _make_renderer(environment.dynamics, environment.name.split("/")[1], size)
 

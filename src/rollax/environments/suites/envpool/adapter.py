@@ -146,7 +146,7 @@ class EnvPoolSimulators:
         return self._convert_fn(obs)
 
     def frames(self, ids: np.ndarray) -> np.ndarray:
-        """Return pictures, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
+        """Return images, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
         return self.pool.render(env_ids=ids)
 
     def close(self) -> None:

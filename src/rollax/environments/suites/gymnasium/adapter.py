@@ -40,7 +40,7 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
     Args:
         name: Id of the environment in gymnasium.
         arguments: Values of constructor arguments and of `max_episode_steps`, as in
-            `default_arguments`. Atari games and CarRacing also have arguments for their pictures.
+            `default_arguments`. Atari games and CarRacing also have arguments for their images.
             The time limit of CarRacing is in frames.
 
     Returns:
@@ -109,7 +109,7 @@ def make_hosted_environment(
         build: Function that makes one gymnasium environment, called as `build(render_mode=...)`.
         limit: Number of steps after which an episode is truncated, or None for no limit.
         info_names: Names of numbers in `info` that are missing after the first step.
-        layout: Layout of pictures, as for `spaces.convert_observation_space`.
+        layout: Layout of images, as for `spaces.convert_observation_space`.
 
     Returns:
         The environment, whose simulators run on the host.

@@ -1,9 +1,9 @@
 """Atari games of ALE with standard preprocessing.
 
-A step repeats an action for `frame_skip` frames. Its picture is the maximum of the last two frames,
-in grayscale and resized to `size` x `size`. The observation stacks the last `stack` pictures, uint8
+A step repeats an action for `frame_skip` frames. Its image is the maximum of the last two frames,
+in grayscale and resized to `size` x `size`. The observation stacks the last `stack` images, uint8
 `[size, size, stack]`. Settings enable sticky actions, the full action set, episodes that end when a
-life is lost, and rewards clipped to their sign. Pictures are resized by area averaging with Pillow
+life is lost, and rewards clipped to their sign. Images are resized by area averaging with Pillow
 instead of OpenCV.
 
 References:
@@ -37,9 +37,9 @@ class AtariSettings:
         mode: Mode of the game; -1 for the default.
         difficulty: Difficulty of the game; -1 for the default.
         noop_max: Largest number of random no-op frames at the start of a game.
-        size: Height and width of pictures.
-        grayscale: Whether pictures are converted to grayscale.
-        stack: Number of stacked pictures.
+        size: Height and width of images.
+        grayscale: Whether images are converted to grayscale.
+        stack: Number of stacked images.
         episodic_life: Whether an episode ends when a life is lost.
         clip_rewards: Whether rewards are clipped to their sign.
     """

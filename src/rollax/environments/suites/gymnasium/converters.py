@@ -26,14 +26,14 @@ def convert_observation_space(
     """Convert a gymnasium space to an observation space.
 
     8-bit integers stay 8-bit, other numbers become float32, the values of a `Discrete` start at 0,
-    and a part "action_mask" becomes bool. The channels of pictures become the last axis, with
+    and a part "action_mask" becomes bool. The channels of images become the last axis, with
     stacked frames among the channels. Parts of nested dictionaries and tuples have names joined by
     slashes.
 
     Args:
         name: Name of the environment, for error messages.
         space: Gymnasium space.
-        layout: Layout of pictures (see `rollax.environments.image_layouts`), or None to recognize
+        layout: Layout of images (see `rollax.environments.image_layouts`), or None to recognize
             it. A string applies to all boxes with that number of axes, and a dictionary contains
             layouts by name of the part.
 
@@ -283,7 +283,7 @@ def _check_discrete_size(name: str, size: int | np.integer, space: theirs.Space)
 def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box, ConvertFn]:
     """Return the converted box and the function that converts its values.
 
-    Channels of pictures become the last axis.
+    Channels of images become the last axis.
     """
     dtype = "uint8" if space.dtype == np.uint8 else "float32"
     box = Box(_collapse_bounds(space.low), _collapse_bounds(space.high), space.shape, dtype)
@@ -313,7 +313,7 @@ def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box,
 
 
 def chw_to_hwc(value: np.ndarray) -> np.ndarray:
-    """Transpose pictures from `[..., C, H, W]` to `[..., H, W, C]`."""
+    """Transpose images from `[..., C, H, W]` to `[..., H, W, C]`."""
     return image_layouts.move_channels_last(np.asarray(value), "CHW")
 
 

@@ -39,9 +39,9 @@ def from_gymnasium(
             limit of the environment.
         info_names: Names of numbers in `info` that evaluations report but the first step does not
             have, such as `("is_success",)`.
-        layout: Axes of observations that are pictures, one letter per axis: H, W, C (channels) and
-            N (stacked frames), as in "HWC", "CHW" or "NHWC". "flat" marks an array that is not a
-            picture. A dictionary gives one layout for each part of a `Dict`. Layouts are recognized
+        layout: Axes of observations that are images, one letter per axis: H, W, C (channels) and
+            N (stacked frames), as in "HWC", "CHW" or "NHWC". "flat" marks an array that is not an
+            image. A dictionary gives one layout for each part of a `Dict`. Layouts are recognized
             from the shapes by default.
 
     Returns:

@@ -50,7 +50,7 @@ class GymnasiumSimulator:
             name: Name of the environment, for messages.
             time_limit: Number of steps after which an episode is truncated, or None for no limit.
             has_masks: Whether `info` contains an action mask.
-            layout: Layout of pictures, as for `converters.convert_observation_space`.
+            layout: Layout of images, as for `converters.convert_observation_space`.
             warned_parts: See `ObservationCheck`.
         """
         self.environment = environment
@@ -157,7 +157,7 @@ def make_simulator(
         name: Name of the environment, for messages.
         time_limit: Number of steps after which an episode is truncated, or None for no limit.
         has_masks: Whether `info` contains an action mask.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Layout of images, as for `converters.convert_observation_space`.
         warned_parts: See `ObservationCheck`.
         shows_frames: Whether the environment is made for rendering.
 
@@ -181,7 +181,7 @@ def inspect_environment(
     Args:
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Layout of images, as for `converters.convert_observation_space`.
         warned_parts: See `ObservationCheck`.
 
     Returns:
@@ -294,7 +294,7 @@ def space_conversion(
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
         has_masks: Whether `info` contains an action mask.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Layout of images, as for `converters.convert_observation_space`.
 
     Returns:
         The conversion.

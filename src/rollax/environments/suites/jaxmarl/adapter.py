@@ -186,7 +186,7 @@ def _global_state(
 ) -> jax.Array:
     """Return the global state `[A, ...]`.
 
-    Environments without a global state in JaxMARL use the observations of all agents. Pictures are
+    Environments without a global state in JaxMARL use the observations of all agents. Images are
     concatenated along channels, and other observations are concatenated to one vector.
     """
     suite_state = family.global_state(dynamics, state, suite_obs)

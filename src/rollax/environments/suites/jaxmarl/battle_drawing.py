@@ -40,7 +40,7 @@ def draw_battle(
         camera: Camera, by default one that shows all units.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     dynamics, units = environment.dynamics, _smax_state(state)
     width, height, allies = (

@@ -47,7 +47,7 @@ def draw_particles(
         camera: Camera, by default one that shows all particles.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     dynamics, positions = environment.dynamics, np.nan_to_num(np.asarray(state.p_pos))
     radii, num_agents = np.asarray(dynamics.rad), environment.num_agents

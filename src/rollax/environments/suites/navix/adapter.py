@@ -1,7 +1,7 @@
 """Adapter of NAVIX environments (4.0 or newer; Pignatelli et al. 2024, arXiv:2407.19396).
 
 Episodes do not reset automatically. Observations are dictionaries. "view" is the NAVIX observation:
-a grid of symbols (entity, color and state of every cell) or a picture. It shows the whole world or
+a grid of symbols (entity, color and state of every cell) or an image. It shows the whole world or
 the seven by seven cells in front of the agent. "direction" is the direction that the agent faces.
 Differences from NAVIX:
 
@@ -12,7 +12,7 @@ Differences from NAVIX:
 - Dropping an object does not count as walking. In NAVIX 4.0.0, `drop` in front of a goal, lava or a
   moving ball counts as walking into it. It ends the episode, and gives the reward for a goal.
 - Symbols are categories for an embedding, not magnitudes.
-- States have fixed dtypes, and contain pictures of tiles only if pictures are observed.
+- States have fixed dtypes, and contain images of tiles only if images are observed.
 
 NAVIX views with one number per cell are not available, because walls are -1, which is outside of
 the declared space.
@@ -89,8 +89,8 @@ class NavixState(NamedTuple):
     """State of an episode.
 
     Attributes:
-        suite_state: NAVIX state without its random key. It contains pictures of tiles only if
-            pictures are observed.
+        suite_state: NAVIX state without its random key. It contains images of tiles only if
+            images are observed.
         time: Number of steps taken, int32 `[]`.
         mission: Entity and color of the M objects that the mission names, uint8 `[1, M, 2]`.
     """
@@ -196,7 +196,7 @@ def _step(dynamics: SuiteEnvironment, state: State, time: jax.Array, action: jax
 
 
 def _strip_state(state: State, observation: str) -> Any:
-    """Return a NAVIX state without its random key and without unused pictures of tiles."""
+    """Return a NAVIX state without its random key and without unused images of tiles."""
     return state.replace(key=None, cache=state.cache if observation.startswith("rgb") else None)
 
 

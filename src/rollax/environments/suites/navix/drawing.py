@@ -71,7 +71,7 @@ def _visible_cells(state: State, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _sprite_name(entity: int, color: int, form: int) -> str:
-    """Return the file name of the NAVIX picture of an entity, without suffix."""
+    """Return the file name of the NAVIX image of an entity, without suffix."""
     name = _ENTITY_NAMES[entity]
     if name == "player":
         return f"player_{_DIRECTION_NAMES[form]}"

@@ -1,7 +1,7 @@
 """Adapter of XLand-MiniGrid environments, without automatic resets.
 
 Observations are dictionaries. "view" is the view of the agent: a grid of symbols (tile and color of
-every cell) or a picture. Arguments add the parts "direction" (which an egocentric view does not
+every cell) or an image. Arguments add the parts "direction" (which an egocentric view does not
 show), "previous_action" and "previous_reward", "goal" and "rules". Differences from xminigrid:
 
 - A time limit truncates, and a reached goal terminates. The discount distinguishes the two cases,
@@ -372,7 +372,7 @@ def _check_free_cells(id: str, dynamics: SuiteEnvironment, params: PyTree, objec
 
 @functools.cache
 def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pictures of cells without and with the agent, `[tiles * colors, size, size, 3]`."""
+    """Return images of cells without and with the agent, `[tiles * colors, size, size, 3]`."""
     from xminigrid.rendering.rgb_render import render_tile
 
     cells = [tuple(int(n) for n in cell) for cell in np.asarray(TILES_REGISTRY).reshape(-1, 2)]
@@ -382,14 +382,14 @@ def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def render_view(view: jax.Array, tile_size: int) -> jax.Array:
-    """Render a view of symbols as a picture that includes the agent.
+    """Render a view of symbols as an image that includes the agent.
 
     Args:
         view: Tile and color of every cell `[V, V, 2]`.
         tile_size: Size of a cell in pixels.
 
     Returns:
-        Picture, uint8 `[V * tile_size, V * tile_size, 3]`.
+        Image, uint8 `[V * tile_size, V * tile_size, 3]`.
     """
     size = view.shape[0]
     without_agent, with_agent = _render_tiles(tile_size)

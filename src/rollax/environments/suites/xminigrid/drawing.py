@@ -56,7 +56,7 @@ def draw_xminigrid(
         camera: Rows and columns to show, by default the window around the agent.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     from xminigrid.rendering.rgb_render import get_highlight_mask
 
@@ -95,7 +95,7 @@ def draw_tile(
         size: Size of the tile in pixels.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     from xminigrid.rendering.rgb_render import render_tile
 
