@@ -50,21 +50,21 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 @functools.cache
 def load_font(size: float) -> Font:
-    """Load the font that ships with Pillow. It does not depend on installed fonts."""
+    """Load the font that Pillow contains, which does not depend on installed fonts."""
     return ImageFont.load_default(size)
 
 
 def fit_font(text: str, size: int, max_width: float) -> Font:
-    """Return the font in the largest size from 7 to `size` whose text fits `max_width` pixels."""
+    """Return the font in the largest size, from 7 to `size`, that fits `text` into `max_width`."""
     sizes = [each for each in range(size, 7, -1) if load_font(each).getlength(text) <= max_width]
     return load_font(sizes[0] if sizes else 7)
 
 
 def truncate_text(text: str, style: Font, max_width: float) -> str:
-    """Return the text, truncated with three dots if it is wider than the given width.
+    """Return the text, truncated and followed by three dots if it is wider than `max_width`.
 
     Args:
-        text: Text.
+        text: Text to truncate.
         style: Font of the text.
         max_width: Available width in pixels.
 
@@ -86,7 +86,7 @@ def truncate_text(text: str, style: Font, max_width: float) -> str:
 
 
 class LegendEntry(NamedTuple):
-    """Entry of a legend, which explains a marker.
+    """Entry of a legend: a marker and its meaning.
 
     Attributes:
         label: Text of the entry.
@@ -131,7 +131,7 @@ def fit_camera(low: npt.ArrayLike, high: npt.ArrayLike, margin: float = 0.05) ->
 
 
 class Scene:
-    """Image that is drawn in world coordinates.
+    """Image with methods to draw in world coordinates.
 
     Args:
         unit: Pixels per unit of length.

@@ -1,4 +1,4 @@
-"""Layouts of images, which declare the meaning of each axis of an observation.
+"""Layouts of image observations, which declare the meaning of each axis.
 
 A layout is a string with one letter per axis: H (height), W (width), C (channels) and N (stacked
 frames), such as "HWC", "CHW" or "NHWC". Each letter occurs at most once. FLAT marks an array that
@@ -28,7 +28,7 @@ def image_layout(space: Box) -> str | None:
 
 
 def recognize_layout(space: Box) -> str:
-    """Return the layout that the shape of a box suggests, or FLAT.
+    """Guess the layout of a box from its shape, bounds and dtype. FLAT means no image.
 
     A box with three axes is an image with its channels last, unless the first axis is clearly the
     smallest. A box with four axes is a stack of images if two neighboring axes are clearly larger
@@ -52,7 +52,7 @@ def recognize_layout(space: Box) -> str:
 
 
 def layout_fault(shape: tuple[int, ...], layout: Setting) -> str | None:
-    """Return the error message for a layout that does not fit this shape, or None if it fits."""
+    """Return an error message if a layout does not fit the shape, otherwise None."""
     if layout is None or layout == FLAT:
         return None
     is_layout = (
@@ -112,10 +112,10 @@ def describe_layout(space: Box, layout: str) -> str:
 
 
 def _has_pixel_values(space: Box) -> bool:
-    """Return whether the values of a box can be pixels or marks on a board.
+    """Return whether the values of a box can be pixels or binary features of a board.
 
-    Pixels and marks are floats, booleans, and integers up to 1 or 255. Other integers are category
-    codes, whose axes cannot be distinguished.
+    These are floats, booleans, and integers with an upper bound of 1 or 255. Other integers are
+    treated as category codes.
     """
     high = float(np.max(space.high)) if np.size(space.high) else 0.0
     return not np.issubdtype(np.dtype(space.dtype), np.integer) or high in (1.0, 255.0)

@@ -1,4 +1,4 @@
-"""Registry of environments by id, "suite/Name".
+"""Registry of environments. An environment has an id "suite/Name".
 
 A suite is imported only when one of its environments is requested.
 """
@@ -59,7 +59,7 @@ def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environmen
 
     Args:
         id: Id of the environment.
-        arguments: Arguments of the environment by name.
+        arguments: Arguments of the environment, keyed by name.
 
     Returns:
         The environment.
@@ -221,7 +221,8 @@ def default_arguments(id: str) -> dict[str, Any]:
         id: Id of the environment.
 
     Returns:
-        Defaults by name. The default of a required argument is `inspect.Parameter.empty`.
+        Defaults, keyed by argument name. A required argument has the default
+        `inspect.Parameter.empty`.
 
     Raises:
         UnknownNameError: If the environment does not exist.
@@ -235,7 +236,7 @@ def default_arguments(id: str) -> dict[str, Any]:
 
 
 def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
-    """Return the accepted values of each argument that is restricted to certain strings.
+    """Return the accepted values of arguments with a fixed list of values, keyed by argument name.
 
     This may import the suite.
     """
@@ -246,7 +247,7 @@ def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
 
 
 def evaluation_arguments(id: str) -> dict[str, Any]:
-    """Return the arguments, with their values, that the suite overrides in evaluations."""
+    """Return the arguments that evaluations override by default, keyed by argument name."""
     suite, _, name = id.partition("/")
     patterns = SUITES[suite].evaluation if suite in SUITES and name in SUITES[suite].names else {}
     return {
@@ -258,7 +259,7 @@ def evaluation_arguments(id: str) -> dict[str, Any]:
 
 
 def best_metric(id: str) -> str:
-    """Return the default evaluation metric for the selection of the best checkpoint."""
+    """Return the name of the evaluation metric that selects the best checkpoint by default."""
     suite, _, name = id.partition("/")
     return (
         SUITES[suite].best_metric
@@ -281,7 +282,7 @@ def has_host_suite(id: str) -> bool:
 
 
 def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, Any]:
-    """Replace relative paths in the arguments by absolute paths.
+    """Return a copy of the arguments with absolute instead of relative file paths.
 
     This may import the suite.
     """
@@ -292,7 +293,7 @@ def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, An
 def check_evaluation(
     id: str, training: Mapping[str, Setting], changes: Mapping[str, Setting]
 ) -> None:
-    """Check evaluation arguments that differ from the training arguments.
+    """Check that changed arguments in evaluations do not give misleading results.
 
     This may import the suite.
 
@@ -302,8 +303,8 @@ def check_evaluation(
         changes: Arguments that replace training arguments in evaluations.
 
     Raises:
-        UsageError: If the evaluation would be misleading, for example if it claims to use unseen
-            tasks but does not.
+        UsageError: If results would be misleading, for example if the evaluation of unseen tasks
+            uses tasks of training.
     """
     check = _get_suite_member(id, "check_evaluation") if changes else None
     if check is not None:
@@ -337,9 +338,9 @@ def is_suite_environment(id: str) -> bool:
 
 
 def _get_suite_member(id: str, member: str) -> Any:
-    """Return an optional member of the adapter of the suite that lists an environment.
+    """Return the attribute `member` of the adapter module of the suite that lists `id`.
 
-    Return None if the adapter does not define it, or no suite lists the environment.
+    The result is None if no suite lists `id`, or if the module does not define the attribute.
     """
     suite, _, name = id.partition("/")
     is_listed = suite in SUITES and name in SUITES[suite].names
@@ -347,7 +348,12 @@ def _get_suite_member(id: str, member: str) -> Any:
 
 
 def _find_factory(id: str) -> Callable[..., Environment] | None:
-    """Return the factory of a registered or third-party id, or None for a suite environment."""
+    """Return the factory of a registered or third-party id, or None for an id of a suite.
+
+    Raises:
+        UnknownNameError: If no environment has the id.
+        UsageError: If the suite does not support the environment.
+    """
     if id in _registered_factories:
         return _registered_factories[id]
     suite, _, name = id.partition("/")
@@ -373,9 +379,9 @@ def _find_factory(id: str) -> Callable[..., Environment] | None:
 
 @cache
 def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points of environments in other installed packages, by id.
+    """Return the entry points for environments of other installed packages, keyed by id.
 
-    The object of an entry point is the factory of the environment.
+    An entry point refers to the factory of an environment.
     """
     return {
         entry.name: entry

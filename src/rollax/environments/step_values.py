@@ -10,7 +10,7 @@ _NUMERIC_KINDS = "biuf"  # kinds of NumPy types
 
 
 class SimulatorFaultError(ValueError):
-    """Error for a simulator that returns invalid values. Its message has a fault and a remedy."""
+    """Error for a simulator that returns invalid values."""
 
 
 def to_reward(value: object) -> float:

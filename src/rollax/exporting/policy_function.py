@@ -93,7 +93,7 @@ def make_policy_program(
         rewrites: Replacement functions, keyed by the name of the replaced JAX primitive.
 
     Returns:
-        The program, together with the function for one environment from which it was traced.
+        The program, together with the function for one environment that was vectorized and traced.
 
     Raises:
         UsageError: If the policy cannot be traced with a symbolic batch size.

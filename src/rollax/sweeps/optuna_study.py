@@ -306,7 +306,7 @@ def enqueue_trials(study: "optuna.Study", settings: Sequence[Settings]) -> None:
 
 
 def waiting_settings(study: "optuna.Study") -> list[Settings]:
-    """Return the settings of all enqueued trials, in the order in which they will be drawn.
+    """Return the settings of all enqueued trials in drawing order.
 
     Values are storage labels (see `to_storage_label`).
     """

@@ -148,7 +148,7 @@ class Study:
         )
 
     def list_batches(self) -> list[Batch]:
-        """Return all batches with a batch.json, in the order in which they were drawn."""
+        """Return all batches with a batch.json in drawing order."""
         check_not_symlink(self.folder / BATCHES_FOLDER)
         paths = sorted((self.folder / BATCHES_FOLDER).glob(f"*/{BATCH_FILE}"))
         for path in paths:

@@ -65,7 +65,7 @@ def list_suite_packages() -> list[str]:
 
 
 def list_compiled_modules() -> dict[str, str]:
-    """Return the package of each module whose code becomes part of compiled programs."""
+    """Return the package of each suite module that runs in compiled programs, keyed by module."""
     return {
         entry.module: entry.packages[0]
         for entry in SUITES.values()

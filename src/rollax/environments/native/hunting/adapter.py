@@ -18,7 +18,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
     Args:
         name: Name in the suite `hunting`.
-        arguments: Arguments by name.
+        arguments: Environment arguments, keyed by name.
 
     Returns:
         The environment.

@@ -30,7 +30,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
     Args:
         name: Name in the suite `memory`.
-        arguments: Arguments by name.
+        arguments: Environment arguments, keyed by name.
 
     Returns:
         The environment.

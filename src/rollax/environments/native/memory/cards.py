@@ -119,7 +119,7 @@ class CardGame(eqx.Module):
 
 
 def _answer_reward(is_correct: jax.Array, num_answers: int) -> jax.Array:
-    """Return 1 / number for a correct answer and -1 / number for a wrong one."""
+    """Return 1 / `num_answers` for a correct answer and -1 / `num_answers` for a wrong answer."""
     return jnp.where(is_correct, 1 / num_answers, -1 / num_answers)
 
 
@@ -188,8 +188,9 @@ class Autoencode(CardGame):
 class CountRecall(CardGame):
     """Game that deals a card and asks how often a symbol has been dealt so far.
 
-    This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol], each from its
-    own shuffled decks. The easy task of POPGym has one deck of colors, the medium task two decks of
+    This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol]. Dealt and
+    queried symbols come from separately shuffled decks. The easy task of POPGym has one deck of
+    colors, the medium task two decks of
     suits, and the hard task four decks of ranks. Each of the 52 decks - 1 steps gives 1 / (52 decks
     - 1) if the action is the correct count and -1 / (52 decks - 1) otherwise. The return with
     perfect memory is 1.

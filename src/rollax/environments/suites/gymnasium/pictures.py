@@ -19,7 +19,7 @@ from rollax.types import Action, Setting
 
 @dataclasses.dataclass(frozen=True)
 class ImageSettings:
-    """Preprocessing of images. The defaults of CarRacing change nothing.
+    """Settings of image preprocessing. The defaults do not change images of CarRacing.
 
     Attributes:
         frame_skip: Number of frames per step, which repeat the action.
@@ -50,7 +50,7 @@ def check_minimums(id: str, settings: object, minimums: Mapping[str, int]) -> No
     Args:
         id: Id of the environment.
         settings: Dataclass of settings.
-        minimums: Minimum of each setting by name.
+        minimums: Minimum of each setting, keyed by name.
 
     Raises:
         UsageError: If a setting is below its minimum.
@@ -83,7 +83,7 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
 class FrameStack:
     """Stack of the most recent images, uint8 `[size, size, depth * stack]`.
 
-    The stack resizes images by area averaging.
+    New images are resized by area averaging.
     """
 
     def __init__(self, size: int, depth: int, stack: int) -> None:
@@ -114,7 +114,7 @@ def make_car_racing(
 
 
 class CarRacing:
-    """CarRacing with preprocessed images. Rewards of skipped frames are summed."""
+    """CarRacing with image preprocessing and frame skipping. Rewards of frames are summed."""
 
     def __init__(self, environment: SuiteEnvironment, settings: ImageSettings) -> None:
         self.environment, self.settings, self.action_space = (

@@ -60,7 +60,7 @@ def draw_overcooked_v2(
 
 @functools.cache
 def _overcooked_v2_visualizer(tile_size: int) -> Any:
-    """Return the visualizer for a tile size. It is cached, so its programs are compiled once."""
+    """Return the visualizer for a tile size, cached so that its programs are compiled once."""
     with suppress_output():
         from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
 

@@ -71,7 +71,7 @@ def draw_particles(
 def particle_cameras(
     environment: "rollax.environments.suites.jaxmarl.adapter.JaxMARL", states: list[State]
 ) -> list[Camera]:
-    """Return one camera for all states, which shows all particles and the initial square."""
+    """Return the same camera for every state. It shows all particles and the initial square."""
     places = np.nan_to_num(np.asarray([state.p_pos for state in states], float)).reshape(-1, 2)
     radius = float(np.max(environment.dynamics.rad))
     low, high = (

@@ -5,12 +5,12 @@ a grid of symbols (entity, color and state of every cell) or an image. It shows 
 the seven by seven cells in front of the agent. "direction" is the direction that the agent faces.
 Differences from NAVIX:
 
-- Tasks with a mission have the part "mission", the entity and color of the objects that the mission
-  names. In NAVIX, agents do not observe the mission.
-- Tasks with objects that agents can pick up have the part "pocket", the entity and color of the
-  carried object. NAVIX views do not show it.
+- In tasks with a mission, the observation has the key "mission": the entity and color of the
+  objects in the mission. In NAVIX, agents do not observe the mission.
+- In tasks with objects that agents can pick up, the observation has the key "pocket": the entity
+  and color of the carried object. NAVIX views do not show it.
 - Dropping an object does not count as walking. In NAVIX 4.0.0, `drop` in front of a goal, lava or a
-  moving ball counts as walking into it. It ends the episode, and gives the reward for a goal.
+  moving ball ends the episode as if the agent had walked into it.
 - Symbols are categories for an embedding, not magnitudes.
 - States have fixed dtypes, and contain images of tiles only if images are observed.
 
@@ -92,7 +92,7 @@ class NavixState(NamedTuple):
         suite_state: NAVIX state without its random key. It contains images of tiles only if
             images are observed.
         time: Number of steps taken, int32 `[]`.
-        mission: Entity and color of the M objects that the mission names, uint8 `[1, M, 2]`.
+        mission: Entity and color of the M objects in the mission, uint8 `[1, M, 2]`.
     """
 
     suite_state: Any
@@ -140,7 +140,10 @@ class Navix(eqx.Module):
         return state, self._observe(state)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the task terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the task has terminated.
+        """
         timestep = _step(
             self.dynamics,
             state.suite_state.replace(key=key),
@@ -160,7 +163,7 @@ class Navix(eqx.Module):
         )
 
     def _normalize_state(self, suite_state: State) -> Any:
-        """Return the stored part of a NAVIX state, with fixed dtypes."""
+        """Return a NAVIX state without the fields that are not stored, and with fixed dtypes."""
         return cast_leaves(_strip_state(suite_state, self.observation), self.state_dtypes)
 
     def _observe(self, state: NavixState) -> dict[str, jax.Array]:
@@ -252,7 +255,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
 
     Args:
         name: Name of the environment in NAVIX.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -278,7 +281,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
 
 @functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the argument `observation` and the plain NAVIX attributes, with their defaults."""
+    """Return the defaults of `observation` and of NAVIX attributes with plain values, by name."""
     package_versions.require_version("navix", "4.0")
     attributes = vars(_make_dynamics(name, "{}"))
     defaults = {
@@ -305,7 +308,7 @@ def _make_dynamics(name: str, arguments: str) -> Any:
 
 
 def drop_without_events(state: State) -> Any:
-    """Apply the NAVIX action `drop` without the events of walking to the cell in front."""
+    """Apply the NAVIX action `drop` without the events for walking to the cell in front."""
     return actions.drop(state).replace(events=state.events)
 
 
