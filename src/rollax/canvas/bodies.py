@@ -308,7 +308,7 @@ def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsul
 
 
 def drawable_geoms(model: MujocoModel) -> list[DrawableGeom]:
-    """Return the drawable geoms of a model, without planes, height fields and meshes."""
+    """Return the visible geoms of a model, except planes, height fields and meshes."""
     geoms = []
     for index in range(model.ngeom):
         geom = model.geom(index)

@@ -58,7 +58,7 @@ class AlgorithmReport(NamedTuple):
 
 
 class _CheckedAlgorithm(NamedTuple):
-    """Algorithm under test, with its settings and an environment whose actions it supports."""
+    """Checked algorithm: factory, settings, and id of a probe environment that it supports."""
 
     make: Callable[[Any], Algorithm]
     config: Any
@@ -424,8 +424,8 @@ def _train_and_evaluate(
 ) -> float:
     """Train the algorithm, and return the mean return of greedy episodes.
 
-    Training stops when the mean return reaches `threshold` (or falls below it if `stops_below` is
-    true), or after the maximum number of frames.
+    Training stops after `MAX_FRAMES` frames, or earlier when the mean return reaches `threshold`.
+    If `stops_below` is True, it stops when the mean return is below `threshold`.
     """
     algorithm, per_update = subject.make(environment), subject.config.steps_per_update
     state = jax.jit(algorithm.init)(jax.random.key(0), subject.config)

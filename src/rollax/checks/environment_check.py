@@ -149,7 +149,7 @@ def check_values(env: Environment, steps: int = 8) -> None:
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """Disable most compiler optimizations within the context, for programs with short runs."""
+    """Disable most compiler optimizations within the context, to reduce compilation time."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
@@ -246,7 +246,7 @@ def _check_random_steps(env: Environment, steps: int, key: jax.Array) -> Environ
 
 
 def _display_name(env: Any) -> str:
-    """Return the name of an environment for messages, or its class if `name` is not valid."""
+    """Return the name of an environment for messages, or its class name if `name` is invalid."""
     kind = env if isinstance(env, type) else type(env)
     if is_gymnasium(env) and not is_on_host(env):
         spec = getattr(env, "spec", None)

@@ -58,7 +58,7 @@ def to_numpy(leaf: Leaf) -> np.ndarray:
 
 
 def format_array(array: np.ndarray) -> str:
-    """Format an array as text on one line. Only some elements of large arrays are included."""
+    """Format an array as text on one line. Elements of large arrays are abbreviated by dots."""
     return np.array2string(array, precision=5, threshold=8, edgeitems=2).replace("\n", "")
 
 

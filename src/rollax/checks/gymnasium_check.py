@@ -89,7 +89,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
 
 
 def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
-    """Return a simulator that validates every step, and the object that declares its spaces."""
+    """Return a simulator that validates every step, and the object with its declared spaces."""
     from rollax.environments.suites.gymnasium import simulator as gymnasium_simulator
 
     if not is_gymnasium(env):
@@ -116,7 +116,7 @@ def _gymnasium_checker_faults(env: Any, notes: list[str]) -> list[str]:
 
 @contextmanager
 def _record_warnings(notes: list[str]) -> Iterator[None]:
-    """Append relevant warnings that are raised within the context to `notes`."""
+    """Append the text of relevant Python warnings within the context to `notes`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

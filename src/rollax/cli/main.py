@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only for commands that do not write a folder (see `rollax.runtime.output.finish_output`).
 
     Args:
-        arguments: Words of the command line without the program name (default: `sys.argv[1:]`).
+        arguments: Command-line arguments without the program name (default: `sys.argv[1:]`).
 
     Returns:
         The exit code.

@@ -148,7 +148,7 @@ def _make_options_class(search: SearchOptions) -> type:
 
 
 def _read_named_study(names: list[str]) -> StudySpec | None:
-    """Read the study from the file or folder given as the only name, or return None."""
+    """Read the study if `names` is a single path of a study file or folder, else return None."""
     path = Path(names[0] if len(names) == 1 else "")
     file = (
         path / STUDY_FILE if path.is_dir() else path.resolve()
@@ -255,7 +255,8 @@ def _parse_conditions(
 def _given_run_options(options: RunOptions, words: list[str]) -> dict[str, Setting]:
     """Return the run options that differ from their defaults.
 
-    An explicit `--best-metric` is kept, because studies of archives have another default.
+    An explicit `--best-metric` is always included, because its default differs for studies of
+    archives.
     """
     given = {word.partition("=")[0].replace("_", "-") for word in words}
     defaults = vars(type(options)())

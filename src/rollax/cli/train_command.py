@@ -65,11 +65,11 @@ def train(arguments: list[str], shared: SharedOptions) -> int:
 def parse_train_words(
     names: list[str], words: list[str], evolving: str | None = "--evolve.NAME LOW HIGH"
 ) -> tuple[dict[str, Any], bool]:
-    """Parse the words after the algorithm and the environment of `rollax train`.
+    """Parse the arguments of `rollax train` after the algorithm and the environment.
 
     Args:
         names: Algorithm and environment id.
-        words: Remaining words of the command line.
+        words: Remaining command-line arguments.
         evolving: Option that the error message suggests if an `--evolve-...` option is given
             although no setting evolves. None disables this check.
 
@@ -141,7 +141,7 @@ def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -
 def _print_help(names: list[str], everything: bool) -> int:
     """Print the help of `rollax train`, or of an algorithm and an environment.
 
-    If only the algorithm is given, an environment with a preset for it serves as the example.
+    If `names` contains only an algorithm, the help uses an environment with a preset for it.
     """
     if not names:
         lines = textwrap.wrap(", ".join(list_algorithms()), 80)

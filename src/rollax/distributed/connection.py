@@ -24,9 +24,10 @@ _JAX_VISIBLE_DEVICES_OPTIONS = ("jax_cuda_visible_devices", "jax_rocm_visible_de
 def connect(
     coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> None:
-    """Connect all processes of a run. This must precede any other use of JAX.
+    """Connect the processes of a run. Call this function before any other use of JAX.
 
-    Without arguments, the processes are detected through Slurm, Open MPI, Kubernetes or a TPU.
+    Pass either all arguments or none. Without arguments, the values are detected from Slurm, Open
+    MPI, Kubernetes or the TPU runtime.
 
     Args:
         coordinator: Address HOST:PORT of the first process.

@@ -136,7 +136,7 @@ def run_on_all(function: Callable[[], T]) -> T:
 
 
 def send_error(error: Exception) -> None:
-    """Send an error to the other processes, if the first exchange has not happened yet."""
+    """Send an error to the other processes if the processes have not exchanged data yet."""
     if num_processes() > 1 and not _ExchangeState.has_exchanged:
         # Another process may have ended as well. The error of this process takes precedence.
         with contextlib.suppress(RuntimeError):
@@ -405,11 +405,11 @@ def share_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def monitor_processes(folder: Path, before_exit_fn: Callable[[], None]) -> Iterator[None]:
-    """End this process within the context when another process of the run has ended.
+    """Monitor the other processes of the run, and end this process if one of them has ended.
 
     Args:
         folder: Existing run folder.
-        before_exit_fn: Function to call before this process is ended.
+        before_exit_fn: Function that is called before this process is ended.
     """
     if num_processes() == 1:
         yield

@@ -37,7 +37,7 @@ _TYPE_DESCRIPTIONS = {
 
 
 def check_argument_names(environment: str, names: Iterable[str], accepted: Iterable[str]) -> None:
-    """Check that the environment accepts all arguments.
+    """Check that an environment accepts arguments of the given names.
 
     Args:
         environment: Id of the environment, for the error message.

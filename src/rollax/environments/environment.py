@@ -173,7 +173,7 @@ def format_environment_html(environment: Environment) -> str:
 
 
 def _describe_environment(environment: Environment) -> dict[str, object]:
-    """Return the spaces, as short texts, and the number of agents."""
+    """Return the spaces and the number of agents in a form for display, keyed by label."""
     spaces = {
         "observations": describe_space(environment.observation_space),
         "actions": describe_space(environment.action_space),

@@ -135,7 +135,7 @@ def _omitted_note(names: list[str]) -> str:
 
 
 def _draw_bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
-    """Draw each vector as a row of bars around zero. Wide bars show their values."""
+    """Draw each vector as a row of bars around zero. Wide bars are labeled with their values."""
     omitted = [name for name, *_ in rows[MAX_ROWS:]]
     rows = rows[:MAX_ROWS]
     height = max(70, min(SCENE_HEIGHT - 40, 240 // len(rows)))

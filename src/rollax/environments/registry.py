@@ -87,7 +87,7 @@ def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environmen
 
 
 def _check_file_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
-    """Check that no argument names a pipe, a socket or a device, because reading could block.
+    """Check that no argument is the path of a pipe, socket or device, which could block on reading.
 
     Raises:
         UsageError: If an argument names a special file.
@@ -184,7 +184,8 @@ def parse_packages(id: object) -> tuple[str, ...]:
 def import_package(id: str) -> tuple[str, ...]:
     """Import the package in an id such as "gymnasium/PACKAGE:NAME".
 
-    Call it only for ids that the user wrote, because an id from a folder may name any module.
+    Call this function only for ids that the user wrote, because ids from a run folder are not
+    trusted.
 
     Args:
         id: Id of the environment.
@@ -269,7 +270,7 @@ def best_metric(id: str) -> str:
 
 
 def describe_environment(id: str) -> str:
-    """Return the one-line description of an environment of a suite, or "" without one."""
+    """Return the one-line description of an environment in the catalogue of its suite, or ""."""
     suite, _, name = id.partition("/")
     lines = SUITES[suite].descriptions if suite in SUITES else {}
     return next((line for pattern, line in lines.items() if fnmatchcase(name, pattern)), "")
@@ -329,9 +330,10 @@ def check_environment_id(id: str) -> None:
 
 
 def is_suite_environment(id: str) -> bool:
-    """Return whether a suite of rollax lists the id.
+    """Return whether the catalogue of a suite lists the id.
 
-    Return False for registered factories and for environments that other packages add to a suite.
+    The result is False for registered factories and for environments that other packages add to a
+    suite.
     """
     suite, _, name = id.partition("/")
     return id not in _registered_factories and suite in SUITES and name in SUITES[suite].names

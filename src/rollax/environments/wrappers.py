@@ -295,7 +295,7 @@ class Trials(Wrapper):
     def state_to_render(
         self, key: jax.Array, state: State, action: Action, next_state: State
     ) -> Any:
-        """Return the last state of an inner episode if `next_state` starts the next episode."""
+        """Return the state after the step, even if `next_state` starts the next inner episode."""
         inner, starts, episode = state
         return self.env.step(key, inner, action).state, starts, episode
 

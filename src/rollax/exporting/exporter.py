@@ -224,7 +224,7 @@ def resolve_batch(batch: int | str | None, to: str) -> int | None:
 
 
 def export_folder_name(to: str, greedy: bool, options: SettingValues) -> str:
-    """Return the default folder name, made of the format and all non-default options."""
+    """Return the default name of the output folder: the format and all non-default options."""
     name_parts = [to, *([] if greedy else ["stochastic"])]
     for name, value in options.items():
         if value is None or (name, value) in (("checkpoint", "last"), ("batch", "any")):

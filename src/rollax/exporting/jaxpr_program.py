@@ -98,7 +98,7 @@ def trace_program(
 
 
 class _ProgramBuilder:
-    """Builder of a program. Folds operations that do not depend on inputs into constants."""
+    """Builder of a program, which folds operations that do not depend on inputs to constants."""
 
     def __init__(self, rewrites: Rewrites) -> None:
         self.rewrites = rewrites
@@ -247,7 +247,7 @@ def run_primitive(
 
 
 def remove_dead_code(program: Program) -> Program:
-    """Return the program without operations and constants that no output depends on.
+    """Return the program without unused operations and constants.
 
     All inputs are kept.
     """

@@ -108,7 +108,7 @@ def format_table(rows: dict[str, str]) -> str:
 
 
 def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
-    """Return the rows of the table that describes task, spaces, algorithm and run."""
+    """Return the rows of a table about task, spaces, algorithm and run, keyed by label."""
     spec, environment = policy.spec, policy.environment
     arguments, evaluated = (
         ", ".join(f"{name} {value}" for name, value in document[kind].items())

@@ -66,7 +66,7 @@ class Parity(NamedTuple):
 
 @contextlib.contextmanager
 def use_cpu() -> Iterator[Any]:
-    """Run the block on the CPU if JAX has one, because accelerators are less precise.
+    """Run the context on the CPU if it is available, because accelerators are less precise.
 
     Yields:
         The CPU device, or None.

@@ -192,7 +192,7 @@ class _Lowering:
         self.emit("transpose", (source,), (output,), axes=list(axes))
 
     def lower_product(self, inputs: tuple[int, ...], params: PrimitiveParams, output: int) -> None:
-        """Add a matmul for products with a constant matrix `[K, N]`, and an einsum for others."""
+        """Add a matmul for a product with a constant matrix `[K, N]`, otherwise an einsum."""
         (contracted, batched), (left, right) = params["dimension_numbers"], inputs
         is_single = not batched[0] and len(contracted[0]) == 1
         dtype = self.types[output].dtype

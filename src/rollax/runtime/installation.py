@@ -55,7 +55,7 @@ def package_command(requirement: str) -> str:
 
 
 def source_checkout() -> Path | None:
-    """Return the source repository of the imported package, or None for other installations."""
+    """Return the path of the source repository if rollax is imported from it, otherwise None."""
     source = Path(__file__).resolve().parents[2]
     root = source.parent
     is_checkout = source.name == "src" and (root / "pyproject.toml").is_file()
@@ -74,7 +74,7 @@ def pip() -> str:
 
 
 def _direct_url() -> dict:
-    """Return the record of an installation from a folder or repository (PEP 610), or `{}`."""
+    """Return the content of direct_url.json (PEP 610), or `{}` for installations from an index."""
     try:
         text = metadata.distribution(PROJECT).read_text("direct_url.json")
         record = json.loads(text or "{}")

@@ -17,7 +17,7 @@ def format_command_line(*arguments: object) -> str:
 
 @contextlib.contextmanager
 def running_command() -> Iterator[None]:
-    """Mark the code in this context as part of a command, so that messages recommend commands."""
+    """Mark the context as part of a command, so that messages recommend commands, not Python."""
     token = _is_command_running.set(True)
     try:
         yield

@@ -79,7 +79,7 @@ def launch_workers(
     resources: SettingValues | None = None,
     imports: Sequence[str] = (),
 ) -> int | None:
-    """Work on a study until every trial has a result or no worker is left.
+    """Run workers on a study until every trial has a result or no worker is running.
 
     Args:
         folder: Folder of the study.
@@ -116,7 +116,7 @@ def launch_workers(
 
 
 def check_modules_imported(modules: Sequence[str]) -> None:
-    """Check that all modules of a study are imported. Studies cannot import modules themselves.
+    """Check that all modules of a study are imported. A study never imports modules itself.
 
     Args:
         modules: Names of the modules.
@@ -174,7 +174,7 @@ def check_launcher(
 def run_worker(
     folder: str, hours: float | None, imports: Sequence[str] = (), trust: bool = False
 ) -> int | None:
-    """Work on a study as one of several workers and print progress as lines.
+    """Run a worker: import modules, and train batches of a study until all trials have a result.
 
     Args:
         folder: Folder of the study.
@@ -197,9 +197,10 @@ def run_worker(
 def run_slurm_job(
     folder: str, hours: float | None, imports: Sequence[str], trust: bool = False
 ) -> int | None:
-    """Work on a study as a Slurm job.
+    """Run a worker in a Slurm job.
 
-    submitit sends a signal before the time limit or a preemption. The worker then saves and stops.
+    submitit sends a signal before a time limit or preemption ends the job. The worker then saves
+    and stops.
 
     Args:
         folder: Folder of the study.
@@ -308,7 +309,7 @@ def _list_gpus() -> list[str]:
 
 
 def _stop_processes(running: "list[subprocess.Popen[bytes]]") -> None:
-    """Terminate processes and wait until they have saved."""
+    """Terminate worker processes, and wait until they have saved and ended."""
     for process in running:
         if process.poll() is None:
             process.terminate()
@@ -414,7 +415,7 @@ def _run_ray_tasks(
 ) -> int | None:
     """Run workers as tasks of the Ray cluster at RAY_ADDRESS, or of a local cluster.
 
-    Ray restarts the task of a worker that dies.
+    If a worker dies, Ray restarts its task.
     """
     import ray
 

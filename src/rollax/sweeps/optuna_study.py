@@ -85,7 +85,7 @@ def create_optuna_study(storage: str, name: str, mode: str) -> "optuna.Study":
 def check_storage_trusted(storage: str) -> None:
     """Check that the user trusts a trial storage.
 
-    The address comes from a study folder or file and may be outside of it.
+    The address is read from a study file, and can refer to a database or file elsewhere.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -210,7 +210,7 @@ def _truncate_partial_line(path: Path) -> None:
 
 @contextlib.contextmanager
 def convert_storage_errors(folder: Path) -> Iterator[None]:
-    """Add the command that continues the study to storage errors in this context.
+    """Add the command that continues the study to the messages of storage errors in the context.
 
     Args:
         folder: Folder of the study.
@@ -271,9 +271,9 @@ def check_sampler_installed(method: str) -> None:
 def _make_sampler(
     optuna: ModuleType, method: str, seed: int, num_drawn: int
 ) -> "optuna.samplers.BaseSampler":
-    """Make the sampler for the trials after the first `num_drawn`.
+    """Make the sampler that draws the next trials after `num_drawn` trials.
 
-    A grid does not use the sampler, because its trials are enqueued.
+    A grid does not use a sampler, because its trials are enqueued.
     """
     # The seed differs between the samplers of all processes.
     sampler_seed = (seed * 1_000_003 + num_drawn) % 2**32
@@ -325,7 +325,7 @@ class DrawnTrial(NamedTuple):
 def ask_trials(
     study: "optuna.Study", space: SearchSpace, num_trials: int, method: str, seed: int
 ) -> list[DrawnTrial]:
-    """Draw the next trials. The result is determined by the seed and the existing trials.
+    """Draw the next trials of a study. The seed and the existing trials determine the result.
 
     Args:
         study: The `optuna.Study`.
@@ -375,12 +375,12 @@ def requeue_lost_trials(study: "optuna.Study", known_numbers: set[int]) -> None:
 
 
 def trial_states(study: "optuna.Study") -> dict[int, str]:
-    """Return the state of each trial: WAITING, RUNNING, COMPLETE, PRUNED or FAIL."""
+    """Return the state of each trial, such as COMPLETE or FAIL, keyed by trial number."""
     return {trial.number: trial.state.name for trial in study.get_trials(deepcopy=False)}
 
 
 def trial_steps(study: "optuna.Study") -> dict[int, int]:
-    """Return the steps per seed of each finished trial. They are 0 if training failed."""
+    """Return the steps per seed of finished trials (0 after a failure), keyed by trial number."""
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     steps = {trial.number: trial.user_attrs.get("steps", 0) for trial in finished}
     return {number: value if isinstance(value, int) else 0 for number, value in steps.items()}

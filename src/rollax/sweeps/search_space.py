@@ -59,7 +59,7 @@ class Dimension:
         )
 
     def has_value(self, value: object) -> bool:
-        """Return whether a value in JSON form is in this dimension."""
+        """Return whether this dimension contains a value that was read from JSON."""
         if self.value_range is None:
             return json.dumps(value) in {json.dumps(choice) for choice in self.choices}
         return (

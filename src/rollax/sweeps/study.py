@@ -184,7 +184,7 @@ class Study:
     def count_steps(self) -> int:
         """Return the total number of steps of all trials and seeds.
 
-        Trials without a result count with their maximum number of steps.
+        For trials without a result, the maximum number of steps is used.
         """
         steps, seeds = optuna_study.trial_steps(self.drawn), self.base.options.seeds
         numbers = [trial.number for batch in self.list_batches() for trial in batch.trials]
@@ -251,7 +251,7 @@ class Study:
         return math.ceil(num_trials / math.ceil(num_trials / max_size))
 
     def _make_batches(self, trials: list[Trial], first: int) -> list[Batch]:
-        """Group the trials by their static settings and write one batch per group."""
+        """Write one batch for each group of trials with the same static settings."""
         traced = {dimension.name for dimension in self.space if dimension.is_traced}
         groups: dict[str, list[Trial]] = {}
         for trial in trials:
@@ -340,7 +340,7 @@ def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False
 
 
 def _write_study(spec: StudySpec, folder: Path) -> None:
-    """Create the study in Optuna's storage with all trials of a grid, and write study.yaml."""
+    """Create the study in Optuna's storage, enqueue all trials of a grid, and write study.yaml."""
     # A database may contain studies of other folders with the same name, so the name has a token.
     name = f"rollax {folder.resolve().name} {secrets.token_hex(4)}"
     mode = RunOptions(**spec.options).best_mode
@@ -362,7 +362,7 @@ def _write_study(spec: StudySpec, folder: Path) -> None:
 
 
 def read_study_spec(path: Path) -> StudySpec:
-    """Read the specification of a study from its file or from a user's file.
+    """Read the specification of a study from study.yaml or from a file written by the user.
 
     Args:
         path: Path of the file.

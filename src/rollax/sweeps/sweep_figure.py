@@ -203,7 +203,7 @@ def _make_axis_scale(dimension: Dimension) -> AxisScale:
 
 
 def _make_choice_scale(values: Sequence[Setting]) -> AxisScale:
-    """Return a scale with evenly spaced values. At most `MAX_TICKS` values are labeled."""
+    """Return a scale on which values are evenly spaced. At most `MAX_TICKS` values have labels."""
     choices = [list(value) if isinstance(value, tuple) else value for value in values]
     heights = np.linspace(0, 1, len(choices)).tolist() if len(choices) > 1 else [0.5]
 

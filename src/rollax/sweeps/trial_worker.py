@@ -183,7 +183,7 @@ def _report_problem(
 def _run_batch(
     study: Study, batch: Batch, pruning: "_PruningCallback", show: _BatchDisplay
 ) -> Result:
-    """Start or resume the newest run of a batch, or return its result if it is finished."""
+    """Train the newest run of a batch and return its result. A finished run is not repeated."""
     run = batch.runs[-1]
     folder = batch.folder / run.name
     spec, trials = study.spec, [trial for trial in batch.trials if trial.number in run.numbers]
@@ -259,9 +259,10 @@ def _split_settings(study: Study, trials: list[Trial]) -> _RunSettings:
 
 
 def _choose_num_devices(study: Study, num_trials: int, config: dict[str, Setting]) -> int:
-    """Return the largest number of devices that divides the members of a run evenly.
+    """Return the largest number of devices that divides the number of members of a run.
 
-    For a single member, it divides the environments or, for quality-diversity, the solutions.
+    For a single member, the number divides the parallel environments or, for quality-diversity, the
+    solutions per update.
     """
     members = num_trials if study.spec.is_evolving else num_trials * study.base.options.seeds
     entry = get_algorithm_entry(study.base.algorithm)
@@ -307,7 +308,7 @@ def _collect_scores(study: Study, evaluated: Result | Evaluated, num_trials: int
 
 
 def _report_results(study: Study, batch: Batch, result: Result) -> None:
-    """Store the results of the trials of a run. A trial fails if a seed has no finite result."""
+    """Store the results of the trials of a run. A trial fails if any seed lacks a finite result."""
     name, numbers = batch.runs[-1]
     # The last checkpoint excludes the scores of members that are not finite.
     finished = _read_finished_run(batch.folder / name) if result.status == "done" else None
@@ -344,7 +345,7 @@ def _read_evolved_settings(folder: Path) -> list[Settings]:
 
 
 def _make_trial_attributes(batch: Batch, step: int, scores: np.ndarray) -> dict[str, Any]:
-    """Return the attributes to store with the result of a trial."""
+    """Return the attributes to store with the result of a trial: batch, run, steps and scores."""
     return {
         "batch": batch.folder.name,
         "run": batch.runs[-1].name,

@@ -14,7 +14,7 @@ class Synonym(NamedTuple):
     """Names of one setting in rollax and in other libraries.
 
     Attributes:
-        rollax: Names in rollax. Each of them exists in some context, such as an algorithm.
+        rollax: Names in rollax. Not every name exists in every context, such as an algorithm.
         sb3: Names in Stable-Baselines3.
         cleanrl: Names in CleanRL.
         others: Names in other libraries, such as RLlib, Brax, PureJaxRL and Lightning.
@@ -29,7 +29,7 @@ class Synonym(NamedTuple):
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Names in all other libraries."""
+        """Names in all libraries except rollax."""
         return (*self.sb3, *self.cleanrl, *self.others)
 
 
@@ -59,7 +59,7 @@ class SynonymMatch(NamedTuple):
     remark: str
 
     def describe(self) -> str:
-        """Return the names and the remark, for an error message."""
+        """Format the names and the remark for an error message."""
         remark = f" ({self.remark})" if self.remark else ""
         return f"{' and '.join(self.names)}{remark}"
 

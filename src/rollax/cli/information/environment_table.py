@@ -53,7 +53,7 @@ def find_environments(words: str | None) -> list[str]:
 
 
 def format_suites(ids: list[str]) -> str:
-    """Format ids as one paragraph per suite, with the installation state of the suite."""
+    """Format ids as one paragraph per suite, with a note if the suite is not installed."""
     suites: dict[str, list[str]] = {}
     for id in ids:
         suites.setdefault(id.split("/", 1)[0], []).append(id.split("/", 1)[1])
@@ -74,7 +74,7 @@ def format_suites(ids: list[str]) -> str:
 
 
 def _installation_state(entry: Suite) -> str:
-    """Return the installation state of a suite, or "" if its extra is installed."""
+    """Return a note if a suite is not installed or needs a newer Python, otherwise ""."""
     if entry.extra is None:
         return "part of rollax"
     needed = missing_python_version(entry)

@@ -35,11 +35,11 @@ def _count_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None
 
 
 def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
-    """Parse words into an instance of `kind` with tyro.
+    """Parse command-line arguments into an instance of `kind` with tyro.
 
     Args:
         kind: Class of the options.
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         program: Program name in the help.
 
     Returns:
@@ -56,15 +56,15 @@ def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
 def parse_known_options(
     kind: TypeHint, arguments: list[str], program: str
 ) -> tuple[Any, list[str]]:
-    """Parse the words that are options of `kind`, and leave all other words.
+    """Parse the arguments that are options of `kind`, and return all other arguments unparsed.
 
     Args:
         kind: Class of the options.
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         program: Program name in error messages.
 
     Returns:
-        The instance of `kind`, and the remaining words.
+        The instance of `kind`, and the remaining arguments.
 
     Raises:
         UsageError: If an option is given twice.
@@ -94,12 +94,12 @@ def take_prefixed_options(
     """Split off options such as `--env.NAME VALUE` or `--env.NAME=VALUE`.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         prefix: Prefix of the options, for example `--env.`.
 
     Returns:
-        The remaining words, and the values of each option, keyed by NAME. Dashes in names become
-        underscores.
+        The remaining arguments, and the values of each option, keyed by NAME. Dashes in names
+        become underscores.
 
     Raises:
         UsageError: If an option has no name or no value, or is given twice.
@@ -135,12 +135,12 @@ def take_option_values(
     """Split off every occurrence of an option with its value.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         option: Name of the option with dashes.
         needs: Noun phrase for the error message, such as "a value".
 
     Returns:
-        The remaining words, and the values in the order of the command line.
+        The remaining arguments, and the values in the order of the command line.
 
     Raises:
         UsageError: If an occurrence has no value.
@@ -164,11 +164,11 @@ def take_option_value(arguments: list[str], option: str) -> tuple[list[str], str
     """Split off an option and its value.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         option: Name of the option with dashes.
 
     Returns:
-        The remaining words, and the value of the option or None.
+        The remaining arguments, and the value of the option or None.
 
     Raises:
         UsageError: If the option has no value or is given twice.
@@ -248,7 +248,7 @@ def check_checkpoint_name(checkpoint: str) -> None:
 
 
 def split_number_lists(arguments: list[str]) -> list[str]:
-    """Split values such as `--cell 3,4` and `--descriptor 0.5,1` at their commas."""
+    """Split comma-separated values of `--cell` and `--descriptor`, for example `--cell 3,4`."""
     option, apart = "", list[str]()
     for word in arguments:
         option = word if word.startswith("--") else option

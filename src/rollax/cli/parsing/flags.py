@@ -25,17 +25,17 @@ def expand_option_names(
     groups: Mapping[str, type],
     arguments: Callable[[], Collection[str]],
 ) -> list[str]:
-    """Return the words with the full name of every option.
+    """Return the command-line arguments with the full name of every option.
 
     Args:
-        words: Words of the command line.
+        words: Command-line arguments.
         run: Options class whose fields never have a prefix.
         groups: Settings classes, keyed by prefix, for example `config.`.
         arguments: Function that returns the argument names of the environment (prefix `env.`).
             It is called only if an option is not a run option.
 
     Returns:
-        The words.
+        The arguments.
 
     Raises:
         UsageError: If several groups have an option of the same name, or if an option is unknown
@@ -107,22 +107,22 @@ def _to_dashes(option: str) -> str:
 
 
 def _is_negated_switch(name: str, kinds: Mapping[str, TypeHint]) -> bool:
-    """Return whether the name is `no_` followed by the name of a Boolean option."""
+    """Return whether `name` is `no_` followed by the name of a Boolean option in `kinds`."""
     return name.startswith("no_") and kinds.get(name.removeprefix("no_")) in SWITCH_TYPES
 
 
 def normalize_switches(words: list[str], kinds: Mapping[str, type]) -> list[str]:
-    """Return the words with `--shared true` as `--shared` and `--shared=false` as `--no-shared`.
+    """Convert `--shared true` to `--shared`, and `--shared=false` to `--no-shared`.
 
-    For a switch that can also be None (`bool | None`), tyro expects a value, so the words become
+    For a switch that can also be None (`bool | None`), tyro expects a value. The results are then
     `--shared True` and `--shared False`.
 
     Args:
-        words: Words of the command line.
+        words: Command-line arguments.
         kinds: Settings classes, keyed by prefix.
 
     Returns:
-        The words.
+        The arguments.
     """
     found, rest = [], list(words)
     while rest:

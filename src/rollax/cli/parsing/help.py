@@ -58,7 +58,7 @@ class OptionHelp(NamedTuple):
 
     Attributes:
         name: Name with dashes and prefix, for example `--config.learning-rate`.
-        values: Placeholder of its values, for example `FLOAT`.
+        values: Placeholder for the values of the option, for example `FLOAT`.
         default: Default value as text.
         words: Description.
     """
@@ -120,7 +120,7 @@ def print_train_help(
         algorithm: Name of the algorithm.
         environment: Id of the environment.
         groups: Groups of options to show.
-        everything: Whether `groups` contain all options. If not, the help mentions `--help-all`.
+        everything: Whether `groups` contain all options. If False, the help mentions `--help-all`.
     """
     console = Console(highlight=False)
     if not console.is_terminal:

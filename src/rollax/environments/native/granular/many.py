@@ -60,7 +60,7 @@ class ManyNavigators(eqx.Module):
     `effort` times the increase of the kinetic energy, plus `bonus` at the goal.
 
     Starts and goals are sampled in different cells of a grid with at least two cells of width
-    `spacing` per agent, so agents do not overlap at the start, and goals do not overlap. The box
+    `spacing` per agent. Therefore, neither agents at the start nor goals overlap. The box
     has the size of the grid. With `global_state` the observation has an entry "global_state" for
     critics with the positions, velocities and goal displacements of all agents, float [6
     num_agents]. Its lengths are fractions of the box side.

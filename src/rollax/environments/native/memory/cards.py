@@ -130,8 +130,8 @@ class RepeatFirst(CardGame):
     gives 1 / (52 decks - 1) for a correct action and -1 / (52 decks - 1) otherwise.
 
     The return with perfect memory is 1, and the mean return of uniform actions is -0.5. Without
-    memory, the best action is any suit other than the visible suit, with a mean return of -0.49 for
-    one deck, because each of the other suits has 13 of the other 51 cards.
+    memory, the best action is any suit other than the visible suit. Its mean return is -0.49 for
+    one deck, because each of these suits has 13 of the remaining 51 cards.
     """
 
     name = "memory/repeat-first"
@@ -244,12 +244,12 @@ class HigherLower(CardGame):
     """Game of guessing whether the next card is higher (action 0) or lower (action 1).
 
     This is HigherLower of POPGym, which uses 1 to 3 decks. The observation is the rank of the
-    visible card, 0 to 12. Each of the 52 decks - 1 steps gives 1 / (52 decks) for a correct guess,
-    -1 / (52 decks) for a wrong one, and 0 if both ranks are equal.
+    visible card, 0 to 12. An episode has 52 decks - 1 steps. A step gives 1 / (52 decks) for a
+    correct guess, -1 / (52 decks) for a wrong guess, and 0 if both ranks are equal.
 
     The mean return of uniform actions is 0. With one deck, the best guess from the visible card
-    alone (higher below the seventh rank, lower above it) returns 0.497, and the best guess from the
-    remaining cards returns 0.53.
+    alone (higher below the seventh rank, lower above it) returns 0.497. The best guess from the
+    remaining cards, which requires memory, returns 0.53.
     """
 
     name = "memory/higher-lower"

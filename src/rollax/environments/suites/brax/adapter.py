@@ -382,7 +382,7 @@ def default_arguments(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any:
-    """Create a brax environment. Results are cached, so equal environments share a compilation."""
+    """Create a brax environment, cached so that equal environments share a compilation."""
     values = {key: value for key, value in arguments if key != "n_frames" or value}
     try:
         with suppress_output():

@@ -200,7 +200,7 @@ def default_arguments(name: str) -> dict[str, Any]:
 
 
 def _import_suite_module(name: str, module: str) -> Any:
-    """Import a module of Craftax or Craftax-Classic. Its constants are concrete inside a trace."""
+    """Import a module of Craftax or Craftax-Classic, even while JAX traces a function."""
     game = "craftax_classic" if name.startswith("Craftax-Classic") else "craftax"
     with defer_imports("matplotlib.pyplot", "pygame"), jax.ensure_compile_time_eval():
         return importlib.import_module(f"craftax.{game}.{module}")
@@ -275,7 +275,7 @@ def _make_renderer(dynamics: SuiteEnvironment, name: str, size: int) -> Any:
 
 @functools.cache
 def _infer_space_and_dtypes(id: str, dynamics: SuiteEnvironment) -> tuple[Box, tuple[str, ...]]:
-    """Return the space of observations and the dtypes of a state after a step."""
+    """Return the observation space, and the dtypes of the leaves of a state after a step."""
 
     def step(key: jax.Array) -> Any:
         params = jax.tree.map(jnp.asarray, dynamics.default_params)

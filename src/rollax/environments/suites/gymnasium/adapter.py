@@ -210,7 +210,7 @@ def make_from_spec(
 ) -> Any:
     """Make an environment from an `EnvSpec`, without the default wrappers of gymnasium.
 
-    The id does not have to be registered in this process.
+    The id in `spec` does not have to be registered in this process.
     """
     spec = copy.deepcopy(spec)
     spec.order_enforce = False

@@ -48,8 +48,8 @@ def from_gymnasium(
 
     Raises:
         UsageError: If `make` does not make a gymnasium environment, an environment object was
-            created without `gymnasium.make`, a space has no counterpart, values or a layout do not
-            fit the space, or `max_episode_steps` is not a positive integer.
+            created without `gymnasium.make`, or a space has no counterpart. Also if values or a
+            layout do not fit the space, or `max_episode_steps` is not a positive integer.
     """
     from rollax.environments.suites.gymnasium import adapter
 

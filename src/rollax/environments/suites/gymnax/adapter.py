@@ -355,7 +355,7 @@ def _infer_state_dtypes(dynamics: SuiteEnvironment) -> tuple[str, ...]:
 
 
 def _convert_spaces(dynamics: SuiteEnvironment, params: PyTree) -> tuple[Space, Any]:
-    """Return the spaces of observations and actions, with valid bounds and observation dtypes."""
+    """Return the observation and action spaces. Bounds and dtypes of observations are corrected."""
     with jax.ensure_compile_time_eval():
         observation_space, action_space = (
             _convert_space(dynamics.observation_space(params)),
@@ -414,7 +414,7 @@ def _cast_to_space(value: Observation, space: Space) -> Any:
 
 
 def _select_scalars(info: dict[str, ArrayLike]) -> dict[str, jax.Array]:
-    """Return the scalars in `info` as arrays, except `discount`, which repeats `terminated`."""
+    """Return the scalars in `info` as arrays. `discount` is omitted as it repeats `terminated`."""
     arrays = {name: jnp.asarray(value) for name, value in info.items() if name != "discount"}
     return {name: jnp.asarray(x, x.dtype) for name, x in arrays.items() if x.ndim == 0}
 

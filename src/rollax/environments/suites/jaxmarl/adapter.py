@@ -444,7 +444,7 @@ def _agent_type(agent: str | int) -> str:
 
 
 def _action_space(dynamics: SuiteEnvironment) -> tuple[Box | Discrete, tuple[int, ...]]:
-    """Return the largest action space and the action size of each agent."""
+    """Return the action space of all agents, which is the largest, and each agent's action size."""
     spaces = [dynamics.action_space(agent) for agent in dynamics.agents]
     if isinstance(spaces[0], suite_spaces.Discrete):
         sizes = tuple(int(space.n) for space in spaces)

@@ -21,7 +21,7 @@ defer_package_init("jaxmarl", "jaxmarl.environments", "jaxmarl.environments.stor
 
 
 def import_suite_module(module: str) -> Any:
-    """Import a JaxMARL module without its output. Its constants are concrete inside a trace."""
+    """Import a JaxMARL module without its output, even while JAX traces a function."""
     with (
         suppress_output(),
         defer_imports("matplotlib.pyplot", "matplotlib.animation"),

@@ -86,7 +86,7 @@ def particle_legend(
     state: State,
     obs: Observation,
 ) -> list[LegendEntry]:
-    """Return the legend of the types of agents and landmarks, with the suite's names."""
+    """Return the legend of the types of agents and landmarks, with the names in JaxMARL."""
     types = dict.fromkeys(environment.agent_types)
     entries = [
         LegendEntry(agent_type, *_agent_type_style(environment, agent_type)) for agent_type in types

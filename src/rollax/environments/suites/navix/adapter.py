@@ -50,7 +50,7 @@ defer_package_init("navix")
 
 
 def import_suite_module(module: str) -> Any:
-    """Import a NAVIX module without its output. Its constants are concrete inside a trace."""
+    """Import a NAVIX module without its output, even while JAX traces a function."""
     with suppress_output(), jax.ensure_compile_time_eval():
         return importlib.import_module(f"navix.{module}")
 

@@ -96,7 +96,7 @@ class Pgx(eqx.Module):
 
     @property
     def waiting_action(self) -> int:
-        """Index of the pass of a waiting player, which is the last action."""
+        """Index of the last action, with which waiting players pass."""
         return self.action_space.n - 1
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
@@ -288,7 +288,7 @@ def _max_moves(dynamics: SuiteEnvironment) -> int | None:
 
 @functools.cache
 def _make_dynamics(name: str) -> Any:
-    """Create a Pgx game. Results are cached, so equal environments share a compilation."""
+    """Create a Pgx game, cached so that equal environments share a compilation."""
     with suppress_output():
         return suite.make(name)  # pyright: ignore[reportArgumentType]
 

@@ -239,7 +239,7 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, episode_length: int | 
 
 
 def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playground:
-    """Build the environment with a time limit in steps."""
+    """Build a `Playground` environment that truncates episodes after `limit` steps."""
     example = jax.eval_shape(
         functools.partial(take_example_step, dynamics), jax.eval_shape(lambda: jax.random.key(0))
     )

@@ -189,7 +189,7 @@ def camera_windows(environment: object, states: list[State]) -> list[tuple[range
 
 
 def _shift_window(window: range, position: int) -> range:
-    """Shift a window to keep a margin on both sides of a position."""
+    """Shift a window of rows or columns so that it has a margin on both sides of a position."""
     margin = min(MARGIN_CELLS, (len(window) - 1) // 2)
     shift = min(0, position - margin - window.start) + max(0, position + margin - window[-1])
     return range(window.start + shift, window.stop + shift)

@@ -1,11 +1,11 @@
 """Generation of rulesets, the tasks of XLand-MiniGrid environments.
 
 A ruleset consists of a goal, rules that turn objects into other objects, and the objects that are
-in the grid at the start. Rulesets are sampled backwards as production trees: a goal, then rules
-that produce the objects of the goal, then rules that produce the input objects of those rules, and
-so on. Objects that no rule produces are present at the start. Distractor rules and objects are
-added. `RECIPES` contains the settings of the xminigrid benchmarks of the same names, but the
-sampled rulesets differ. Other differences from xminigrid:
+in the grid at the start. Rulesets are sampled backwards as production trees: first a goal, then
+rules that produce its objects, then rules that produce the input objects of those rules, and so on.
+Objects that no rule produces are present at the start. Distractor rules and objects are added.
+`RECIPES` contains the settings of the xminigrid benchmarks of the same names, but the sampled
+rulesets differ. Other differences from xminigrid:
 
 - Every ruleset can be solved. If a distractor rule leads to a dead end, agents can avoid it. In
   xminigrid, distractor rules may consume a needed object when the agent walks by, or the objects of
@@ -103,14 +103,14 @@ _MAX_MISSES = 100_000
 
 
 class Rulesets(NamedTuple):
-    """Encoded rulesets, as in xminigrid.
+    """Rulesets in the encoding of xminigrid.
 
-    Rows of zeros are empty. They pad all rulesets to the same number of rows.
+    Rules and tiles of zeros are padding, so that all rulesets have the same shapes.
 
     Attributes:
-        goals: Goals, uint8 `[N, 5]`.
-        rules: Rules, uint8 `[N, R, 7]`.
-        init_tiles: Initial tiles, uint8 `[N, M, 2]`.
+        goals: Encoded goal of each of N rulesets, uint8 `[N, 5]`.
+        rules: Encoded rules, up to R per ruleset, uint8 `[N, R, 7]`.
+        init_tiles: Tile and color of the initial objects, up to M per ruleset, uint8 `[N, M, 2]`.
     """
 
     goals: np.ndarray
@@ -186,7 +186,7 @@ class Recipe:
             )
 
     def _level_widths(self) -> list[int]:
-        """Return the maximum number of new objects per level of the tree, from the goal down."""
+        """Return the maximum number of new objects per tree level, starting at the goal."""
         deeper = range(1, self.chain_depth + 1)
         return [2, *(2 if self.single_branch else 2 ** (level + 1) for level in deeper)]
 
@@ -348,7 +348,7 @@ def _sample_clause(
 def _sample_rule_tree(
     recipe: Recipe, goal: _Clause, objects: Iterator[Tile], random: np.random.Generator
 ) -> tuple[list[_Clause], list[Tile]]:
-    """Sample the rules that make the objects of the goal. Return the rules and initial objects."""
+    """Sample rules that produce the objects of the goal. Return the rules and initial objects."""
     rules: list[_Clause] = []
     leaves: list[Tile] = []
     level = list(goal.inputs)
@@ -374,7 +374,7 @@ def _sample_distractor(
     distractors: list[_Clause],
     random: np.random.Generator,
 ) -> _Clause:
-    """Sample a rule that does not make a needed object and keeps the goal reachable."""
+    """Sample a distractor rule that produces no needed object and keeps the goal reachable."""
     used_tiles = {tile for clause in (goal, *rules) for tile in clause.inputs}
     while True:
         first, second = random.choice(len(OBJECTS), 2, replace=False)
@@ -389,7 +389,7 @@ def _sample_distractor(
 def _is_avoidable(
     distractor: _Clause, goal: _Clause, rules: list[_Clause], distractors: list[_Clause]
 ) -> bool:
-    """Return whether agents can keep a distractor from consuming needed objects."""
+    """Return whether agents can prevent a distractor rule from consuming needed objects."""
     tree = (goal, *rules)
     consumers = [clause for clause in tree if set(clause.inputs) & set(distractor.inputs)]
     if not consumers:

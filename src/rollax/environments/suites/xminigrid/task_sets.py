@@ -195,7 +195,7 @@ def _split_indices(
 
 
 def _trim_tiles(tiles: np.ndarray) -> np.ndarray:
-    """Move the used initial tiles `[N, M, 2]` to the front and remove unused columns."""
+    """Move the padding in initial tiles `[N, M, 2]` to the end and remove unused columns."""
     is_empty = tiles[..., 0] == 0
     order = np.argsort(is_empty, axis=1, kind="stable")
     max_used = tiles.shape[1] - int(is_empty.sum(axis=1).min())
