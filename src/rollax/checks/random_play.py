@@ -74,7 +74,7 @@ def collect_random_steps(env: Environment, key: jax.Array, steps: int) -> Random
         steps: Number of steps T.
 
     Returns:
-        The steps, `[E, T, ...]`.
+        The steps of E = `NUM_COPIES` environments, `[E, T, ...]`.
     """
 
     def take_step(

@@ -316,7 +316,7 @@ class DescriptorEnvironment(Environment, Protocol):
 
 @runtime_checkable
 class ClosedFormEnvironment(DescriptorEnvironment, Protocol):
-    """A one-step environment with a differentiable score of its action, the solution."""
+    """A one-step environment whose action is a solution that the method `score` evaluates."""
 
     def score(self, solution: Action) -> tuple[jax.Array, jax.Array]:
         """Return the reward, float32 [], and the descriptor, float32 [D], of a solution.

@@ -275,7 +275,7 @@ def check_not_overwriting(target: Path, card: Path, overwrite: bool) -> None:
 
 
 def check_exportable(policy: Policy, folder: Path) -> None:
-    """Raise UsageError if the environment is a benchmark of the suite `task` without policies."""
+    """Raise UsageError if solutions are vectors that the environment scores, and not policies."""
     if has_closed_form(policy.environment):
         raise UsageError(
             f"{policy.environment.name} is a closed-form task, whose solutions are vectors and not "

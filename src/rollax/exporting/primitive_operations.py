@@ -180,7 +180,7 @@ class _Lowering:
             self.emit("reshape", (value_id,), (output,), shape=sides)
 
     def lower_transpose(self, value_id: int, axes: tuple[int, ...], output: int) -> None:
-        """Add a transposition. It is merged with a preceding transposition if possible."""
+        """Add a transposition. Successive transpositions are merged, and identities are omitted."""
         source, source_axes = self.transposition_sources.get(
             value_id, (value_id, tuple(range(len(axes))))
         )

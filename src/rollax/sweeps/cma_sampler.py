@@ -26,7 +26,7 @@ def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
     del restored_by_optuna
 
     class ReplayedCmaEsSampler(CmaEsSampler):
-        """CMA-ES sampler whose state is computed from the trials."""
+        """CMA-ES sampler that computes its state from the trials instead of storing it."""
 
         def sample_relative(
             self,

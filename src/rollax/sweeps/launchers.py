@@ -292,7 +292,10 @@ def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
 
 
 def _list_gpus() -> list[str]:
-    """Return the visible NVIDIA GPUs without initializing JAX, which allocates their memory."""
+    """Return the visible NVIDIA GPUs, in the notation of CUDA_VISIBLE_DEVICES.
+
+    The function does not use JAX, because JAX would allocate the memory of the GPUs.
+    """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [
             name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")

@@ -149,7 +149,7 @@ def format_environment(one: Record) -> str:
 
 
 def format_space(space: Space) -> str:
-    """Format a space as text."""
+    """Format a space as one line of text."""
     if isinstance(space, Discrete):
         return f"discrete, {space.n}"
     if isinstance(space, MultiDiscrete):

@@ -47,7 +47,7 @@ def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
 
     Raises:
         UsageError: If an option is given twice.
-        SystemExit: If tyro prints help or rejects a word (exit code 2).
+        SystemExit: If tyro prints help, or rejects an argument (exit code 2).
     """
     check_given_once(arguments)
     return tyro.cli(kind, args=arguments, prog=program, registry=OPTION_TYPES)

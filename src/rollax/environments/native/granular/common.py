@@ -21,7 +21,7 @@ def _to_float32(value: ArrayLike) -> jax.Array:
 
 
 def parameter_field(default: float) -> Any:
-    """Return a dataclass field for a physical parameter, which is a float32 leaf."""
+    """Return a dataclass field that converts a physical parameter to a float32 array."""
     return eqx.field(converter=_to_float32, default=default)
 
 

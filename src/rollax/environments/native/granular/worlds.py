@@ -335,7 +335,7 @@ def _make_transition(
     old_state: SingleState,
     next_state: SingleState,
 ) -> Transition:
-    """Return the transition of one decision."""
+    """Return the transition between the states before and after a decision."""
     closeness, next_closeness = (
         jnp.exp(-safe_norm(_goal_displacement(state)) / environment.attraction)
         for state in (old_state, next_state)

@@ -209,7 +209,7 @@ def _take_first(rows: Observation) -> Any:
 
 
 def find_info_names(spec: Mapping[str, ArraySpec]) -> tuple[str, ...]:
-    """Return the sorted names of the scalars in `info`, without excluded names.
+    """Return the sorted names of the scalars in `info`, except those in `_EXCLUDED_INFO`.
 
     Args:
         spec: EnvPool specifications of the arrays that a step returns, keyed by name.

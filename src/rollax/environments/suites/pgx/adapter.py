@@ -220,7 +220,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Pgx:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the argument `opponent` with its default."""
+    """Return the default of the only argument, `opponent`, as a dictionary."""
     return dict(_DEFAULT_ARGUMENTS)
 
 
