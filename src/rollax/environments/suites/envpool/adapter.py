@@ -73,8 +73,7 @@ class PoolStep(NamedTuple):
         terminated: Mask of the environments whose task ended.
         truncated: Mask of the environments whose episode was cut off.
         info: Additional arrays, keyed by name.
-        ids: Index in the pool of each of the N environments. The order can differ from the order of
-            the indices that were passed.
+        ids: Index in the pool of the environment of each row, int `[N]`.
     """
 
     obs: Observation
