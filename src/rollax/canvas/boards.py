@@ -7,16 +7,16 @@ from rollax.canvas.scene import BOARD_SIZE, CELL_BORDER
 
 
 def draw_cell_board(colors: np.ndarray, gap: bool = True) -> Image.Image:
-    """Draw a grid of colored cells.
+    """Draw a grid of colored square cells.
 
-    Cells are squares, scaled by the largest integer that fits the grid into `BOARD_SIZE` pixels.
+    Cells have the largest integer size with which the grid fits into `BOARD_SIZE` pixels.
 
     Args:
         colors: Color of each cell, `[H, W, 3]`.
         gap: Whether to draw thin lines between cells of at least 12 pixels.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     size = max(1, BOARD_SIZE // max(colors.shape[:2]))
     board = np.repeat(np.repeat(colors.astype(np.uint8), size, axis=0), size, axis=1)

@@ -46,7 +46,7 @@ _SPECIAL_COLORS = {
 
 
 MujocoModel: TypeAlias = Any
-"""`mujoco.MjModel`. MuJoCo is optional, and its module has no types."""
+"""Instance of `mujoco.MjModel`. MuJoCo is optional, and its module has no types."""
 
 
 @runtime_checkable
@@ -63,14 +63,14 @@ BodiesEnv = TypeVar("BodiesEnv", bound=BodiesEnvironment)
 
 
 class BodyView(NamedTuple):
-    """View of the bodies of an environment.
+    """Viewing direction and size of the image of an environment with MuJoCo bodies.
 
     Attributes:
-        directions: World directions to the right and upward in the picture, float `[2, 3]`.
-        width: Width of the picture in meters.
-        ground: Distance from the center of the picture down to the ground at the camera target, as
-            a fraction of the picture height.
-        follows: Whether the picture follows the first body.
+        directions: World directions to the right and upward in the image, float `[2, 3]`.
+        width: Width of the image in meters.
+        ground: Distance from the center of the image down to the ground at the camera target, as
+            a fraction of the image height.
+        follows: Whether the image follows the first body.
     """
 
     directions: np.ndarray
@@ -94,7 +94,7 @@ class BodyPoses(NamedTuple):
 
 
 class DrawableGeom(NamedTuple):
-    """Drawable shape of a MuJoCo model.
+    """Shape (geom) of a MuJoCo model that can be drawn.
 
     Attributes:
         geom: MuJoCo geom.
@@ -108,12 +108,12 @@ class DrawableGeom(NamedTuple):
 
 
 class Capsule(NamedTuple):
-    """Rod with round ends, centered on a geom. A sphere is a rod of length 0.
+    """Capsule centered on a geom. A sphere is a capsule of length 0.
 
     Attributes:
-        axis: Direction of the rod, `[3]`.
-        half_length: Half the distance between the ends.
-        radius: Radius of the rod and its round ends.
+        axis: Direction of the capsule, `[3]`.
+        half_length: Half the distance between the centers of the two half spheres.
+        radius: Radius of the capsule.
     """
 
     axis: np.ndarray
@@ -122,14 +122,14 @@ class Capsule(NamedTuple):
 
 
 class ProjectedCapsule(NamedTuple):
-    """Rod in the picture plane, with positions and lengths in meters.
+    """Capsule in the image plane, with positions and lengths in meters.
 
     Attributes:
         nearness: Coordinate of the center along the axis that points to the viewer.
-        start: First end, `[2]`.
-        end: Second end, `[2]`.
-        radius: Radius.
-        color: Color.
+        start: Center of the first half sphere, `[2]`.
+        end: Center of the second half sphere, `[2]`.
+        radius: Radius of the capsule.
+        color: Fill color.
     """
 
     nearness: float
@@ -140,7 +140,7 @@ class ProjectedCapsule(NamedTuple):
 
 
 def make_body_poses(model: MujocoModel, positions: ArrayLike, quaternions: ArrayLike) -> BodyPoses:
-    """Convert poses to float arrays and replace non-finite numbers.
+    """Build `BodyPoses` with float arrays, and replace non-finite numbers.
 
     Args:
         model: MuJoCo model.
@@ -166,10 +166,10 @@ def make_bodies_drawing(
     Args:
         find_view: Function from an environment to its view.
         find_poses: Function from an environment and a state to the poses of the bodies.
-        fps: Steps shown per second.
+        fps: Number of steps shown per second.
 
     Returns:
-        Drawing with a camera that follows the first body and with the data of a 3D page.
+        Drawing with a camera that follows the first body, and with data for HTML pages in 3D.
     """
 
     def cameras(environment: BodiesEnv, states: list[State]) -> list[np.ndarray]:
@@ -196,17 +196,17 @@ def make_bodies_drawing(
 
 
 def draw_bodies(view: BodyView, poses: BodyPoses, camera: np.ndarray) -> Image.Image:
-    """Draw the bodies in different colors and the ground as stripes or squares.
+    """Draw the bodies in different colors, and the ground with a pattern that makes motion visible.
 
-    The squares are one meter wide, or 0.1 m in small scenes, and make motion visible.
+    See `_draw_ground` for the pattern.
 
     Args:
         view: View of the environment.
         poses: Poses of the bodies.
-        camera: Position on the ground at the center of the picture, `[2]`.
+        camera: Position on the ground at the center of the image, `[2]`.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     directions, width = view.directions, view.width
     # The ground stays at the same height of the picture, so that falls and jumps are visible.
@@ -225,7 +225,7 @@ def draw_bodies(view: BodyView, poses: BodyPoses, camera: np.ndarray) -> Image.I
 
 
 def camera_positions(view: BodyView, poses: Sequence[BodyPoses]) -> list[np.ndarray]:
-    """Return the camera target on the ground for each state of an episode.
+    """Return the camera position on the ground for each state of an episode.
 
     Args:
         view: View of the environment.
@@ -273,14 +273,14 @@ def _draw_ground(scene: Scene, view: np.ndarray, center: np.ndarray, width: floa
 
 
 def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsule]:
-    """Project the shapes of a model onto the picture plane.
+    """Project the shapes of a model onto the image plane.
 
     Args:
         poses: Poses of the bodies.
-        view: World directions to the right and upward in the picture, `[2, 3]`.
+        view: World directions to the right and upward in the image, `[2, 3]`.
 
     Returns:
-        One rod for each geom that can be drawn. Boxes are approximated by rods.
+        One capsule for each geom that can be drawn. Boxes are approximated by capsules.
     """
     viewer_direction = np.cross(view[0], view[1])  # direction to the viewer
     rods = []
@@ -308,7 +308,7 @@ def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsul
 
 
 def drawable_geoms(model: MujocoModel) -> list[DrawableGeom]:
-    """Return the drawable geoms of a model, without planes, height fields and meshes."""
+    """Return the visible geoms of a model, except planes, height fields and meshes."""
     geoms = []
     for index in range(model.ngeom):
         geom = model.geom(index)
@@ -321,14 +321,14 @@ def drawable_geoms(model: MujocoModel) -> list[DrawableGeom]:
 
 
 def approximate_capsule(kind: int, size: np.ndarray) -> Capsule:
-    """Approximate a geom by a rod along its longest axis.
+    """Approximate a geom by a capsule along its longest axis.
 
     Args:
-        kind: Geom type.
-        size: Geom sizes, `[3]`.
+        kind: Type of the geom (`mujoco.mjtGeom`).
+        size: Sizes of the geom as in MuJoCo, `[3]`.
 
     Returns:
-        The rod in the frame of the geom.
+        The capsule in the frame of the geom.
     """
     if kind in (_SPHERE, _CAPSULE, _CYLINDER):
         half_length = 0.0 if kind == _SPHERE else float(size[1])
@@ -351,12 +351,12 @@ def page_data(
     Args:
         view: View of the environment.
         poses: Poses of the bodies in every `stride`-th state of the episode.
-        seconds: Time between two states of the page.
-        stride: Number of steps between two states.
+        seconds: Playback time between two states in `poses`.
+        stride: Number of steps between two states in `poses`.
 
     Returns:
-        JSON-serializable dictionary of the shapes, poses, camera targets, step numbers and initial
-        view.
+        JSON-serializable dictionary with the shapes, poses, camera positions, step numbers and
+        initial view.
     """
     frames = [np.concatenate([each.positions, each.quaternions], axis=1) for each in poses]
     return {
@@ -376,8 +376,8 @@ def body_shapes(model: MujocoModel) -> list[dict[str, Any]]:
         model: MuJoCo model.
 
     Returns:
-        One dictionary per shape, with its body, color and points. Rods have two end points and a
-        radius, and boxes have eight corners. The body index -1 is the world.
+        One dictionary per shape, with its body index, color and points. Capsules have two end
+        points and a radius, and boxes have eight corners. The body index of the world is -1.
     """
     shapes = []
     for geom, body, color in drawable_geoms(model):
@@ -396,9 +396,9 @@ def body_shapes(model: MujocoModel) -> list[dict[str, Any]]:
 
 
 def _initial_page_view(view: BodyView) -> dict[str, Any]:
-    """Return the initial camera of a page and the width of its ground squares in meters.
+    """Return the initial camera of an HTML page and the width of its ground squares in meters.
 
-    A side view is shown slightly from above.
+    The camera of a side view is slightly above the ground.
     """
     azimuth, elevation = 0.35, 0.45
     if view.directions is SIDE_VIEW:

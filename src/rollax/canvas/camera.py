@@ -10,19 +10,19 @@ FILTER_WIDTH_DIVISORS = (4, 6, 9, 13, 20, 32, 50, 80)
 def smooth_camera_path(
     path: np.ndarray, projection: np.ndarray, max_offset: np.ndarray
 ) -> np.ndarray:
-    """Return camera targets on the ground that follow the path of a body.
+    """Return camera positions on the ground that follow a body.
 
-    The targets are constant if the body stays in view. Otherwise they are the path after smoothing
-    with the widest Gaussian filter that keeps the body in view.
+    The position is constant if the body stays in view. Otherwise the positions are the path of the
+    body, smoothed with the widest Gaussian filter that keeps the body in view.
 
     Args:
-        path: Positions of the body on the ground, `[F, 2]`.
-        projection: Projection of ground directions to picture axes, `[2, 2]`.
-        max_offset: Largest allowed distance of the body from the center of the picture, to the
+        path: Position of the body on the ground in F frames, `[F, 2]`.
+        projection: Matrix that projects ground directions to image axes, `[2, 2]`.
+        max_offset: Largest allowed distance of the body from the center of the image, to the
             right and upward, `[2]`.
 
     Returns:
-        Camera targets, `[F, 2]`.
+        Camera positions, `[F, 2]`.
     """
     path = np.nan_to_num(path)
     middle = np.broadcast_to((path.min(axis=0) + path.max(axis=0)) / 2, path.shape)

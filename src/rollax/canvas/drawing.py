@@ -1,4 +1,4 @@
-"""Type that describes the drawing of an environment."""
+"""Type `Drawing`, which defines how environments are rendered."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,23 +13,24 @@ DrawFn = Callable[..., Image.Image]
 
 
 class Drawing(NamedTuple):
-    """Functions and settings that draw an environment.
+    """Functions and settings to render an environment.
 
-    All functions in the drawings of a suite take the innermost environment, its state and its
+    Unless stated otherwise, functions take the innermost environment, its state and its
     observation.
 
     Attributes:
-        draw: Function that draws a state.
-        fps: Steps shown per second.
-        text: Function that draws a state as text, if available.
-        notes: Function that returns lines of text below the picture.
+        draw: Function that renders a state as an image.
+        fps: Number of steps shown per second.
+        text: Function that renders a state as text, or None.
+        notes: Function that returns lines of text to show below the image, or None.
         action_names: Names of the discrete actions.
-        palette: Function that returns colors to preserve in GIFs even if they cover few pixels.
+        palette: Function without arguments that returns colors to preserve in GIFs, even if they
+            cover few pixels.
         legend: Function that returns the legend. It is called with the first state of an episode.
         describe_action_fn: Function from (environment, agent, action) to a description of the
             action.
-        cameras: Function from (environment, states of an episode) to one camera per state. It keeps
-            the view steady.
+        cameras: Function from (environment, states of an episode) to one camera per state, which
+            avoids abrupt motion of the camera.
         page_data_fn: Function from (environment, every n-th state, frames per second or None, n)
             to the data of an HTML page that plays the episode (`rollax.canvas.bodies.page_data`).
     """

@@ -1,4 +1,4 @@
-"""Sizes, colors and fonts of pictures, and scenes in world coordinates."""
+"""Sizes, colors and fonts of images, and scenes in world coordinates."""
 
 import functools
 from collections.abc import Sequence
@@ -50,21 +50,21 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 @functools.cache
 def load_font(size: float) -> Font:
-    """Load the font that ships with Pillow. It does not depend on installed fonts."""
+    """Load the font that Pillow contains, which does not depend on installed fonts."""
     return ImageFont.load_default(size)
 
 
 def fit_font(text: str, size: int, max_width: float) -> Font:
-    """Return the font in the largest size from 7 to `size` whose text fits `max_width` pixels."""
+    """Return the font in the largest size, from 7 to `size`, that fits `text` into `max_width`."""
     sizes = [each for each in range(size, 7, -1) if load_font(each).getlength(text) <= max_width]
     return load_font(sizes[0] if sizes else 7)
 
 
 def truncate_text(text: str, style: Font, max_width: float) -> str:
-    """Return the text, truncated with three dots if it is wider than the given width.
+    """Return the text, truncated and followed by three dots if it is wider than `max_width`.
 
     Args:
-        text: Text.
+        text: Text to truncate.
         style: Font of the text.
         max_width: Available width in pixels.
 
@@ -86,7 +86,7 @@ def truncate_text(text: str, style: Font, max_width: float) -> str:
 
 
 class LegendEntry(NamedTuple):
-    """Entry of a legend, which explains a marker.
+    """Entry of a legend: a marker and its meaning.
 
     Attributes:
         label: Text of the entry.
@@ -106,7 +106,7 @@ class Camera(NamedTuple):
 
     Attributes:
         unit: Pixels per unit of length.
-        center: World coordinates of the middle of the picture.
+        center: World coordinates of the middle of the image.
     """
 
     unit: float
@@ -119,10 +119,10 @@ def fit_camera(low: npt.ArrayLike, high: npt.ArrayLike, margin: float = 0.05) ->
     Args:
         low: Lower corner of the box, `[2]`.
         high: Upper corner of the box, `[2]`.
-        margin: Margin on each side, as a fraction of the picture.
+        margin: Margin on each side, as a fraction of the image.
 
     Returns:
-        The camera, with the center of the box in the middle of the picture.
+        The camera, with the center of the box in the middle of the image.
     """
     sides = np.maximum(np.asarray(high, float) - np.asarray(low, float), 1e-6)
     unit = (1 - 2 * margin) * float(np.min(np.asarray([SCENE_WIDTH, SCENE_HEIGHT]) / sides))
@@ -131,11 +131,11 @@ def fit_camera(low: npt.ArrayLike, high: npt.ArrayLike, margin: float = 0.05) ->
 
 
 class Scene:
-    """Picture that is drawn in world coordinates.
+    """Image with methods to draw in world coordinates.
 
     Args:
         unit: Pixels per unit of length.
-        center: World coordinates of the middle of the picture.
+        center: World coordinates of the middle of the image.
     """
 
     def __init__(self, unit: float, center: tuple[float, float] = (0.0, 0.0)) -> None:
@@ -151,7 +151,7 @@ class Scene:
         return float(x), float(y)
 
     def line(self, points: Sequence[Point], color: Color, width: float = 2) -> None:
-        """Draw a line. `width` is in pixels of the finished picture."""
+        """Draw a line. `width` is in pixels of the finished image."""
         self._draw.line(
             [self._to_pixels(point) for point in points],
             color,

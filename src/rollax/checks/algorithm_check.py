@@ -1,4 +1,4 @@
-"""Check that an algorithm follows its contract and learns. Each fault has a remedy."""
+"""Check that an algorithm implements the `Algorithm` interface correctly and learns."""
 
 import dataclasses
 import functools
@@ -29,9 +29,9 @@ MAX_FRAMES = 200_000  # maximum number of frames to learn a probe
 
 
 class FaultyAlgorithmError(UsageError):
-    """Error for an algorithm that breaks its contract or does not learn.
+    """Error for an algorithm that violates the `Algorithm` interface or does not learn.
 
-    The attribute `faults` lists the faults, and the message numbers them.
+    The attribute `faults` is a list with one message per problem.
     """
 
     def __init__(self, name: str, faults: list[str]) -> None:
@@ -41,11 +41,11 @@ class FaultyAlgorithmError(UsageError):
 
 
 class AlgorithmReport(NamedTuple):
-    """Result of a check that found no fault.
+    """Report of a passed check.
 
     Attributes:
         name: Name of the algorithm.
-        notes: Observations that are allowed but may be unintended.
+        notes: Messages about behavior that is allowed but may be unintended.
     """
 
     name: str
@@ -58,7 +58,7 @@ class AlgorithmReport(NamedTuple):
 
 
 class _CheckedAlgorithm(NamedTuple):
-    """Algorithm under test, with its settings and an environment whose actions it supports."""
+    """Checked algorithm: factory, settings, and id of a probe environment that it supports."""
 
     make: Callable[[Any], Algorithm]
     config: Any
@@ -71,7 +71,7 @@ def check_algorithm(
     config: DataclassInstance | None = None,
     network: DataclassInstance | None = None,
 ) -> AlgorithmReport:
-    """Check that an algorithm follows its contract and learns in small environments.
+    """Check that an algorithm implements the `Algorithm` interface and learns in small tasks.
 
     The check takes about a minute on a laptop. Small settings, such as 8 environments and 16 steps,
     make it fast.
@@ -82,10 +82,10 @@ def check_algorithm(
         network: Settings of the network. None uses the defaults of the settings class.
 
     Returns:
-        The report of a check without faults.
+        Report of the passed check.
 
     Raises:
-        FaultyAlgorithmError: If there are faults. One error lists all of them.
+        FaultyAlgorithmError: If the check finds a problem. The error lists all problems.
         UsageError: If the algorithm is unknown, or the settings are not valid.
     """
     name, entry = find_algorithm(algorithm)
@@ -160,7 +160,7 @@ def _run_updates(
 
 
 def _form_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
-    """Return faults of the traced step: structure of state and metrics, and host callbacks."""
+    """Return error messages about the structure of state and metrics, and host callbacks."""
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
     try:
         step = jax.jit(algorithm.step).trace(state)
@@ -207,7 +207,7 @@ def _form_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
 
 
 def _iterate_primitives(jaxpr: Jaxpr) -> Iterator[str]:
-    """Yield the names of all primitives, including primitives of nested programs."""
+    """Yield the names of all primitives in a jaxpr and its nested jaxprs."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for inner in jax.tree.leaves(
@@ -236,7 +236,7 @@ def _is_equal(left: PyTree, right: PyTree, tolerance: float = 0.0) -> bool:
 def _randomness_faults(
     runs: Callable[..., tuple[State, Metrics]], config: DataclassInstance
 ) -> list[str]:
-    """Return faults of random numbers: ignored or reused keys, and other sources of randomness."""
+    """Return error messages about ignored or reused keys and other sources of randomness."""
     faults = []
     state, metrics = runs(0, config)
     if not _is_equal((state, metrics), runs(0, config)):
@@ -268,7 +268,7 @@ def _randomness_faults(
 def _population_faults(
     algorithm: Algorithm, runs: Callable[..., tuple[State, Metrics]], config: DataclassInstance
 ) -> list[str]:
-    """Return faults of a population whose members differ from single runs."""
+    """Return error messages if a population fails, or if a member differs from a single run."""
     many = population(algorithm)
     configs = jax.tree.map(lambda x: jnp.full(2, x, jnp.float32), config)
     try:
@@ -293,7 +293,7 @@ def _population_faults(
 def _find_unused_settings(
     runs: Callable[..., tuple[State, Metrics]], config: DataclassInstance
 ) -> list[str]:
-    """Return the traced settings that affect neither the state nor the metrics."""
+    """Return the names of traced settings that do not affect the state after some updates."""
     metrics, unused = _to_numpy_leaves(runs(0, config)[1].values), []
     for name in traced_field_names(type(config)):
         if name == "total_updates":
@@ -319,7 +319,10 @@ def _leaves_except_config(state: State) -> Any:
 def _acting_faults(
     algorithm: Algorithm, runs: Callable[..., tuple[State, Metrics]], subject: _CheckedAlgorithm
 ) -> list[str]:
-    """Return faults of `act`: illegal actions, randomness, and a dependence on other state."""
+    """Return error messages about `act`: actions outside of the space, and wrong dependencies.
+
+    Greedy actions must not depend on the key or on state outside of `acting_state`.
+    """
     environment = KnownReturnEnvironment(environments.make(subject.probe_environment).action_space)
     state = runs(0, subject.config, 1)[0]
     _, obs = environment.reset(jax.random.key(5))
@@ -351,7 +354,7 @@ def _acting_faults(
 
 
 def _metrics_faults(subject: _CheckedAlgorithm) -> list[str]:
-    """Return faults of metrics: wrong episode sums, and unreported NaN."""
+    """Return error messages about wrong episode statistics and unreported NaN."""
     space = environments.make(subject.probe_environment).action_space
     faults = []
     algorithm = subject.make(KnownReturnEnvironment(space))
@@ -384,10 +387,10 @@ def _metrics_faults(subject: _CheckedAlgorithm) -> list[str]:
 
 
 def _learning_faults(subject: _CheckedAlgorithm) -> list[str]:
-    """Return faults of learning.
+    """Return an error message if training fails.
 
-    A fault is reported if the algorithm does not find the best action of the probe environment, or
-    if it treats truncation as termination.
+    Training fails if the policy does not find the best action of the probe environment, or if the
+    algorithm treats truncation as termination.
     """
     best = {"probe/action-observation": (0.9, "the action that matches the observation")}
     required_return, best_action = best.get(
@@ -421,8 +424,8 @@ def _train_and_evaluate(
 ) -> float:
     """Train the algorithm, and return the mean return of greedy episodes.
 
-    Training stops when the mean return reaches `threshold` (or falls below it if `stops_below` is
-    true), or after the maximum number of frames.
+    Training stops after `MAX_FRAMES` frames, or earlier when the mean return reaches `threshold`.
+    If `stops_below` is True, it stops when the mean return is below `threshold`.
     """
     algorithm, per_update = subject.make(environment), subject.config.steps_per_update
     state = jax.jit(algorithm.init)(jax.random.key(0), subject.config)

@@ -1,4 +1,4 @@
-"""Checks of the members, spaces and leaves of an environment without running it."""
+"""Checks of the attributes, spaces and leaves of an environment without running it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _MAX_COUNT = 2**31  # upper limit of counts, which are int32 on the device
 
 @dataclasses.dataclass(frozen=True)
 class _MemberRule:
-    """Rule for a member of an environment: a test of its value, and its description in messages."""
+    """Validity test for an attribute or method, and a description of valid values."""
 
     is_valid: Callable[[Any], bool]
     expected: str
@@ -70,13 +70,13 @@ _MEMBER_RULES = {
 
 
 def member_faults(env: Any) -> list[str]:
-    """Return faults of the members of an environment.
+    """Return error messages about missing or invalid attributes and methods of an environment.
 
     Args:
         env: The environment.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     if isinstance(env, type):
         return [f"it is the class {env.__name__}. Pass an environment, such as {env.__name__}()."]
@@ -115,7 +115,7 @@ def _member_faults(env: Any, name: str, member: _MemberRule) -> list[str]:
 
 
 def _agent_type_faults(env: Any) -> list[str]:
-    """Return faults of `agent_types`."""
+    """Return error messages about `agent_types`."""
     try:
         types = getattr(env, "agent_types", None)
     except Exception as error:
@@ -168,13 +168,13 @@ def _descriptor_faults(env: Any) -> list[str]:
 
 
 def space_faults(env: Environment) -> list[str]:
-    """Return faults of spaces that are empty, inconsistent or not supported.
+    """Return error messages about spaces that are empty, inconsistent or not supported.
 
     Args:
         env: The environment.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     faults = _space_faults(env.observation_space, "observation_space") + _space_faults(
         env.action_space, "action_space"
@@ -241,7 +241,7 @@ def _bound_faults(space: Box, label: str) -> list[str]:
 
 
 def _action_mask_faults(env: Environment) -> list[str]:
-    """Return faults of the space of "action_mask"."""
+    """Return error messages about the space of "action_mask"."""
     space, actions = env.observation_space, env.action_space
     if not isinstance(space, Dict) or "action_mask" not in space.spaces:
         return []
@@ -266,13 +266,13 @@ def _action_mask_faults(env: Environment) -> list[str]:
 
 
 def batch_faults(env: Any) -> list[str]:
-    """Return a fault if all leaves of an environment share a leading axis, as under `jax.vmap`.
+    """Return an error message for a batch of environments, made for example with `jax.vmap`.
 
     Args:
         env: The environment.
 
     Returns:
-        List with one message, or an empty list.
+        List with one message if all leaves share a leading axis, otherwise an empty list.
     """
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(env)]
     leading_sizes = {shape[0] if shape else None for shape in shapes}
@@ -288,14 +288,14 @@ def batch_faults(env: Any) -> list[str]:
 
 
 def leaf_faults(value: object, label: str) -> list[str]:
-    """Return faults of leaves: non-arrays, weakly typed arrays, and arrays that are not numeric.
+    """Return error messages about leaves that are not strongly typed numeric arrays.
 
     Args:
         value: The pytree.
         label: Name of the pytree in messages.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     faults = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):

@@ -1,4 +1,4 @@
-"""Check that an environment follows its contract. Each fault has a remedy."""
+"""Check that an environment implements the `Environment` interface correctly."""
 
 import contextlib
 import warnings
@@ -23,9 +23,9 @@ from rollax.runtime.numerics import standard_numerics, to_single_precision
 
 
 class FaultyEnvironmentError(UsageError):
-    """Error for an environment that breaks its contract.
+    """Error for an environment that violates the `Environment` interface.
 
-    The attribute `faults` lists the faults, and the message numbers them.
+    The attribute `faults` is a list with one message per violation.
     """
 
     def __init__(self, name: str, faults: list[str]) -> None:
@@ -38,13 +38,13 @@ class FaultyEnvironmentError(UsageError):
 
 
 class EnvironmentReport(NamedTuple):
-    """Result of a check that found no fault.
+    """Report of a passed check.
 
     Attributes:
         name: Name of the environment.
         steps: Number of random steps.
         episodes: Number of episodes that ended.
-        notes: Observations that are allowed but may be unintended.
+        notes: Messages about behavior that is allowed but may be unintended.
     """
 
     name: str
@@ -62,9 +62,10 @@ class EnvironmentReport(NamedTuple):
 
 @standard_numerics()
 def check_contract(env: Environment, is_tested: bool = False) -> None:
-    """Check members, spaces, and a traced reset and step, without compilation.
+    """Check the attributes and spaces of an environment, and trace a reset and a step.
 
-    This part of `check_environment` takes a tenth of a second for a small environment.
+    `check_environment` includes this check. Nothing is compiled, so the check takes about 0.1 s for
+    a small environment.
 
     Args:
         env: The environment.
@@ -72,7 +73,7 @@ def check_contract(env: Environment, is_tested: bool = False) -> None:
             of rollax. Such an environment is traced once instead of twice.
 
     Raises:
-        FaultyEnvironmentError: If there are faults. One error lists all of them.
+        FaultyEnvironmentError: If the interface is violated. The error lists all violations.
         UsageError: If the environment runs on the host.
     """
     name = _display_name(env)
@@ -103,7 +104,7 @@ def check_contract(env: Environment, is_tested: bool = False) -> None:
 def check_values(env: Environment, steps: int = 8) -> None:
     """Compare the observations of a reset and a few random steps with the observation space.
 
-    The reset and the steps are compiled and run. Integers and booleans outside of their space are
+    The reset and the steps are compiled and run. Integers and booleans outside of their space cause
     an error, because encoders would misinterpret them. Floats outside of their bounds cause a
     warning.
 
@@ -148,7 +149,7 @@ def check_values(env: Environment, steps: int = 8) -> None:
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """Disable most compiler optimizations within the context, for programs with short runs."""
+    """Disable most compiler optimizations within the context, to reduce compilation time."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
@@ -158,13 +159,13 @@ def quick_compilation() -> Iterator[None]:
 
 
 def check_spaces(env: Environment) -> None:
-    """Check only the spaces of an environment, for simulators on the host.
+    """Check only the spaces of an environment, for environments with host simulators.
 
     Args:
         env: The environment.
 
     Raises:
-        FaultyEnvironmentError: If there are faults.
+        FaultyEnvironmentError: If a space is invalid. The error lists all violations.
     """
     _raise_faults(_display_name(env), space_faults(env))
 
@@ -174,21 +175,22 @@ def check_spaces(env: Environment) -> None:
 def check_environment(
     env: Environment, steps: int = 200, key: jax.Array | None = None
 ) -> EnvironmentReport:
-    """Check that an environment follows its contract, including a number of random steps.
+    """Check that an environment implements the `Environment` interface, and run random steps in it.
 
-    For gymnasium environments and the results of `rollax.from_gymnasium`, faults include errors of
-    gymnasium's checker, and notes include its warnings.
+    For gymnasium environments and the results of `rollax.from_gymnasium`, the check also runs
+    gymnasium's checker. Errors of this checker are listed as violations, and warnings as notes.
 
     Args:
         env: The environment.
-        steps: Number of random steps. Compiled environments take them in each of 4 copies.
-        key: Random key of the steps of a compiled environment. None uses a fixed key.
+        steps: Number of random steps. Compiled environments run this number in each of 4 parallel
+            copies.
+        key: Random key of the steps in a compiled environment. None uses a fixed key.
 
     Returns:
-        The report of a check without faults.
+        Report of the passed check.
 
     Raises:
-        FaultyEnvironmentError: If there are faults. One error lists all of them.
+        FaultyEnvironmentError: If the interface is violated. The error lists all violations.
         UsageError: If `steps` is not a positive integer, or if `env` is a PettingZoo environment.
     """
     if steps < 1:
@@ -244,7 +246,7 @@ def _check_random_steps(env: Environment, steps: int, key: jax.Array) -> Environ
 
 
 def _display_name(env: Any) -> str:
-    """Return the name of an environment for messages, or its class if `name` is not valid."""
+    """Return the name of an environment for messages, or its class name if `name` is invalid."""
     kind = env if isinstance(env, type) else type(env)
     if is_gymnasium(env) and not is_on_host(env):
         spec = getattr(env, "spec", None)

@@ -15,16 +15,16 @@ from rollax.types import Leaf, PyTree
 def attempt(
     faults: list[str], description: str, function: Callable[[], object], remedy: str = ""
 ) -> Any:
-    """Call a function, and append a fault to `faults` if it raises an error.
+    """Call a function, and append an error message to `faults` if it raises an exception.
 
     Args:
-        faults: List of messages.
+        faults: List of error messages, which is modified.
         description: Description of the call in the message.
         function: Function to call.
         remedy: Remedy in the message. "" selects a general remedy.
 
     Returns:
-        The result of the function, or None after an error.
+        The result of the function, or None after an exception.
     """
     try:
         return function()
@@ -34,11 +34,11 @@ def attempt(
 
 
 def describe_failure(description: str, error: Exception, remedy: str = "") -> str:
-    """Return the message of a fault for an error.
+    """Return the error message for a call that raised an exception.
 
     Args:
         description: Description of the failed call.
-        error: The error.
+        error: The exception.
         remedy: Remedy in the message. "" selects a general remedy.
 
     Returns:
@@ -52,13 +52,13 @@ def describe_failure(description: str, error: Exception, remedy: str = "") -> st
 
 
 def to_numpy(leaf: Leaf) -> np.ndarray:
-    """Convert a leaf to a NumPy array. Typed keys are converted to their data."""
+    """Convert a leaf to a NumPy array. Typed random keys are converted to their key data."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
 def format_array(array: np.ndarray) -> str:
-    """Format an array as text on one line. Only some elements of large arrays are included."""
+    """Format an array as text on one line. Elements of large arrays are abbreviated by dots."""
     return np.array2string(array, precision=5, threshold=8, edgeitems=2).replace("\n", "")
 
 
@@ -75,7 +75,7 @@ def format_value(value: object) -> str:
 
 
 def find_differences(first: PyTree, second: PyTree, tolerance: float) -> list[str]:
-    """Return a description of each leaf that differs between two pytrees.
+    """Describe each leaf that differs between two pytrees.
 
     Args:
         first: First pytree.
@@ -83,7 +83,7 @@ def find_differences(first: PyTree, second: PyTree, tolerance: float) -> list[st
         tolerance: Relative and absolute tolerance of floats.
 
     Returns:
-        One description per difference.
+        One description per different leaf.
     """
     if jax.tree.structure(first) != jax.tree.structure(second):
         return ["its structure differs each time"]
@@ -107,18 +107,18 @@ def find_differences(first: PyTree, second: PyTree, tolerance: float) -> list[st
 def out_of_space_faults(
     samples: PyTree, space: Space, num_axes: int, label: str, is_exact: bool | None = None
 ) -> list[str]:
-    """Return faults of values outside of their space.
+    """Return error messages about values outside of their space.
 
     Args:
-        samples: Values to compare with the space, with leading axes.
+        samples: Values to compare with the space, with `num_axes` leading axes.
         space: The space.
-        num_axes: Number of leading axes.
+        num_axes: Number of leading batch axes.
         label: Name of the values in messages.
-        is_exact: True checks only integers and booleans, False checks only floats, None checks all
-            parts.
+        is_exact: True checks only integers and booleans, False checks only floats, and None checks
+            all values.
 
     Returns:
-        One message per part of the space with such values.
+        One message for each array with values outside of its space.
     """
     if isinstance(space, Dict):
         return [

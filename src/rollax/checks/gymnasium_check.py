@@ -31,8 +31,8 @@ class GymnasiumFindings(NamedTuple):
     """Result of checking a simulator or a gymnasium environment.
 
     Attributes:
-        faults: Messages of faults.
-        notes: Observations that are allowed but may be unintended.
+        faults: Error messages, one per violation of the interface.
+        notes: Messages about behavior that is allowed but may be unintended.
         steps: Number of random steps.
         episodes: Number of episodes that ended.
     """
@@ -59,7 +59,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
         steps: Number of random steps.
 
     Returns:
-        The faults and notes of both checks, and the numbers of steps and episodes.
+        Error messages and notes of both checks, and the numbers of steps and episodes.
     """
     faults: list[str] = []
     notes: list[str] = []
@@ -89,7 +89,7 @@ def check_simulator(env: Any, name: str, steps: int) -> GymnasiumFindings:
 
 
 def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
-    """Return a simulator that validates every step, and the object that declares its spaces."""
+    """Return a simulator that validates every step, and the object with its declared spaces."""
     from rollax.environments.suites.gymnasium import simulator as gymnasium_simulator
 
     if not is_gymnasium(env):
@@ -103,7 +103,7 @@ def _make_strict_simulator(env: Any, name: str) -> tuple[Any, Any]:
 
 
 def _gymnasium_checker_faults(env: Any, notes: list[str]) -> list[str]:
-    """Return the error of gymnasium's checker as a fault, and add its warnings to `notes`."""
+    """Return the error of gymnasium's checker, if any, and append its warnings to `notes`."""
     from gymnasium.utils.env_checker import check_env
 
     with _record_warnings(notes):
@@ -116,7 +116,7 @@ def _gymnasium_checker_faults(env: Any, notes: list[str]) -> list[str]:
 
 @contextmanager
 def _record_warnings(notes: list[str]) -> Iterator[None]:
-    """Append relevant warnings that are raised within the context to `notes`."""
+    """Append the text of relevant Python warnings within the context to `notes`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -131,7 +131,10 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
 def _take_random_steps(
     simulator: Simulator, spaces: Environment, steps: int
 ) -> tuple[list[str], int, int]:
-    """Take random steps. Return the first fault, and the numbers of steps and episodes."""
+    """Take random steps until an error. Return its message and the numbers of steps and episodes.
+
+    The list of messages is empty if all steps succeed.
+    """
     generator, num_episodes, num_steps = np.random.default_rng(0), 0, 0
     try:
         obs = _call_method("reset", lambda: simulator.reset(0))
@@ -176,7 +179,7 @@ def _check_finite(obs: Observation) -> None:
 
 
 def _random_action(generator: np.random.Generator, space: Any, obs: Observation) -> Any:
-    """Return a random action, which is legal if the observation contains an action mask."""
+    """Sample an action. If the observation contains an action mask, the action is legal."""
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is not None and not isinstance(space, Box):
         if not np.asarray(mask).any(axis=-1).all():

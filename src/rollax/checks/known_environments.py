@@ -12,7 +12,7 @@ from rollax.types import Action, State
 
 
 class KnownReturnEnvironment(eqx.Module):
-    """Episodes of three steps with rewards 1, 2 and 3. If `bad`, the last reward is NaN."""
+    """Episodes of three steps with rewards 1, 2, and 3 (or NaN if `has_nan_reward` is True)."""
 
     action_space: ActionSpace = eqx.field(static=True)
     has_nan_reward: bool = eqx.field(static=True, default=False)

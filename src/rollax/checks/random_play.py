@@ -1,4 +1,4 @@
-"""Checks of compilation, values and episode ends with random steps."""
+"""Checks of compilation, observed values and episode ends with random actions."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ _SIDE_EFFECTS_REMEDY = "Look for side effects or NumPy in it"
 
 
 class RandomStep(NamedTuple):
-    """One random step with its inputs. In a rollout, all leaves have the leading axes `[E, T]`."""
+    """Inputs and result of a random step. In a rollout, leaves have the leading axes `[E, T]`."""
 
     key: jax.Array
     state: Any
@@ -74,7 +74,7 @@ def collect_random_steps(env: Environment, key: jax.Array, steps: int) -> Random
         steps: Number of steps T.
 
     Returns:
-        The steps, `[E, T, ...]`.
+        The steps of E = `NUM_COPIES` environments, `[E, T, ...]`.
     """
 
     def take_step(
@@ -112,7 +112,7 @@ def sample_starts(env: Environment, key: jax.Array) -> tuple[Any, Any]:
 def compilation_faults(
     env: Environment, random_steps: RandomStep, key: jax.Array, starts: tuple[State, Observation]
 ) -> list[str]:
-    """Return faults of resets and steps whose results change under jit and vmap.
+    """Return error messages if the results of resets or steps change under jit and vmap.
 
     Args:
         env: The environment.
@@ -121,7 +121,7 @@ def compilation_faults(
         starts: Result of `sample_starts`.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     expected = env.reset(jax.random.split(key, NUM_STARTS)[0])
     differences = find_differences(jax.tree.map(lambda x: x[0], starts), expected, 1e-3)
@@ -143,7 +143,7 @@ def compilation_faults(
 def value_faults(
     env: Environment, random_steps: RandomStep, starts: tuple[State, Observation]
 ) -> list[str]:
-    """Return faults of values: outside of the space, not finite, or masks without a legal action.
+    """Return error messages about values outside of their space, NaN, and all-zero action masks.
 
     Args:
         env: The environment.
@@ -151,7 +151,7 @@ def value_faults(
         starts: States and observations after resets.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     transition = random_steps.transition
     flat_obs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), transition.obs)
@@ -184,7 +184,7 @@ def collect_first_episodes(
 ) -> tuple[Any, Any, jax.Array]:
     """Take random steps in the first episode of `NUM_COPIES` environments.
 
-    Unlike in `collect_random_steps`, environments do not restart, which keeps the program small.
+    In contrast to `collect_random_steps`, environments do not restart, so the program is smaller.
 
     Args:
         env: The environment.
@@ -223,7 +223,7 @@ def collect_first_episodes(
 def mask_faults(
     env: Environment, start_obs: PyTree, next_obs: PyTree, is_terminated: PyTree
 ) -> list[str]:
-    """Return faults of masks that allow no action before the task has terminated.
+    """Return error messages about masks that allow no action before the task has terminated.
 
     Args:
         env: The environment.
@@ -232,7 +232,7 @@ def mask_faults(
         is_terminated: Whether the task has terminated, bool `[E, T]` or `[E, T, A]`.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     if (
         not isinstance(start_obs, dict)
@@ -260,7 +260,7 @@ def mask_faults(
 def episode_end_faults(
     env: Environment, random_steps: RandomStep, starts: tuple[State, Observation]
 ) -> list[str]:
-    """Return faults of episode ends: automatic resets, and episodes beyond the time limit.
+    """Return error messages about automatic resets and episodes that exceed the time limit.
 
     Args:
         env: The environment.
@@ -268,7 +268,7 @@ def episode_end_faults(
         starts: States and observations after resets.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     faults = []
     if _has_automatic_reset(random_steps, starts[0]) and _is_last_state_from_key_only(
@@ -307,7 +307,7 @@ def _reported_ends(random_steps: RandomStep) -> np.ndarray:
 
 
 def _agents_done_before(random_steps: RandomStep) -> np.ndarray:
-    """Return a mask of agents that ended before a step of the same episode, bool `[E, T, A]`."""
+    """Return whether each agent ended earlier in the same episode, bool `[E, T, A]`."""
     is_reported, is_episode_end = (
         _reported_ends(random_steps),
         np.asarray(random_steps.is_episode_end),
@@ -323,9 +323,9 @@ def _agents_done_before(random_steps: RandomStep) -> np.ndarray:
 def _has_automatic_reset(random_steps: RandomStep, start_states: State) -> bool:
     """Return whether the states at all episode ends look like states after a reset.
 
-    The result is true if all values that are constant after resets have these constants at the ends
-    of episodes, although they changed during the episodes. For example, a step counter starts at 0.
-    If it is 0 after the last step, this step has reset it.
+    The function considers state values that are equal after all resets and change during episodes,
+    for example a step counter that starts at 0. The result is true if all of them have their reset
+    value again after the last step of each episode.
     """
     is_episode_end = np.asarray(random_steps.is_episode_end)
     has_changed = np.zeros(is_episode_end.sum(), bool)
@@ -350,7 +350,8 @@ def _has_automatic_reset(random_steps: RandomStep, start_states: State) -> bool:
 def _is_last_state_from_key_only(env: Environment, random_steps: RandomStep) -> bool:
     """Return whether the last state of an episode depends only on the key, as after a reset.
 
-    Every last step is repeated with the same key, but with the state and action of another episode.
+    The last step of each episode is repeated with the same key and the state and action of another
+    episode.
     """
     copies, steps = np.nonzero(np.asarray(random_steps.is_episode_end))
     last_steps = jax.tree.map(lambda x: x[copies, steps], random_steps)
@@ -381,7 +382,7 @@ def _longest_episode(is_episode_end: np.ndarray) -> int:
 def collect_notes(
     random_steps: RandomStep, starts: tuple[State, Observation], steps: int
 ) -> tuple[str, ...]:
-    """Return observations that are allowed but may be unintended.
+    """Return messages about behavior that is allowed but may be unintended.
 
     Args:
         random_steps: Random steps.
@@ -389,7 +390,7 @@ def collect_notes(
         steps: Number of steps, for the messages.
 
     Returns:
-        One note per observation.
+        The messages.
     """
     notes = []
     leaves = [to_numpy(x) for x in jax.tree.leaves(starts)]

@@ -52,7 +52,7 @@ _TRACING_REMEDY = (
 
 
 class _TracedPrograms(NamedTuple):
-    """Traced programs of a reset and a step, and their faults."""
+    """Traced programs of a reset and a step, and error messages about their results."""
 
     reset: Any
     step: Any
@@ -60,7 +60,7 @@ class _TracedPrograms(NamedTuple):
 
 
 def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
-    """Return faults of a reset and a step that are traced twice, and once under vmap.
+    """Trace a reset and a step twice and once under vmap, and return error messages.
 
     Args:
         env: The environment.
@@ -68,7 +68,7 @@ def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
             Such an environment is traced only once.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     if is_tested:
         return _trace_programs(env, trace_once).faults
@@ -99,7 +99,7 @@ def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
 def _trace_programs(
     env: Environment, method: Callable[[Environment, str], Callable[..., PyTree]] = getattr
 ) -> _TracedPrograms:
-    """Trace one reset and one step, and collect the faults of their results."""
+    """Trace a reset and a step, and collect error messages about their results."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     faults: list[str] = []
 
@@ -141,7 +141,7 @@ def _trace_programs(
 def _attempt_trace(
     faults: list[str], description: str, function: Callable[..., PyTree], *arguments: PyTree
 ) -> Any:
-    """Call a function as `attempt` does, with a remedy for tracing errors."""
+    """Call a function with `attempt`. The error message explains how to avoid tracing errors."""
     try:
         return function(*arguments)
     except Exception as error:  # User code may raise any error.
@@ -181,7 +181,7 @@ def _transition_faults(env: Environment, state: State, transition: PyTree) -> li
 
 
 def _value_faults(env: Environment, state: State, obs: Observation, moment: str) -> list[str]:
-    """Return faults of a state and an observation: non-arrays, and mismatches with the spaces."""
+    """Return error messages about non-array leaves of a state and an invalid observation."""
     faults: list[str] = []
     attempt(
         faults,
@@ -201,7 +201,7 @@ def _is_different_program(first: PyTree, second: PyTree) -> bool:
 
 
 def structure_faults(value: PyTree, space: Space, num_agents: int | None, label: str) -> list[str]:
-    """Return faults of structure, shapes and dtypes of a value.
+    """Return error messages about the structure, shapes and dtypes of a value.
 
     Args:
         value: The value.
@@ -210,7 +210,7 @@ def structure_faults(value: PyTree, space: Space, num_agents: int | None, label:
         label: Name of the value in messages.
 
     Returns:
-        One message per fault.
+        One message per problem.
     """
     if isinstance(space, Dict):
         if not isinstance(value, dict) or set(value) != set(space.spaces):
@@ -235,7 +235,7 @@ def structure_faults(value: PyTree, space: Space, num_agents: int | None, label:
 
 
 def _type_change_faults(carry: PyTree, next_carry: PyTree, label: str) -> list[str]:
-    """Return faults of a carry whose structure, shapes or dtypes differ before and after a step."""
+    """Return error messages if a step changes the structure, shapes or dtypes of a state."""
     leaves = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(carry)}
     next_leaves = {
         jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(next_carry)
@@ -256,7 +256,7 @@ def _type_change_faults(carry: PyTree, next_carry: PyTree, label: str) -> list[s
 
 
 def _signal_faults(transition: Transition, num_agents: int | None) -> list[str]:
-    """Return faults of reward, terminated, truncated and info."""
+    """Return error messages about `reward`, `terminated`, `truncated` and `info`."""
     faults = []
     shape = () if num_agents is None else (num_agents,)
     for name, dtype in (("reward", "float32"), ("terminated", "bool"), ("truncated", "bool")):
@@ -291,14 +291,17 @@ def _signal_faults(transition: Transition, num_agents: int | None) -> list[str]:
 
 
 def _descriptor_faults(env: Environment, state: State) -> list[str]:
-    """Return faults of the descriptor of a state, if the environment has descriptors."""
+    """Return error messages about the descriptor of a state, if the environment has descriptors."""
     if not has_descriptors(env):
         return []
     return structure_faults(env.descriptor(state), env.descriptor_space, None, "descriptor(state)")
 
 
 def _task_faults(env: Environment, key: jax.Array, start: PyTree) -> list[str]:
-    """Return faults of `sample_task` and `reset_task`. `start` has the shapes after `reset`."""
+    """Return error messages about `sample_task` and `reset_task`.
+
+    `start` contains the shapes and dtypes that `reset` returns.
+    """
     if not (capabilities(env).keeps_task and has_tasks(env)):
         return []
     faults: list[str] = []
@@ -317,10 +320,10 @@ def _task_faults(env: Environment, key: jax.Array, start: PyTree) -> list[str]:
 
 
 def _snapshot_python_state(env: Environment) -> dict[str, Any]:
-    """Return a snapshot of values that Python code may change, by name.
+    """Return copies of values that side effects may change, keyed by a description.
 
     The values are states of random number generators, attributes of the environment, and variables
-    that its methods use.
+    that methods of the environment use.
     """
     snapshot: dict[str, Any] = {
         "numpy.random's state": pickle.dumps(np.random.get_state()),
@@ -364,7 +367,7 @@ def _snapshot_value(value: PyTree) -> Any:
 
 
 def _vmapped_faults(env: Environment) -> list[str]:
-    """Return faults that appear under vmap."""
+    """Return error messages about methods that fail under vmap."""
     faults: list[str] = []
 
     def reset_and_step(key: jax.Array) -> tuple[Any, Any]:

@@ -89,7 +89,7 @@ def _parse_rounds(text: str | None) -> int:
 
 
 def _format_result(spec: Spec, found: BenchmarkResult) -> Iterator[str]:
-    """Yield the lines of the report: measurements, and a table of the parts of an update."""
+    """Yield the lines of the report: measurements, and the cost of each phase of an update."""
     import jax
 
     unit = get_algorithm_entry(spec.algorithm).unit.split()[0]  # steps, or evaluations of solutions
@@ -133,7 +133,7 @@ def _format_result(spec: Spec, found: BenchmarkResult) -> Iterator[str]:
 
 
 def _format_part_table(found: BenchmarkResult) -> list[str]:
-    """Format the parts of an update as a Markdown table."""
+    """Format the cost of each phase of an update (acting, learning, ...) as a Markdown table."""
     from rich.box import MARKDOWN
     from rich.console import Console
     from rich.table import Table

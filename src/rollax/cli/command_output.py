@@ -10,7 +10,7 @@ from rollax.types import Record
 
 
 def print_summary(summary: Record, wanted: bool) -> None:
-    """Print one JSON object if it is requested or if standard output is not a terminal."""
+    """Print the summary as a line of JSON if `wanted`, or if standard output is not a terminal."""
     if wanted or not sys.stdout.isatty():
         print_line(
             json.dumps({name: _to_json_value(value) for name, value in summary.items()}), flush=True
@@ -18,13 +18,13 @@ def print_summary(summary: Record, wanted: bool) -> None:
 
 
 def print_run_summary(summary: Record, wanted: bool) -> None:
-    """Print the summary of a command that writes to a folder, and ignore output errors."""
+    """Call `print_summary` for a command that writes to a folder, and ignore write errors."""
     with contextlib.suppress(OSError):  # `rollax.runtime.output.finish_output` reports lost output
         print_summary(summary, wanted)
 
 
 def _to_json_value(value: object) -> object:
-    """Replace floats that are not finite by None."""
+    """Replace non-finite floats, also inside lists, by None."""
     if isinstance(value, list):
         return [_to_json_value(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

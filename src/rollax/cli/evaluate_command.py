@@ -192,7 +192,7 @@ def evaluate_tasks(given: EvaluateOptions, policy: Policy, key: jax.Array) -> Me
         key: Random key.
 
     Returns:
-        One list per result with one entry per task, or an empty dictionary without `--tasks`.
+        Dictionary of lists, keyed by metric name, with one entry per task. Empty without `--tasks`.
     """
     if given.tasks is None:
         return {}
@@ -213,7 +213,7 @@ def format_run_evaluation(
         policy: Loaded policy.
         numbers: Metrics of the evaluation.
         episodes: Episode records of the evaluation.
-        greedy: Whether actions were the most likely ones.
+        greedy: Whether the policy took its most likely actions.
 
     Returns:
         The lines as one string.

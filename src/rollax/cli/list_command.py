@@ -98,7 +98,7 @@ def _make_run_table(rows: list[Record]) -> Table:
 
 
 def _format_date(seconds: float) -> str:
-    """Format a time as a date, or as `-` if it is outside the calendar."""
+    """Format seconds since the epoch as a date, or as `-` if the date is not representable."""
     try:
         return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):

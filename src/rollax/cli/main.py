@@ -85,12 +85,12 @@ RUN_COMMANDS = ("train", "resume", "sweep")  # commands that write their result 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    Exit codes: 0 finished, 1 failed, 2 bad usage, 3 numbers are not finite, 4 a host simulator
-    failed, 129, 130 or 143 stopped by a signal. If output cannot be written, the code changes
-    only if the output is the result of the command (see `rollax.runtime.output.finish_output`).
+    Exit codes: 0 finished, 1 failed, 2 bad usage, 3 non-finite numbers, 4 failure of a host
+    simulator, 129, 130 or 143 stopped by a signal. Write errors of standard output change the code
+    only for commands that do not write a folder (see `rollax.runtime.output.finish_output`).
 
     Args:
-        arguments: Words of the command line without the program name (default: `sys.argv[1:]`).
+        arguments: Command-line arguments without the program name (default: `sys.argv[1:]`).
 
     Returns:
         The exit code.
@@ -154,13 +154,16 @@ def _run_command(words: list[str]) -> int:
 
 
 def _leave_after_error(error: Exception, code: int) -> int:
-    """Send the error to the other processes of the run, if any, and return the exit code."""
+    """Send the error to the other processes of a distributed run, and return the exit code.
+
+    In a distributed run, this process ends and the function does not return.
+    """
     processes.send_error(error)
     return _leave_processes(code, alone=True)
 
 
 def _end_immediately(code: int) -> int:
-    """End the process if it is a command, even with running threads. Otherwise return the code."""
+    """End the process of a command, even with running threads. Otherwise return the exit code."""
     if startup.was_started_as_command():
         cache.confirm_start()  # otherwise the next start would count this exit as a crash
         background.end_process(code)

@@ -56,8 +56,8 @@ def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
     """Draw the archives of one run, or compare the archives of two runs.
 
     Args:
-        runs: Run folders or patterns. Three or more runs draw nothing.
-        curves: File with the learning curves. A comparison is written next to it.
+        runs: Run folders or patterns. For three or more runs, nothing is drawn.
+        curves: File with the learning curves. A comparison is written to the same folder.
 
     Returns:
         The written files.

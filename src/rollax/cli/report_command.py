@@ -48,7 +48,7 @@ def report(arguments: list[str], shared: SharedOptions) -> int:
 
 
 def _open_in_browser(path: Path) -> None:
-    """Open a file in a browser, or print a note if none can be started."""
+    """Open a file in a browser. Print a note if no browser can be started."""
     try:
         is_open = webbrowser.open(path.resolve().as_uri())
     except webbrowser.Error:

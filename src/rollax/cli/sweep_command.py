@@ -91,7 +91,7 @@ class LaunchOptions:
 
 @runtime_checkable
 class SweepCommandOptions(Protocol):
-    """Options of `rollax sweep`, an instance of the class that `_make_options_class` returns."""
+    """Interface of the options class that `_make_options_class` builds for `rollax sweep`."""
 
     @property
     def search(self) -> SearchOptions: ...
@@ -148,7 +148,7 @@ def _make_options_class(search: SearchOptions) -> type:
 
 
 def _read_named_study(names: list[str]) -> StudySpec | None:
-    """Read the study from the file or folder given as the only name, or return None."""
+    """Read the study if `names` is a single path of a study file or folder, else return None."""
     path = Path(names[0] if len(names) == 1 else "")
     file = (
         path / STUDY_FILE if path.is_dir() else path.resolve()
@@ -163,9 +163,9 @@ def _find_or_create_study(
     shared: SharedOptions,
     written: StudySpec | None,
 ) -> Path:
-    """Return the folder of the study, and create it if it is new.
+    """Return the folder of an existing study, or create a study and return its folder.
 
-    `written` is the study read from the file or folder given as the only name.
+    `written` is the result of `_read_named_study`.
     """
     trains_here = given.launch.launcher == "local" and given.launch.workers == 1
     if written is not None and Path(names[0]).is_dir():
@@ -200,7 +200,7 @@ def _find_or_create_study(
 def _parse_study_words(
     names: list[str], rest: list[str], search: SearchOptions, shared: SharedOptions
 ) -> StudySpec:
-    """Build the specification of a study from words of the command line."""
+    """Build the specification of a study from command-line arguments."""
     rest, swept = take_prefixed_options(rest, "--sweep.")
     rest, ranges = take_prefixed_options(rest, "--range.")
     rest, conditions = take_prefixed_options(rest, "--when.")
@@ -241,7 +241,7 @@ def _parse_study_words(
 def _parse_conditions(
     conditions: dict[str, list[str]], parse_values: Callable[[str, list[str]], list[Setting]]
 ) -> dict[str, dict[str, list[Setting]]]:
-    """Return the values of `--when.NAME.OTHER VALUES` by NAME and OTHER."""
+    """Return the values of `--when.NAME.OTHER VALUES` as a dictionary `{NAME: {OTHER: values}}`."""
     when: dict[str, dict[str, list[Setting]]] = {}
     for name, texts in conditions.items():
         settings = CONDITION_PATTERN.fullmatch(name)
@@ -255,7 +255,8 @@ def _parse_conditions(
 def _given_run_options(options: RunOptions, words: list[str]) -> dict[str, Setting]:
     """Return the run options that differ from their defaults.
 
-    An explicit `--best-metric` is kept, because studies of archives have another default.
+    An explicit `--best-metric` is always included, because its default differs for studies of
+    archives.
     """
     given = {word.partition("=")[0].replace("_", "-") for word in words}
     defaults = vars(type(options)())
@@ -267,9 +268,9 @@ def _given_run_options(options: RunOptions, words: list[str]) -> dict[str, Setti
 
 
 def _suggest_sweep_option(error: UnknownNameError, words: list[str]) -> UsageError:
-    """Return an error that suggests a sweep option if it resembles the unknown option.
+    """Return an error that suggests a sweep option with a name similar to the unknown option.
 
-    Otherwise, and for names of other libraries, return `error`.
+    Return `error` unchanged without a similar option, and for names of other libraries.
     """
     if "rollax calls it" in str(error):
         return error
@@ -288,9 +289,9 @@ def _suggest_sweep_option(error: UnknownNameError, words: list[str]) -> UsageErr
 
 
 def _parse_value(text: str) -> Setting:
-    """Convert text to a value: true, false, none, a number (also 1e6 or 100k), or a list.
+    """Convert text to a bool, None, a number (for example 100k), or a list of these values.
 
-    Lists are separated by commas. Any other text is returned unchanged.
+    Elements of a list are separated by commas. Any other text is returned unchanged.
     """
     plain = {"true": True, "false": False, "none": None}
     if text.lower() in plain:

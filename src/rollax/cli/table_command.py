@@ -78,7 +78,7 @@ def table(arguments: list[str], shared: SharedOptions) -> int:
 
 
 def _choose_format(given: TableOptions) -> TableFormat:
-    """Return the chosen format, or the one that belongs to the suffix of the output file."""
+    """Return the requested format, or the format that matches the suffix of the output file."""
     formats: dict[TableFormat, bool] = {
         "latex": given.latex,
         "markdown": given.markdown,
@@ -101,14 +101,14 @@ def _choose_format(given: TableOptions) -> TableFormat:
 
 
 def _list_targets(out: Path, kind: TableFormat, kinds: tuple[TableKind, ...]) -> list[Path]:
-    """Return the files to write: one file, or with CSV one for each table."""
+    """Return the paths of the output files: one file, or for CSV one file per table."""
     if kind != "csv":
         return [out]
     return [out, *(out.with_name(f"{out.stem}-{name}{out.suffix}") for name in kinds[1:])]
 
 
 def _check_targets(targets: list[Path], overwrite: bool) -> None:
-    """Raise UsageError if a file cannot be named so, or exists and must not be replaced."""
+    """Raise UsageError if a path is invalid, or if a file exists and `overwrite` is False."""
     for path in targets:
         check_path("out", path)
         if os.path.lexists(path) and not overwrite:
@@ -118,7 +118,7 @@ def _check_targets(targets: list[Path], overwrite: bool) -> None:
 
 
 def _write_files(targets: list[Path], texts: list[str]) -> None:
-    """Write one text to each file, or all texts to a single one, and print the paths."""
+    """Write one text to each file, or all texts to a single file, and print the paths."""
     contents = texts if len(targets) == len(texts) else ["\n".join(texts)]
     for path, content in zip(targets, contents, strict=True):
         write_output_file(path, content.encode(), ". Choose another --out.")

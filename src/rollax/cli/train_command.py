@@ -40,8 +40,8 @@ from rollax.types import Record, SettingValues
 def train(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax train` and return its exit code.
 
-    Names and options that depend on the algorithm and the environment, such as `--env.NAME`, are
-    parsed by hand. tyro parses the rest.
+    Options that depend on the algorithm and the environment, such as `--env.NAME`, are parsed
+    first. tyro parses all other options.
     """
     rest, names = list(arguments), []
     while rest and not rest[0].startswith("-"):
@@ -65,13 +65,13 @@ def train(arguments: list[str], shared: SharedOptions) -> int:
 def parse_train_words(
     names: list[str], words: list[str], evolving: str | None = "--evolve.NAME LOW HIGH"
 ) -> tuple[dict[str, Any], bool]:
-    """Parse the words after the algorithm and the environment of `rollax train`.
+    """Parse the arguments of `rollax train` after the algorithm and the environment.
 
     Args:
         names: Algorithm and environment id.
-        words: Remaining words of the command line.
-        evolving: Option that the error message recommends if an `--evolve-...` option is given
-            but no setting evolves. None disables this check.
+        words: Remaining command-line arguments.
+        evolving: Option that the error message suggests if an `--evolve-...` option is given
+            although no setting evolves. None disables this check.
 
     Returns:
         The keyword arguments of `rollax.train`, and whether `--json` is given.
@@ -116,7 +116,7 @@ def parse_train_words(
 
 
 def _result_or_interrupted(run: Callable[[], Result]) -> Result:
-    """Return the result of a run, or the result attached to the interrupt that stopped it."""
+    """Call `run`, and return its result or the result attached to its `KeyboardInterrupt`."""
     try:
         return run()
     except KeyboardInterrupt as interrupt:
@@ -129,7 +129,7 @@ def _print_result(summary: Record, wanted: bool) -> None:
 
 
 def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -> list[str]:
-    """Return the words with full option names and switches without values."""
+    """Return the arguments with full option names, and with switches in the form without values."""
     groups = {"config.": kinds.config, "network.": kinds.network_config}
     words = flags.expand_option_names(
         words, RunOptions, groups, lambda: environments.default_arguments(environment)
@@ -141,7 +141,7 @@ def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -
 def _print_help(names: list[str], everything: bool) -> int:
     """Print the help of `rollax train`, or of an algorithm and an environment.
 
-    If only the algorithm is given, an environment with a preset for it serves as the example.
+    If `names` contains only an algorithm, the help uses an environment with a preset for it.
     """
     if not names:
         lines = textwrap.wrap(", ".join(list_algorithms()), 80)
@@ -162,9 +162,10 @@ def _print_help(names: list[str], everything: bool) -> int:
 def _option_groups(
     algorithm: str, tuned: Preset, arguments: set[str], everything: bool
 ) -> list[helping.OptionGroup]:
-    """Return the groups of run options, settings and network settings for the help.
+    """Return the option groups of the help: run options, algorithm settings, network settings.
 
-    An option is shown without its prefix if no other group or environment argument has its name.
+    An option is shown without its prefix if its name is unique among all groups and environment
+    arguments.
     """
     defaults = _tuned_defaults(algorithm, tuned)
     names = [{field.name for field in dataclasses.fields(group)} for group in defaults]
@@ -198,7 +199,7 @@ def _option_groups(
 
 
 def _environment_group(arguments: SettingValues, everything: bool) -> helping.OptionGroup:
-    """Return the help group of the environment arguments, with one line each or one for all."""
+    """Return the option group of the environment arguments, with one entry or one per argument."""
     values = {
         name.replace("_", "-"): helping.format_default(value) for name, value in arguments.items()
     }
@@ -212,7 +213,7 @@ def _environment_group(arguments: SettingValues, everything: bool) -> helping.Op
 
 
 class TrainDefaults(NamedTuple):
-    """Run options, settings and network settings with the tuned values of a preset."""
+    """Run options, algorithm settings and network settings with the tuned values of a preset."""
 
     run: RunOptions
     config: Any

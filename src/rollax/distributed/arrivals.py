@@ -1,6 +1,7 @@
-"""Tracking of the arrivals of processes at a collective exchange.
+"""Detection of processes that do not take part in a collective exchange.
 
-Processes report to JAX's coordination service, which remains available when another process ends.
+In an exchange, all processes of a run share data, for example with `all_gather_text`. Processes
+report each exchange to JAX's coordination service, which remains available if another process ends.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ def announce_arrival(exchange: int) -> None:
     """Report that this process has reached an exchange.
 
     Args:
-        exchange: Number of the exchange. It increases with every exchange.
+        exchange: Number of the exchange, which increases by 1 with each exchange.
     """
     client = _find_coordination_client()
     if client is not None:

@@ -24,9 +24,10 @@ _JAX_VISIBLE_DEVICES_OPTIONS = ("jax_cuda_visible_devices", "jax_rocm_visible_de
 def connect(
     coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None
 ) -> None:
-    """Connect all processes of a run. This must precede any other use of JAX.
+    """Connect the processes of a run. Call this function before any other use of JAX.
 
-    Without arguments, the processes are detected through Slurm, Open MPI, Kubernetes or a TPU.
+    Pass either all arguments or none. Without arguments, the values are detected from Slurm, Open
+    MPI, Kubernetes or the TPU runtime.
 
     Args:
         coordinator: Address HOST:PORT of the first process.
@@ -90,8 +91,8 @@ def _initialize_jax(
     """Run `jax.distributed.initialize` with the GPUs of this process.
 
     Under Slurm and Open MPI, JAX assigns each process the GPU with the index of its local rank.
-    This is wrong for the only process of a host, which should use all GPUs, and for a process that
-    sees only its own GPU, which has index 0.
+    This is wrong in two cases: the only process of a host should use all GPUs, and a process with
+    a single visible GPU should use index 0.
     """
     device_ids = find_local_device_ids(os.environ)
     old_config = {name: jax.config.values[name] for name in _JAX_VISIBLE_DEVICES_OPTIONS}
@@ -158,7 +159,9 @@ def _format_not_found(environment: Mapping[str, str]) -> str:
 
 
 def _check_port(coordinator: str) -> None:
-    """Check that the first process can listen on the port. JAX would retry without a message.
+    """Check that the first process can listen on the port of the coordinator address.
+
+    Without this check, JAX retries without a message.
 
     Raises:
         UsageError: If the port is not available.

@@ -70,7 +70,7 @@ def is_first_process() -> bool:
 
 
 def all_gather_numbers(*numbers: float) -> np.ndarray:
-    """Gather the numbers of every process, float32 `[processes, numbers]`.
+    """Return the numbers that each process passes, float32 `[processes, numbers]`.
 
     All processes must call this function.
     """
@@ -79,7 +79,7 @@ def all_gather_numbers(*numbers: float) -> np.ndarray:
 
 
 def all_gather_text(text: str) -> list[str]:
-    """Gather the text of every process, truncated to 4 kB each.
+    """Return the texts that all processes pass, truncated to 4 kB each.
 
     All processes must call this function.
 
@@ -136,7 +136,7 @@ def run_on_all(function: Callable[[], T]) -> T:
 
 
 def send_error(error: Exception) -> None:
-    """Send an error to the other processes, if the first exchange has not happened yet."""
+    """Send an error to the other processes if the processes have not exchanged data yet."""
     if num_processes() > 1 and not _ExchangeState.has_exchanged:
         # Another process may have ended as well. The error of this process takes precedence.
         with contextlib.suppress(RuntimeError):
@@ -252,7 +252,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> Any:
 
 
 def gather_arrays(tree: PyTree) -> Any:
-    """Convert arrays that may be split over processes to NumPy.
+    """Convert the arrays of a pytree, which may be sharded over processes, to NumPy arrays.
 
     All processes must call this function.
     """
@@ -291,9 +291,9 @@ def start_witness(text: str) -> Callable[[], None]:
 class ProcessMonitor:
     """Monitor that ends this process when another process of the run has ended.
 
-    Every second, each process overwrites a small heartbeat file in the run folder. The file is
-    overwritten in place, which also works on a full disk. A process counts as alive while its file
-    changes, so the clocks of hosts need not be synchronized.
+    Every second, each process overwrites its heartbeat file in the run folder. Overwriting in place
+    also works on a full disk. A process counts as alive while its file changes, so the clocks of
+    hosts do not have to be synchronized.
     """
 
     def __init__(self, folder: Path, before_exit_fn: Callable[[], None]) -> None:
@@ -312,7 +312,7 @@ class ProcessMonitor:
         self._thread.start()
 
     def close(self, message: str = "done") -> None:
-        """Stop monitoring because this process ends.
+        """Stop monitoring and announce the end of this process.
 
         Args:
             message: "done" for a normal end, or the message of an error.
@@ -392,7 +392,10 @@ class ProcessMonitor:
 
 @contextlib.contextmanager
 def share_errors() -> Iterator[None]:
-    """Send errors from within the context to the other processes, before a run starts."""
+    """Send an error that is raised within the context to the other processes of the run.
+
+    Errors are sent only until the first exchange between the processes.
+    """
     try:
         yield
     except Exception as error:
@@ -402,11 +405,11 @@ def share_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def monitor_processes(folder: Path, before_exit_fn: Callable[[], None]) -> Iterator[None]:
-    """End this process within the context when another process of the run has ended.
+    """Monitor the other processes of the run, and end this process if one of them has ended.
 
     Args:
         folder: Existing run folder.
-        before_exit_fn: Function to call before this process is ended.
+        before_exit_fn: Function that is called before this process is ended.
     """
     if num_processes() == 1:
         yield
@@ -439,7 +442,7 @@ def _is_maybe_remote_failure(error: BaseException | None) -> bool:
 
 
 def _prepare_heartbeat_folder(folder: Path) -> None:
-    """Create the heartbeat folder in the first process, and check the run folder in the others.
+    """Create the heartbeat folder (first process) or check the run folder (other processes).
 
     Raises:
         UsageError: If this process cannot access the run folder, or the heartbeat folder is a link.
@@ -462,10 +465,10 @@ def _prepare_heartbeat_folder(folder: Path) -> None:
 
 
 def exit_process(code: int, is_alone: bool) -> int:
-    """End one of several processes without the exit handlers of JAX.
+    """End a process of a distributed run without the exit handlers of JAX.
 
-    These handlers wait for processes that have already ended, and abort if the first process ends
-    before the others.
+    The handlers would wait for processes that have already ended, and would abort if the first
+    process ended before the other processes.
 
     Args:
         code: Exit code.

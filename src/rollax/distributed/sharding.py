@@ -34,7 +34,7 @@ def make_mesh(num_devices: int, axis: str) -> Mesh:
 
 
 def make_run_shardings(state: State, placement: PyTree, mesh: Mesh) -> Any:
-    """Return the sharding of each leaf of a single run's state.
+    """Return the sharding of each leaf of the state of a run without a population.
 
     Args:
         state: State of the run.
@@ -58,10 +58,10 @@ def make_run_shardings(state: State, placement: PyTree, mesh: Mesh) -> Any:
 def shard_map_over_members(
     function: Callable[..., PyTree], mesh: Mesh, in_axes: tuple[PyTree, ...], out_axes: PyTree
 ) -> Callable[..., Any]:
-    """Distribute a function of a population over devices, which each compute their own members.
+    """Distribute a function of a population over devices. Each device computes a block of members.
 
     Args:
-        function: Function of a population.
+        function: Function whose arguments and results have a member axis.
         mesh: Mesh with the axis "members".
         in_axes: Member axis of each argument, as in `jax.vmap`, or None for shared arguments.
         out_axes: Member axis of each result, in the format of `in_axes`.

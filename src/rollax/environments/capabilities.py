@@ -30,14 +30,15 @@ class EnvironmentCapabilities(NamedTuple):
         agent_types: Type of each agent. The default is "agent" for every agent, and `()` for an
             environment without an agent axis.
         waiting_action: Index of the only legal action of an agent that waits for its turn, or None.
-        info_reductions: Reduction of each number of `info` over an episode, by name. Other numbers
-            use the mean.
+        info_reductions: Reduction of `info` values over an episode ("mean", "sum" or "last"), keyed
+            by their name in `info`. The default is "mean".
         keeps_task: Whether each copy of the environment keeps one task for all its episodes.
         descriptor_space: Space of the descriptors, or None without descriptors.
-        descriptor_extraction: Extraction of the descriptor of an episode, "final" or "mean".
+        descriptor_extraction: Whether the descriptor of an episode is the descriptor of its last
+            state ("final") or the average over its states ("mean").
         has_external_scores: Whether scores are computed outside of the environment.
-        space_conversion: Conversion of observations and actions between suite and rollax, or None
-            if both are the same.
+        space_conversion: Conversion between observations and actions of the suite and of rollax, or
+            None if no conversion is needed.
         fps: Number of steps of a host environment that a video shows per second.
     """
 
@@ -53,10 +54,10 @@ class EnvironmentCapabilities(NamedTuple):
 
     @property
     def agent_names(self) -> tuple[str, ...]:
-        """Unique name of each agent.
+        """Unique name of each agent, for example "prey" or "predator_0".
 
-        The name is the type of the agent. If several agents have that type, an index from 0
-        follows.
+        The name is the type of the agent. If several agents have the same type, the name also has
+        an index from 0.
         """
         types = self.agent_types
         return tuple(
@@ -88,7 +89,7 @@ def is_on_host(environment: object) -> TypeGuard[HostEnvironment]:
 
 
 def has_closed_form(environment: Environment) -> TypeGuard[ClosedFormEnvironment]:
-    """Return whether an environment scores actions without episodes (`ClosedFormEnvironment`)."""
+    """Return whether an environment has a method `score` (`ClosedFormEnvironment`)."""
     return callable(getattr(environment, "score", None))
 
 
@@ -115,18 +116,17 @@ def has_finite_tasks(environment: Environment) -> TypeGuard[FiniteTaskEnvironmen
 def find_acting_agents(environment: Environment, obs: jax.Array | dict) -> jax.Array | None:
     """Return a mask of the agents that act, or None in an environment without turns.
 
-    All agents act in an environment without turns. An agent waits if its only legal action is the
-    `waiting_action` of the environment. If an environment with several agents does not declare a
-    waiting action, agents with a single legal action count as waiting, because they have no choice.
-    If the only legal action of the player to move is not the waiting action, the player acts, with
-    an entropy of 0.
+    An agent waits if its only legal action is the `waiting_action` of the environment. An agent
+    whose only legal action is another action acts. If an environment with several agents does not
+    declare a waiting action, all agents with a single legal action count as waiting, because they
+    have no choice.
 
     Args:
         environment: Environment or wrapper.
         obs: Observations with an "action_mask" `[..., n]`.
 
     Returns:
-        Mask, bool `[...]`, which is True for agents that act, or None if all agents act.
+        Mask, bool `[...]`, that is True for agents that act, or None if all agents act.
     """
     waiting = capabilities(environment).waiting_action
     if waiting is None and (environment.num_agents or 1) == 1:

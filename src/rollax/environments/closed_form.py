@@ -1,4 +1,4 @@
-"""Environments of one step whose score is a function of the solution."""
+"""One-step environments whose action is a solution that a function scores."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,20 +19,20 @@ class TaskState(NamedTuple):
 
 
 class Task(eqx.Module):
-    """Environment of one step with a closed-form score.
+    """One-step environment whose reward and descriptor are a function of the action.
 
-    The observation is constant, the action is a solution, and the reward is its fitness.
+    The action is a solution, the reward is its fitness, and the observation is constant.
 
     Attributes:
         name: Id of the environment.
-        function: Function from a solution `[D]` to fitness, float32 [], and descriptor, float32
-            [K].
+        function: Function from a solution `[D]` to its fitness, float32 [], and its descriptor,
+            float32 [K].
         action_space: Space of the solutions.
         descriptor_space: Space of the descriptors.
-        has_external_scores: Whether scores are computed outside of the environment, without
-            gradients.
-        objectives: Function from a solution to its objectives, float32 [M], or None. `info`
-            contains them as objective_0, objective_1, ...
+        has_external_scores: Whether scores are computed outside of the environment. Gradients are
+            not available in this case.
+        objectives: Function from a solution to its M objectives, float32 [M], or None. `info`
+            contains the objectives as objective_0, objective_1, ...
     """
 
     name: str = eqx.field(static=True)

@@ -37,7 +37,7 @@ _TYPE_DESCRIPTIONS = {
 
 
 def check_argument_names(environment: str, names: Iterable[str], accepted: Iterable[str]) -> None:
-    """Check that the environment accepts all arguments.
+    """Check that an environment accepts arguments of the given names.
 
     Args:
         environment: Id of the environment, for the error message.
@@ -58,9 +58,9 @@ MAX_NAME_PART_LENGTH = 100
 
 
 def name_fault(name: str) -> str | None:
-    """Return the error message for an invalid environment name or id, or None if it is valid.
+    """Return an error message if an environment name or id is invalid, otherwise None.
 
-    Names are restricted because run folders are named after environments.
+    Names must be valid in paths, because run folders are named after environments.
     """
     parts = name.split("/")
     is_usable = all(
@@ -81,9 +81,9 @@ def name_fault(name: str) -> str | None:
 
 
 def signature_defaults(factory: Callable[..., object]) -> dict[str, Any]:
-    """Return the named arguments of a function or class with their defaults.
+    """Return the defaults of the named parameters of a function or class, keyed by name.
 
-    The default of a required argument is `inspect.Parameter.empty`.
+    The default of a required parameter is `inspect.Parameter.empty`.
     """
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(factory).parameters.values()
@@ -97,11 +97,11 @@ def convert_arguments(
 
     Args:
         environment: Id of the environment, for error messages.
-        arguments: Given values by name.
-        defaults: Accepted arguments with their defaults.
+        arguments: Given values, keyed by argument name.
+        defaults: Defaults of all accepted arguments, keyed by argument name.
 
     Returns:
-        The converted values by name, without the defaults of other arguments.
+        The converted values, keyed by argument name. Defaults are not added.
 
     Raises:
         UnknownNameError: If a given name is not accepted.
@@ -117,8 +117,8 @@ def convert_arguments(
 def convert_argument(environment: str, name: str, value: Setting, default: Setting) -> Any:
     """Convert a value to the type of its default.
 
-    The result is a Python number, string or tuple. It is an array if the value or the default is an
-    array.
+    The result is an array if the value or the default is an array. Otherwise, it is a Python
+    number, string or tuple.
 
     Args:
         environment: Id of the environment, for error messages.
@@ -150,9 +150,9 @@ def convert_argument(environment: str, name: str, value: Setting, default: Setti
 
 
 def _has_representable_numbers(value: Setting) -> bool:
-    """Return whether all floats in the value are finite and all integers fit into int32.
+    """Return whether float32 and int32 can represent all numbers in a value.
 
-    Return True for values without numbers and for tracers.
+    The result is True for values without numbers and for tracers.
     """
     if isinstance(value, Tracer):  # parameters of an environment made inside `vmap` or `jit`
         return True
@@ -168,7 +168,7 @@ def _has_representable_numbers(value: Setting) -> bool:
 
 
 def _convert_to_default_type(environment: str, name: str, value: Setting, default: Setting) -> Any:
-    """Convert a value to the type of its default without a check of its range."""
+    """Convert a value to the type of its default, without checking the range of numbers."""
     if default is inspect.Parameter.empty or default is None:
         return _parse_json(value)
     kind = next((k for k in (bool, int, float, str) if isinstance(default, k)), None)
@@ -253,8 +253,8 @@ def check_no_tracers(environment: str, arguments: Mapping[str, Setting], remedy:
 
     Args:
         environment: Id of the environment.
-        arguments: Values by name.
-        remedy: Sentence that names an alternative.
+        arguments: Values, keyed by argument name.
+        remedy: Sentence for the error message that recommends an alternative.
 
     Raises:
         UsageError: If a value is traced.
@@ -297,13 +297,13 @@ def to_positive_int(environment: str, name: str, value: Setting) -> int:
 
 
 def to_parameter_array(value: Setting, default: Setting) -> jax.Array:
-    """Convert a parameter to a float32, int32 or bool array, like its default."""
+    """Convert a parameter to an array. The dtype is float32, int32 or bool, as for the default."""
     kind = {"f": np.float32, "i": np.int32, "b": np.bool_}[np.asarray(default).dtype.kind]
     return jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value, kind), kind)
 
 
 def leaf_dtypes(tree: PyTree) -> tuple[str, ...]:
-    """Return the dtype names of the leaves of a pytree of arrays or shapes."""
+    """Return the dtype names of the leaves of a pytree of arrays or `jax.ShapeDtypeStruct`."""
     return tuple(leaf.dtype.name for leaf in jax.tree.leaves(tree))
 
 

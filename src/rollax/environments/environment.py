@@ -29,8 +29,8 @@ class Transition(NamedTuple):
         terminated: Whether the task ended, bool []. If True, the value after the step is 0.
         truncated: Whether the episode was cut off, for example by a time limit, bool []. If True,
             the value after the step is the value of `obs`.
-        info: Additional numbers of any shape by name. Evaluations reduce each of them over an
-            episode according to `info_reductions`.
+        info: Additional numeric arrays of any shape, keyed by name. Evaluations reduce each array
+            over the steps of an episode according to `info_reductions`.
     """
 
     state: Any
@@ -51,13 +51,13 @@ class Environment(Protocol):
 
     `num_agents` is None for an environment without an agent axis. If it is an integer A, then
     observations, actions, rewards, `terminated` and `truncated` have a leading axis `[A]`, and the
-    spaces describe one agent. The episode ends when it has ended for every agent. The flags of an
-    agent whose episode ended earlier remain set until then, and its later rewards do not count.
+    spaces describe one agent. The episode ends when every agent is terminated or truncated. Until
+    then, the flags of agents that ended earlier remain set, and their rewards are ignored.
 
     `time_limit` is the maximum number of steps of an episode, or None if it is unknown.
 
-    Two parts of a `Dict` observation are not inputs of the policy: "action_mask" marks the legal
-    actions, and only critics observe "global_state".
+    Two keys of a `Dict` observation have a special meaning: "action_mask" is a mask of the legal
+    actions, and "global_state" is an input of critics. Neither is an input of the policy.
     """
 
     @property
@@ -85,7 +85,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Simulator(Protocol):
-    """One environment on the host that keeps its own state.
+    """Single stateful environment that runs on the host, outside of JAX.
 
     Observations and actions are NumPy arrays in the spaces of the environment.
     """
@@ -106,22 +106,22 @@ class Simulator(Protocol):
         ...
 
     def frame(self) -> Any:
-        """Return a picture of the state, uint8 `[height, width, 3]`."""
+        """Return an image of the state, uint8 `[height, width, 3]`."""
         ...
 
     def close(self) -> None: ...
 
 
 class SpaceConversion(NamedTuple):
-    """Conversion between suite values and rollax values, used by `Policy.predict`.
+    """Conversion of observations and actions between a suite and rollax, for `Policy.predict`.
 
-    Both functions accept one value or a batch.
+    Both functions accept a single value or a batch.
 
     Attributes:
         observation: Function from suite observations to rollax observations. It raises `UsageError`
             for values that are not suite observations.
         action: Function from rollax actions to suite actions.
-        description: Description of the suite observations.
+        description: Description of the suite's observation space, for error messages.
     """
 
     observation: Callable[[Any], Any]
@@ -131,15 +131,15 @@ class SpaceConversion(NamedTuple):
 
 @runtime_checkable
 class HostEnvironment(Environment, Protocol):
-    """An environment that cannot be part of a JAX program.
+    """An environment that runs in simulators on the host, outside of JAX.
 
-    `rollax.train` acts in its simulators on the host. `reset` and `step` raise `UsageError`, and
-    `num_agents` is None.
+    `rollax.train` steps the simulators. The methods `reset` and `step` of the environment itself
+    raise `UsageError`, and `num_agents` is None.
     """
 
     @property
     def info_names(self) -> tuple[str, ...]:
-        """Names of the numbers in `info` of a simulator that evaluations report as float32."""
+        """Names of the numbers in a simulator's `info` that evaluations report, as float32."""
         ...
 
     @property
@@ -152,7 +152,7 @@ class HostEnvironment(Environment, Protocol):
 
     @property
     def make_pool(self) -> Callable[[int, int], Any] | None:
-        """Function `make_pool(num_envs, seed)` that makes simulators that step together, or None.
+        """Function `make_pool(num_envs, seed)` that makes a pool of vectorized simulators, or None.
 
         See `rollax.training.simulators.pools`.
         """
@@ -160,20 +160,20 @@ class HostEnvironment(Environment, Protocol):
 
 
 def format_environment(environment: Environment) -> str:
-    """Return the text of `__repr__`, with the class, name and spaces of an environment."""
+    """Format the class, name and spaces of an environment as text for `__repr__`."""
     facts = _describe_environment(environment)
     texts = [f"{name}={value}" for name, value in facts.items() if value is not None]
     return f"{type(environment).__name__}({', '.join([repr(environment.name), *texts])})"
 
 
 def format_environment_html(environment: Environment) -> str:
-    """Return the table of `_repr_html_`, with the name, spaces and time limit of an environment."""
+    """Format the name, spaces and time limit of an environment as HTML for `_repr_html_`."""
     limit = {"time_limit": environment.time_limit}
     return format_html_table(environment.name, _describe_environment(environment) | limit)
 
 
 def _describe_environment(environment: Environment) -> dict[str, object]:
-    """Return the spaces, as short texts, and the number of agents."""
+    """Return the spaces and the number of agents in a form for display, keyed by label."""
     spaces = {
         "observations": describe_space(environment.observation_space),
         "actions": describe_space(environment.action_space),
@@ -215,10 +215,10 @@ class InfoReductionsEnvironment(Environment, Protocol):
 
     @property
     def info_reductions(self) -> Mapping[str, str]:
-        """Reduction of each number of `info` by name, one of `INFO_REDUCTIONS`.
+        """Reduction of `info` values over an episode, keyed by their name in `info`.
 
-        Use "sum" for events and parts of the reward, and "last" for numbers that describe the
-        state. The default is "mean".
+        A reduction is one of `INFO_REDUCTIONS`. Use "sum" for events and reward terms, and "last"
+        for numbers that describe the state. The default is "mean".
         """
         ...
 
@@ -260,14 +260,14 @@ class FiniteTaskEnvironment(TaskEnvironment, Protocol):
 
     @property
     def task_numbers(self) -> tuple[int, ...]:
-        """Identifying number of each task that episodes sample."""
+        """Unique number of each task that episodes can sample."""
         ...
 
     def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
-        """Return the tasks at the given indices of the list.
+        """Return the tasks at the given positions in `task_numbers`.
 
         Args:
-            places: Indices, int `[N]`.
+            places: Positions in `task_numbers`, int `[N]`.
 
         Returns:
             Pytree whose leaves have a leading axis `[N]`.
@@ -287,10 +287,9 @@ DESCRIPTOR_EXTRACTIONS = ("final", "mean")
 class DescriptorEnvironment(Environment, Protocol):
     """An environment with behavior descriptors d(s) for quality-diversity.
 
-    A descriptor is for example a position, or the contacts with the ground. Evaluations extract the
-    descriptor of an episode from the descriptors of its states (`rollax.acting.descriptors`).
-    `descriptor_space` may be None, for example if a wrapper wraps an environment without
-    descriptors.
+    Examples of descriptors are positions and ground contacts. Evaluations compute the descriptor of
+    an episode from the descriptors of its states (`rollax.acting.descriptors`). In a wrapper of an
+    environment without descriptors, `descriptor_space` is None.
     """
 
     @property
@@ -300,9 +299,10 @@ class DescriptorEnvironment(Environment, Protocol):
 
     @property
     def descriptor_extraction(self) -> str:
-        """Extraction of the episode descriptor, one of `DESCRIPTOR_EXTRACTIONS`.
+        """Method to compute the descriptor of an episode, one of `DESCRIPTOR_EXTRACTIONS`.
 
-        Use "final" for positions and "mean" for contacts.
+        "final" uses the last state, for example for positions. "mean" averages over all states, for
+        example for contacts.
         """
         ...
 
@@ -316,7 +316,7 @@ class DescriptorEnvironment(Environment, Protocol):
 
 @runtime_checkable
 class ClosedFormEnvironment(DescriptorEnvironment, Protocol):
-    """A one-step environment whose action is a solution with a closed-form score."""
+    """A one-step environment whose action is a solution that the method `score` evaluates."""
 
     def score(self, solution: Action) -> tuple[jax.Array, jax.Array]:
         """Return the reward, float32 [], and the descriptor, float32 [D], of a solution.

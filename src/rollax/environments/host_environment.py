@@ -18,7 +18,7 @@ from rollax.types import Action, State
 
 
 class HostedEnvironment(eqx.Module):
-    """A `HostEnvironment` with given spaces, limits and simulator factories.
+    """A `HostEnvironment` that is defined by its spaces, its limits and functions for simulators.
 
     Attributes:
         name: Id of the environment.
@@ -27,10 +27,10 @@ class HostedEnvironment(eqx.Module):
         time_limit: Maximum number of steps of an episode, or None if unknown.
         info_names: Names of the numbers in `info` that evaluations report.
         make_simulator: Function `make_simulator(shows_frames=False)` that makes one simulator.
-        make_pool: Function `make_pool(num_envs, seed)` that makes simulators that step together in
-            their own threads, or None to make simulators one by one.
-        space_conversion: Conversion of observations and actions between suite and rollax, or None
-            if both are the same.
+        make_pool: Function `make_pool(num_envs, seed)` that makes a pool of simulators with its own
+            threads, or None to use single simulators.
+        space_conversion: Conversion between observations and actions of the suite and of rollax, or
+            None if no conversion is needed.
         fps: Number of steps that a video shows per second.
         num_agents: Always None, because host environments have no agent axis.
     """

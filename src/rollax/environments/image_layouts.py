@@ -1,8 +1,8 @@
-"""Layouts of pictures, which declare the meaning of each axis of an observation.
+"""Layouts of image observations, which declare the meaning of each axis.
 
 A layout is a string with one letter per axis: H (height), W (width), C (channels) and N (stacked
 frames), such as "HWC", "CHW" or "NHWC". Each letter occurs at most once. FLAT marks an array that
-is not a picture.
+is not an image.
 """
 
 from typing import TypeVar
@@ -22,17 +22,17 @@ _MIN_IMAGE_SIDE = 24
 
 
 def image_layout(space: Box) -> str | None:
-    """Return the declared or recognized layout of a box, or None if it is not a picture."""
+    """Return the declared or recognized layout of a box, or None if it is not an image."""
     layout = recognize_layout(space) if space.layout is None else space.layout
     return None if layout == FLAT else layout
 
 
 def recognize_layout(space: Box) -> str:
-    """Return the layout that the shape of a box suggests, or FLAT.
+    """Guess the layout of a box from its shape, bounds and dtype. FLAT means no image.
 
-    A box with three axes is a picture with its channels last, unless the first axis is clearly the
-    smallest. A box with four axes is a stack of pictures if two neighboring axes are clearly larger
-    than the others. A box with two axes is a picture only if it holds 8-bit pixels.
+    A box with three axes is an image with its channels last, unless the first axis is clearly the
+    smallest. A box with four axes is a stack of images if two neighboring axes are clearly larger
+    than the others. A box with two axes is an image only if it holds 8-bit pixels.
     """
     shape, is_pictorial = space.shape, _has_pixel_values(space)
     if len(shape) == 2:
@@ -52,7 +52,7 @@ def recognize_layout(space: Box) -> str:
 
 
 def layout_fault(shape: tuple[int, ...], layout: Setting) -> str | None:
-    """Return the error message for a layout that does not fit this shape, or None if it fits."""
+    """Return an error message if a layout does not fit the shape, otherwise None."""
     if layout is None or layout == FLAT:
         return None
     is_layout = (
@@ -74,7 +74,7 @@ def layout_fault(shape: tuple[int, ...], layout: Setting) -> str | None:
 
 
 def move_channels_last(value: Array, layout: str) -> Array:
-    """Transpose pictures from `[..., *layout]` to `[..., H, W, channels]`.
+    """Transpose images from `[..., *layout]` to `[..., H, W, channels]`.
 
     Stacked frames and channels share the last axis.
     """
@@ -90,13 +90,13 @@ def move_channels_last(value: Array, layout: str) -> Array:
 
 
 def arrange_image(space: Box, value: Array) -> Array:
-    """Move the channels of a picture to the last axis. Return other values unchanged."""
+    """Move the channels of an image to the last axis. Return other values unchanged."""
     layout = image_layout(space)
     return value if layout is None else move_channels_last(value, layout)
 
 
 def image_shape(space: Box) -> tuple[int, int, int] | None:
-    """Return `(height, width, channels)` of a picture, or None if the box is not a picture."""
+    """Return `(height, width, channels)` of an image, or None if the box is not an image."""
     layout = image_layout(space)
     if layout is None:
         return None
@@ -112,10 +112,10 @@ def describe_layout(space: Box, layout: str) -> str:
 
 
 def _has_pixel_values(space: Box) -> bool:
-    """Return whether the values of a box can be pixels or marks on a board.
+    """Return whether the values of a box can be pixels or binary features of a board.
 
-    Pixels and marks are floats, booleans, and integers up to 1 or 255. Other integers are category
-    codes, whose axes cannot be distinguished.
+    These are floats, booleans, and integers with an upper bound of 1 or 255. Other integers are
+    treated as category codes.
     """
     high = float(np.max(space.high)) if np.size(space.high) else 0.0
     return not np.issubdtype(np.dtype(space.dtype), np.integer) or high in (1.0, 255.0)

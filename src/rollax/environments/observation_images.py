@@ -1,4 +1,4 @@
-"""Pictures of observations: boards for grids and images, bars for other observations."""
+"""Rendering of observations: grids and images as boards of cells, and vectors as bars."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ LABEL_HEIGHT = 16  # pixels
 
 
 def draw_observation(environment: Environment, state: State, obs: Observation) -> Image.Image:
-    """Draw an observation, with grids and images as boards and other observations as bars.
+    """Draw an observation: grids and images as boards of cells, and vectors as bars.
 
-    The boards or bars of several agents are drawn separately.
+    In multi-agent environments, each agent has separate boards or bars.
 
     Args:
         environment: Environment with the observation space.
@@ -42,7 +42,7 @@ def draw_observation(environment: Environment, state: State, obs: Observation) -
         obs: Observation.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     space = environment.observation_space
     parts = _flatten_observation(space, obs, "")
@@ -100,7 +100,7 @@ def _draw_board(space: Space, values: np.ndarray) -> Image.Image:
 
 
 def _join_boards(boards: list[tuple[str, Image.Image]], omitted: list[str]) -> Image.Image:
-    """Join boards in a row. Names are above the boards, and names of omitted boards below."""
+    """Join boards in a row, with their names above and the names of omitted boards below."""
     if len(boards) == 1:
         return boards[0][1]
     width, gap = BOARD_SIZE // 2, 8
@@ -135,7 +135,7 @@ def _omitted_note(names: list[str]) -> str:
 
 
 def _draw_bars(rows: list[tuple[str, Space, np.ndarray]]) -> Image.Image:
-    """Draw each vector as a row of bars around zero. Wide bars show their values."""
+    """Draw each vector as a row of bars around zero. Wide bars are labeled with their values."""
     omitted = [name for name, *_ in rows[MAX_ROWS:]]
     rows = rows[:MAX_ROWS]
     height = max(70, min(SCENE_HEIGHT - 40, 240 // len(rows)))
@@ -189,7 +189,7 @@ def _draw_bar_row(
 
 
 def _format_to_width(value: float, max_width: float) -> str:
-    """Format a number with up to three digits that fit into `max_width` pixels, or return ""."""
+    """Format a number with as many as three digits if it fits into `max_width` pixels, else ""."""
     candidates = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
     return next((text for text in candidates if load_font(10).getlength(text) <= max_width), "")
 

@@ -18,13 +18,14 @@ class DomainRandomization(Wrapper):
     """Wrapper that samples leaves of `env` uniformly from ranges at the start of every episode.
 
     `DomainRandomization(rollax.make("gymnax/CartPole-v1"), {"gravity": (5.0, 20.0)})` samples the
-    gravity of every episode. The state is `(state of env, values)`.
+    gravity of every episode. The state is `(state, values)`: the state of `env`, and the sampled
+    value of each randomized leaf.
 
     Args:
         env: The environment.
-        ranges: Range `(low, high)` of each leaf by its name, or by its path ("params.gravity") if
-            several leaves have that name. Bounds are numbers, or arrays that broadcast to the leaf.
-            Both bounds of an integer leaf are inclusive.
+        ranges: Range `(low, high)` of each leaf, keyed by the name of the leaf. If several leaves
+            have this name, use the path, for example "params.gravity". Bounds are numbers, or
+            arrays that broadcast to the leaf. Both bounds of an integer leaf are inclusive.
 
     Raises:
         UnknownNameError: If a name does not match any leaf.
@@ -78,7 +79,7 @@ class DomainRandomization(Wrapper):
         ), next_state[1]
 
     def draw(self, key: jax.Array) -> tuple[jax.Array, ...]:
-        """Sample the values of the randomized leaves."""
+        """Sample a value for each randomized leaf uniformly from its range."""
         keys = jax.random.split(key, max(len(self.places), 1))
         return tuple(
             _sample_uniform(*arguments)
@@ -86,7 +87,7 @@ class DomainRandomization(Wrapper):
         )
 
     def with_values(self, values: tuple[jax.Array, ...]) -> Any:
-        """Return `env` with `values` in place of the randomized leaves."""
+        """Return a copy of `env` whose randomized leaves have the given values."""
         leaves, structure = jax.tree.flatten(self.env)
         for index, value in zip(self.places, values, strict=True):
             leaves[index] = value
@@ -126,7 +127,7 @@ def _find_leaf_index(environment: str, name: str, paths: list[str]) -> int:
 def _to_leaf_bounds(
     environment: str, name: str, span: Setting, leaf: Leaf
 ) -> tuple[jax.Array, jax.Array]:
-    """Convert the bounds of a range to the dtype and shape of the leaf."""
+    """Convert `(low, high)` to arrays with the dtype and shape of the leaf."""
     array = np.asarray(leaf)
     try:
         low, high = (np.broadcast_to(np.asarray(bound, float), array.shape) for bound in span)

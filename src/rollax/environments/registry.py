@@ -1,4 +1,4 @@
-"""Registry of environments by id, "suite/Name".
+"""Registry of environments. An environment has an id "suite/Name".
 
 A suite is imported only when one of its environments is requested.
 """
@@ -59,7 +59,7 @@ def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environmen
 
     Args:
         id: Id of the environment.
-        arguments: Arguments of the environment by name.
+        arguments: Arguments of the environment, keyed by name.
 
     Returns:
         The environment.
@@ -87,7 +87,7 @@ def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environmen
 
 
 def _check_file_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
-    """Check that no argument names a pipe, a socket or a device, because reading could block.
+    """Check that no argument is the path of a pipe, socket or device, which could block on reading.
 
     Raises:
         UsageError: If an argument names a special file.
@@ -184,7 +184,8 @@ def parse_packages(id: object) -> tuple[str, ...]:
 def import_package(id: str) -> tuple[str, ...]:
     """Import the package in an id such as "gymnasium/PACKAGE:NAME".
 
-    Call it only for ids that the user wrote, because an id from a folder may name any module.
+    Call this function only for ids that the user wrote, because ids from a run folder are not
+    trusted.
 
     Args:
         id: Id of the environment.
@@ -221,7 +222,8 @@ def default_arguments(id: str) -> dict[str, Any]:
         id: Id of the environment.
 
     Returns:
-        Defaults by name. The default of a required argument is `inspect.Parameter.empty`.
+        Defaults, keyed by argument name. A required argument has the default
+        `inspect.Parameter.empty`.
 
     Raises:
         UnknownNameError: If the environment does not exist.
@@ -235,7 +237,7 @@ def default_arguments(id: str) -> dict[str, Any]:
 
 
 def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
-    """Return the accepted values of each argument that is restricted to certain strings.
+    """Return the accepted values of arguments with a fixed list of values, keyed by argument name.
 
     This may import the suite.
     """
@@ -246,7 +248,7 @@ def argument_choices(id: str) -> dict[str, tuple[str, ...]]:
 
 
 def evaluation_arguments(id: str) -> dict[str, Any]:
-    """Return the arguments, with their values, that the suite overrides in evaluations."""
+    """Return the arguments that evaluations override by default, keyed by argument name."""
     suite, _, name = id.partition("/")
     patterns = SUITES[suite].evaluation if suite in SUITES and name in SUITES[suite].names else {}
     return {
@@ -258,7 +260,7 @@ def evaluation_arguments(id: str) -> dict[str, Any]:
 
 
 def best_metric(id: str) -> str:
-    """Return the default evaluation metric for the selection of the best checkpoint."""
+    """Return the name of the evaluation metric that selects the best checkpoint by default."""
     suite, _, name = id.partition("/")
     return (
         SUITES[suite].best_metric
@@ -268,7 +270,7 @@ def best_metric(id: str) -> str:
 
 
 def describe_environment(id: str) -> str:
-    """Return the one-line description of an environment of a suite, or "" without one."""
+    """Return the one-line description of an environment in the catalogue of its suite, or ""."""
     suite, _, name = id.partition("/")
     lines = SUITES[suite].descriptions if suite in SUITES else {}
     return next((line for pattern, line in lines.items() if fnmatchcase(name, pattern)), "")
@@ -281,7 +283,7 @@ def has_host_suite(id: str) -> bool:
 
 
 def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, Any]:
-    """Replace relative paths in the arguments by absolute paths.
+    """Return a copy of the arguments with absolute instead of relative file paths.
 
     This may import the suite.
     """
@@ -292,7 +294,7 @@ def resolve_arguments(id: str, arguments: Mapping[str, Setting]) -> dict[str, An
 def check_evaluation(
     id: str, training: Mapping[str, Setting], changes: Mapping[str, Setting]
 ) -> None:
-    """Check evaluation arguments that differ from the training arguments.
+    """Check that changed arguments in evaluations do not give misleading results.
 
     This may import the suite.
 
@@ -302,8 +304,8 @@ def check_evaluation(
         changes: Arguments that replace training arguments in evaluations.
 
     Raises:
-        UsageError: If the evaluation would be misleading, for example if it claims to use unseen
-            tasks but does not.
+        UsageError: If results would be misleading, for example if the evaluation of unseen tasks
+            uses tasks of training.
     """
     check = _get_suite_member(id, "check_evaluation") if changes else None
     if check is not None:
@@ -328,18 +330,19 @@ def check_environment_id(id: str) -> None:
 
 
 def is_suite_environment(id: str) -> bool:
-    """Return whether a suite of rollax lists the id.
+    """Return whether the catalogue of a suite lists the id.
 
-    Return False for registered factories and for environments that other packages add to a suite.
+    The result is False for registered factories and for environments that other packages add to a
+    suite.
     """
     suite, _, name = id.partition("/")
     return id not in _registered_factories and suite in SUITES and name in SUITES[suite].names
 
 
 def _get_suite_member(id: str, member: str) -> Any:
-    """Return an optional member of the adapter of the suite that lists an environment.
+    """Return the attribute `member` of the adapter module of the suite that lists `id`.
 
-    Return None if the adapter does not define it, or no suite lists the environment.
+    The result is None if no suite lists `id`, or if the module does not define the attribute.
     """
     suite, _, name = id.partition("/")
     is_listed = suite in SUITES and name in SUITES[suite].names
@@ -347,7 +350,12 @@ def _get_suite_member(id: str, member: str) -> Any:
 
 
 def _find_factory(id: str) -> Callable[..., Environment] | None:
-    """Return the factory of a registered or third-party id, or None for a suite environment."""
+    """Return the factory of a registered or third-party id, or None for an id of a suite.
+
+    Raises:
+        UnknownNameError: If no environment has the id.
+        UsageError: If the suite does not support the environment.
+    """
     if id in _registered_factories:
         return _registered_factories[id]
     suite, _, name = id.partition("/")
@@ -373,9 +381,9 @@ def _find_factory(id: str) -> Callable[..., Environment] | None:
 
 @cache
 def _find_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points of environments in other installed packages, by id.
+    """Return the entry points for environments of other installed packages, keyed by id.
 
-    The object of an entry point is the factory of the environment.
+    An entry point refers to the factory of an environment.
     """
     return {
         entry.name: entry

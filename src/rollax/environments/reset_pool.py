@@ -1,4 +1,4 @@
-"""Pools of initial states that are sampled in batches before episodes need them."""
+"""Pool of initial states, which are sampled in batches before episodes start from them."""
 
 from typing import Any, NamedTuple, cast
 
@@ -18,16 +18,16 @@ _TASK_KEY_INDEX = np.uint32(2**32 - 1)
 class ResetPool(NamedTuple):
     """Initial states for the next episodes of E environments.
 
-    The initial state of the n-th episode of an environment is a pure function of that environment's
-    key and n. The pool stores one initial state per environment. When an environment needs a state
-    that is not in the pool, a batch of states is sampled. The cost is therefore proportional to the
-    number of episodes and not to the number of steps, and results do not depend on how environments
-    are distributed over devices.
+    The initial state of episode n in an environment depends only on the environment's key and n.
+    Results therefore do not depend on the distribution of environments over devices. The pool
+    stores one initial state per environment. A batch of states is sampled when an environment needs
+    a state that is not in the pool. The cost is therefore proportional to the number of episodes
+    instead of the number of steps.
 
     Attributes:
         key: One random key per environment, key [E].
             Episode n starts with `reset(fold_in(key, n))`.
-        episode: Number of episodes started so far, int32 [E].
+        episode: Number of episodes that each environment has started, int32 [E].
         pooled_reset: `(env_state, obs)` at the start of one future episode, with leading axis [E].
         pooled_episode: Episode index of `pooled_reset`, int32 [E].
     """
@@ -61,10 +61,10 @@ def init_reset_pool(
 def refill_reset_pool(environment: Environment, pool: ResetPool, ended: jax.Array) -> ResetPool:
     """Sample initial states until every environment whose episode ended has one in the pool.
 
-    Each iteration samples a batch of states for up to a quarter of the environments: first for
-    those whose episode ended, then for others without a pooled state. Sampling is therefore rare. A
-    `while_loop` is used instead of a `cond`, because under `vmap` a `cond` would sample at every
-    step.
+    Each iteration samples states for up to a quarter of the environments. Environments whose
+    episode ended have priority over other environments without a pooled state. Sampling is
+    therefore rare. A `while_loop` is used instead of a `cond`, because under `vmap` a `cond` would
+    sample at every step.
 
     Args:
         environment: Environment to reset.

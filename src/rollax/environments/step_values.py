@@ -10,7 +10,7 @@ _NUMERIC_KINDS = "biuf"  # kinds of NumPy types
 
 
 class SimulatorFaultError(ValueError):
-    """Error for a simulator that returns invalid values. Its message has a fault and a remedy."""
+    """Error for a simulator that returns invalid values."""
 
 
 def to_reward(value: object) -> float:
@@ -54,7 +54,7 @@ def to_flag(name: str, value: object) -> bool:
 
 
 def _to_single_number(name: str, value: object, expected: str, remedy: str) -> Any:
-    """Return a number, or the element of an array with one element, as a Python number."""
+    """Convert a number or an array with one element to a Python number."""
     try:
         array = np.asarray(value)
     except Exception as error:  # objects with an array interface may raise anything

@@ -1,4 +1,4 @@
-"""Cache of traced environment methods that all programs share."""
+"""Cache of traced environment methods, shared by all programs of a process."""
 
 import weakref
 from collections.abc import Callable, Hashable
@@ -11,23 +11,22 @@ T = TypeVar("T")
 
 
 class ObjectCache:
-    """Cache of values per object. The values are freed together with the object.
+    """Cache with a dictionary of values for each object. Values are freed with their object.
 
-    Objects are compared by identity instead of equality, because pytrees of arrays are not
-    hashable.
+    Objects are compared by identity, because pytrees of arrays are not hashable.
     """
 
     def __init__(self) -> None:
         self._values: dict[int, tuple[weakref.ref[Any], dict[Any, Any]]] = {}
 
     def get_or_make(self, owner: object, name: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached value of an object, or make and store it.
+        """Return the value that is cached for an object and a name. Make it on the first call.
 
         Args:
             owner: Object that the value belongs to.
-            name: Key of the value.
-            make: Function that makes the value. If it held a reference to the owner, the owner
-                would never be freed.
+            name: Key of the value in the dictionary of the object.
+            make: Function that makes the value. The value must not refer to the owner, because the
+                owner would never be freed.
 
         Returns:
             The value.

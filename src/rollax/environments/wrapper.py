@@ -14,14 +14,14 @@ from rollax.types import Action, Observation, State, Task
 
 
 class Wrapper(eqx.Module):
-    """Base class of environment wrappers. Members return the members of `env` by default.
+    """Base class of environment wrappers, which forwards all attributes and methods to `env`.
 
     A subclass that changes observations or extends the state overrides
 
     - `step`;
     - `after_reset`, which `reset` and `reset_task` call;
-    - `inner_state` if it changes the state, and `inner_obs` if it changes the observation.
-      Descriptors and pictures of `env` use these two methods.
+    - `inner_state` if it changes the state, and `inner_obs` if it changes the observation. These
+      methods are used to render `env` and to compute its descriptors.
     """
 
     env: Any
@@ -103,35 +103,44 @@ class Wrapper(eqx.Module):
         return self.env.step(key, state, action)
 
     def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
-        """Convert `(state, obs)` of `env` at the start of an episode to those of the wrapper."""
+        """Return the wrapper's state and observation after a reset of `env` to `(state, obs)`."""
         return state, obs
 
     def inner_state(self, state: State) -> Any:
-        """Return the state of `env` in a state of the wrapper."""
+        """Return the state of `env` that a state of the wrapper contains."""
         return state
 
     def inner_obs(self, state: State, obs: Observation) -> Any:
-        """Return the observation of `env`.
+        """Return the observation of `env`, given a state and an observation of the wrapper.
 
-        The result is complete only if `state` and `obs` of the wrapper contain all of it.
+        If the wrapper removes entries of the observation, these are missing in the result.
         """
         return obs
 
     def trial_episode(self, state: State) -> tuple[int, int] | None:
-        """Return the number of the episode in its trial, from 1, and the number of episodes.
+        """Return the index of the episode in its trial (from 1) and the episodes per trial.
 
-        Return None for an environment without trials.
+        The result is None for an environment without trials.
         """
         return trial_episode(self.env, self.inner_state(state))
 
     def state_to_render(
         self, key: jax.Array, state: State, action: Action, next_state: State
     ) -> Any:
-        """Return the state that a picture shows after the step `(key, state, action)`.
+        """Return the state to render after `step(key, state, action)`.
 
-        It differs from `next_state` if the step already returns the start of the next episode
-        (`Trials`). A wrapper that passes `key` and `action` to `env` unchanged can call the
-        method of `env`.
+        The result differs from `next_state` in wrappers that start the next episode within a step
+        (`Trials`). Wrappers that pass `key` and `action` to `env` unchanged may call
+        `state_to_render` of `env`.
+
+        Args:
+            key: Random key of the step.
+            state: State of the wrapper before the step.
+            action: Action of the step.
+            next_state: State of the wrapper that the step returned.
+
+        Returns:
+            State of the wrapper.
         """
         return next_state
 
@@ -154,7 +163,7 @@ class Unwrapped(NamedTuple):
 def unwrap(environment: Environment, state: State, obs: Observation) -> Unwrapped:
     """Return the environment inside all wrappers, its state and its observation.
 
-    The observation is complete only if the wrappers preserve it.
+    Entries of the observation that wrappers remove are missing.
 
     Args:
         environment: Environment or wrapper.
@@ -178,9 +187,9 @@ def innermost_state(environment: Environment, state: State) -> Any:
 
 
 def trial_episode(environment: Environment, state: State) -> tuple[int, int] | None:
-    """Return the number of the episode in its trial, from 1, and the number of episodes.
+    """Return the index of the episode in its trial (from 1) and the episodes per trial.
 
-    Return None for an environment without trials.
+    The result is None for an environment without trials.
     """
     return environment.trial_episode(state) if isinstance(environment, Wrapper) else None
 
@@ -188,9 +197,10 @@ def trial_episode(environment: Environment, state: State) -> tuple[int, int] | N
 def state_to_render(
     environment: Environment, key: jax.Array, state: State, action: Action, next_state: State
 ) -> Any:
-    """Return the state that a picture shows after a step.
+    """Return the state to render after `step(key, state, action)`.
 
-    For a wrapper, return its `state_to_render`. For other environments, return `next_state`.
+    The result is `next_state` for environments that are not wrappers. For wrappers, see
+    `Wrapper.state_to_render`.
     """
     return (
         environment.state_to_render(key, state, action, next_state)

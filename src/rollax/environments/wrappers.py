@@ -20,13 +20,13 @@ from rollax.types import Action, Observation, PyTree, State, Task
 class PreviousActionReward(Wrapper):
     """Wrapper that adds the previous action a_(t-1) and reward r_(t-1) to the observation.
 
-    The part "previous_action" is n at the start of an episode for `Discrete(n)` actions. The part
-    "previous_reward" is 0 at the start. The parts of a `Dict` observation are kept. Any other
-    observation becomes the part "observation".
+    For `Discrete(n)` actions, the entry "previous_action" is n at the start of an episode. The
+    entry "previous_reward" is 0 at the start. All entries of a `Dict` observation are kept. Any
+    other observation becomes the entry "observation".
 
     Raises:
-        UsageError: If actions are not `Discrete`, the environment has agents, or a part name is
-            already used.
+        UsageError: If actions are not `Discrete`, the environment has agents, or the observation
+            already has an entry of the same name.
     """
 
     def __check_init__(self) -> None:
@@ -76,7 +76,8 @@ class AgentId(Wrapper):
     """Wrapper that adds the index of each agent, 0 ... A - 1, to its observation as "agent_id".
 
     Raises:
-        UsageError: If the environment has no agents, or the part name is already used.
+        UsageError: If the environment has no agent axis, or the observation already has an entry
+            "agent_id".
     """
 
     def __check_init__(self) -> None:
@@ -102,14 +103,14 @@ class AgentId(Wrapper):
 
 
 def add_agent_id(space: Space, obs: Observation) -> dict[str, Any]:
-    """Add the part "agent_id" to the observations of all agents.
+    """Add the entry "agent_id" to the observations of all agents.
 
     Args:
-        space: Observation space before the part is added.
+        space: Observation space without "agent_id".
         obs: Observations with leading axis `[A]`.
 
     Returns:
-        Parts of the observations, including "agent_id", int32 [A].
+        Dictionary of observations, including "agent_id", int32 [A].
     """
     parts = _to_parts(space, obs)
     number = jax.tree.leaves(parts)[0].shape[0]
@@ -117,21 +118,22 @@ def add_agent_id(space: Space, obs: Observation) -> dict[str, Any]:
 
 
 class FixedOpponents(Wrapper):
-    """Wrapper that controls agents of some types by fixed policies.
+    """Wrapper that controls all agents of some types (opponents) with trained policies.
 
-    All other agents learn. Each policy was trained in `env`. It only controls the agents of its
-    type. Opponents sample their actions. The state is `(state, obs, carries)`: the state of `env`,
-    the observations of all its agents, and the memory of each policy by type. An episode ends when
-    it has ended for all learning agents.
+    The remaining agents learn. Each policy was trained in `env`, controls the agents of one type,
+    and samples its actions. An episode ends when it has ended for all learning agents. The state is
+    `(state, obs, carries)`: the state of `env`, the observations of all agents of `env`, and the
+    recurrent state of each policy, keyed by agent type.
 
     Attributes:
         env: The environment with all agents.
-        opponents: State of an algorithm by type of opponent.
-        functions: Name of each type, its algorithm, and the agents of `env` that the algorithm
-            computes actions for (all agents, or the agents of the type it was trained for).
+        opponents: Algorithm state of each policy, keyed by agent type.
+        functions: One tuple per policy: agent type, algorithm, and indices of the agents in `env`
+            whose actions the algorithm computes. These are the agents that the policy was trained
+            for, either all agents or the agents of one type.
 
     Raises:
-        UnknownNameError: If no agent of `env` has one of the types.
+        UnknownNameError: If `env` has no agent of one of the types.
         UsageError: If no learning agent remains.
     """
 
@@ -229,12 +231,12 @@ class FixedOpponents(Wrapper):
 class Trials(Wrapper):
     """Wrapper for trials of RL^2, which join several episodes of one task to one long episode.
 
-    A trial samples a task and consists of `episodes` episodes with this task. A recurrent policy
-    keeps its memory over the whole trial, which terminates with its last episode. When an earlier
-    episode ends, the same step returns the start of the next one. `terminated` and `truncated` are
-    then False, so values bootstrap across episodes. The part "begins" of the observation is 1 at
-    the start of each inner episode. The initial states of all episodes are sampled at the start of
-    the trial.
+    A trial samples a task and consists of `episodes` inner episodes with this task. A recurrent
+    policy keeps its recurrent state during the whole trial. The trial terminates with its last
+    episode. When an earlier episode ends, the same step returns the start of the next episode.
+    `terminated` and `truncated` are then False, so values bootstrap across episodes. The entry
+    "begins" of the observation is 1 at the start of each inner episode. The initial states of all
+    episodes are sampled at the start of the trial.
 
     The sum of `info["episode_returns"]`, `[episodes]`, over a trial is the return of each episode.
     The sums of `info["episodes_terminated"]` and `info["episodes_truncated"]` over a trial are the
@@ -244,7 +246,8 @@ class Trials(Wrapper):
     episodes with leading axis `[episodes]`, and the episode index from 0, int32 [].
 
     Raises:
-        UsageError: If `env` is not a `TaskEnvironment`, has agents, or `episodes` is below 1.
+        UsageError: If `env` is not a `TaskEnvironment` or has an agent axis, or if `episodes` is
+            below 1.
 
     References:
         Duan et al. 2016, "RL^2: Fast Reinforcement Learning via Slow Reinforcement Learning"
@@ -292,7 +295,7 @@ class Trials(Wrapper):
     def state_to_render(
         self, key: jax.Array, state: State, action: Action, next_state: State
     ) -> Any:
-        """Return the last state of an inner episode if `next_state` starts the next episode."""
+        """Return the state after the step, even if `next_state` starts the next inner episode."""
         inner, starts, episode = state
         return self.env.step(key, inner, action).state, starts, episode
 
@@ -343,8 +346,8 @@ class TimeLimit(Wrapper):
     """Wrapper that truncates episodes after `max_steps` steps.
 
     The last step returns the actual next observation. An episode that terminates at the same step
-    is not truncated. A shorter limit of `env` still applies. The state is `(state of env, number of
-    steps)`.
+    is not truncated. A shorter limit of `env` still applies. The state is `(state, time)`: the
+    state of `env`, and the number of steps so far, int32 [].
 
     Raises:
         UsageError: If `max_steps` is below 1.
@@ -386,10 +389,10 @@ class TimeLimit(Wrapper):
 class ActionRepeat(Wrapper):
     """Wrapper that repeats every action `times` times, or until the episode ends.
 
-    Rewards are summed. Numbers of `info` are summed, averaged or taken from the last step,
-    according to their `info_reductions`. The action does not change, even if an "action_mask"
-    changes meanwhile. With an inner `PreviousActionReward`, "previous_reward" is the sum as well.
-    With inner `Trials`, an action is repeated until the next inner episode begins.
+    Rewards are summed. Values of `info` are summed, averaged or taken from the last step, according
+    to `info_reductions`. The same action is repeated even if the "action_mask" changes. If `env`
+    contains `PreviousActionReward`, the entry "previous_reward" is also the sum of rewards. If
+    `env` contains `Trials`, the repetition stops when an inner episode begins.
 
     Raises:
         UsageError: If `times` is below 1.
@@ -452,12 +455,12 @@ class ActionRepeat(Wrapper):
 
 
 def _part_spaces(space: Space) -> dict[str, Space]:
-    """Return the space of each part of an observation by name."""
+    """Return the space of each entry of an observation, keyed by name."""
     return space.spaces if isinstance(space, Dict) else {"observation": space}
 
 
 def _check_unused_part_names(env: Environment, *names: str) -> None:
-    """Raise UsageError if the observation already has a part that a wrapper adds."""
+    """Raise UsageError if the observation already has an entry with one of the names."""
     for name in names:
         if name in _part_spaces(env.observation_space):
             raise UsageError(
@@ -467,12 +470,12 @@ def _check_unused_part_names(env: Environment, *names: str) -> None:
 
 
 def _to_parts(space: Space, value: Observation) -> dict[str, Any]:
-    """Return the parts of an observation by name."""
+    """Return an observation as a dictionary. A single array gets the key "observation"."""
     return dict(value) if isinstance(space, Dict) else {"observation": value}
 
 
 def _from_parts(space: Space, parts: dict[str, Observation]) -> Any:
-    """Select the parts of `space` from an extended observation. This inverts `_to_parts`."""
+    """Return the observation of `space` from a dictionary with the same or additional entries."""
     return (
         {name: parts[name] for name in space.spaces}
         if isinstance(space, Dict)

@@ -1,4 +1,4 @@
-"""JSON description of an exported policy: names, shapes, dtypes, spaces and meanings of arrays."""
+"""JSON description of the input and output arrays of an exported policy."""
 
 import dataclasses
 from typing import Any
@@ -66,7 +66,7 @@ def describe_program(program: Program, environment: Environment) -> Record:
 
 
 def flatten_space(space: Space, name: str) -> dict[str, Space]:
-    """Return the space of each observation array by name. Nested keys are joined with "/"."""
+    """Return the space of each array of an observation, keyed by nested keys joined with "/"."""
     if not isinstance(space, Dict):
         return {name: space}
     parts = [flatten_space(part, f"{name}/{key}") for key, part in space.items]
@@ -74,7 +74,7 @@ def flatten_space(space: Space, name: str) -> dict[str, Space]:
 
 
 def space_to_json(space: Space) -> Record:
-    """Return the kind and the fields of a space as JSON values. Infinite bounds become null."""
+    """Return the class name and the fields of a space as JSON values. Infinity becomes null."""
     fields = {field.name: getattr(space, field.name) for field in dataclasses.fields(space)}
     if isinstance(space, Box):
         fields |= {side: _bounds_to_json(fields[side]) for side in ("low", "high")}

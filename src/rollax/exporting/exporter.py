@@ -62,7 +62,7 @@ class PolicyFiles(NamedTuple):
     """Exported policy in memory.
 
     Attributes:
-        contents: Contents of the files by name, the policy file first.
+        contents: Contents of the files, keyed by file name. The policy file is first.
         description: Inputs, outputs and batch size as JSON values.
         parity: Comparison of the files with the policy.
     """
@@ -103,7 +103,7 @@ def export(
     """Export the policy of a run to files that can be used without rollax.
 
     The exported policy maps raw observations of the environment to actions in the environment's
-    units. Recurrent policies take their memory as an input and return it as an output. The folder
+    units. Recurrent policies have their recurrent state as an input and an output. The folder
     also contains policy.json, which describes inputs and outputs, and card.md, a model card. Before
     anything is written, the exported program is loaded and compared with the policy on observations
     of the environment.
@@ -129,8 +129,8 @@ def export(
 
     Raises:
         UnknownNameError: If the format does not exist.
-        UsageError: If there is no checkpoint, the policy cannot be exported, a package is missing,
-            or the output folder is not empty and `overwrite` is False.
+        UsageError: If the run has no checkpoint, the policy cannot be exported, a package is
+            missing, or the output folder is not empty and `overwrite` is False.
         RuntimeError: If the exported files return different actions than the policy.
     """
     kind = find_format(to)
@@ -184,7 +184,7 @@ def export(
 
 
 def find_format(to: str) -> ExportFormat:
-    """Return an export format by name.
+    """Return the export format with the name `to`.
 
     Raises:
         UnknownNameError: If the format does not exist.
@@ -224,7 +224,7 @@ def resolve_batch(batch: int | str | None, to: str) -> int | None:
 
 
 def export_folder_name(to: str, greedy: bool, options: SettingValues) -> str:
-    """Return the default folder name, made of the format and all non-default options."""
+    """Return the default name of the output folder: the format and all non-default options."""
     name_parts = [to, *([] if greedy else ["stochastic"])]
     for name, value in options.items():
         if value is None or (name, value) in (("checkpoint", "last"), ("batch", "any")):
@@ -247,7 +247,7 @@ def check_output_paths(
         is_in_run: Whether the output folder is the default in the folder of the run.
 
     Raises:
-        UsageError: If there is no run, a path is not valid, or files would be replaced.
+        UsageError: If `run` is not a run folder, a path is invalid, or files would be replaced.
     """
     check_path("output", target)
     check_path("card", card)
@@ -275,7 +275,7 @@ def check_not_overwriting(target: Path, card: Path, overwrite: bool) -> None:
 
 
 def check_exportable(policy: Policy, folder: Path) -> None:
-    """Raise UsageError if the environment is a closed-form task, which has no policies."""
+    """Raise UsageError if solutions are vectors that the environment scores, and not policies."""
     if has_closed_form(policy.environment):
         raise UsageError(
             f"{policy.environment.name} is a closed-form task, whose solutions are vectors and not "

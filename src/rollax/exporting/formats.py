@@ -24,9 +24,10 @@ class ExportFormat(NamedTuple):
         summary: Noun phrase that describes the files.
         extra: Name of the rollax extra that installs `packages`, or None without packages.
         packages: Packages that the format needs.
-        write: Function from a program to the contents of the files by name, the policy file first.
-        open: Function from the files to a function that maps inputs by name to outputs. The outputs
-            are a dictionary by name or a list sorted by name.
+        write: Function that converts a program to file contents, keyed by file name. The policy
+            file is first.
+        open: Function that loads the files and returns a function `act(inputs)`. `inputs` is a
+            dictionary, and the result is a dictionary or a list in the order of output names.
         needs_lowering: Whether to lower the operations and to replace the random key by uniform
             numbers before writing.
         loading_code: Python code that defines `act(inputs)` in the folder of the files.
@@ -53,7 +54,7 @@ class ExportFormat(NamedTuple):
 
 
 def input_shapes(program: Program) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of every input by name."""
+    """Return the shape and dtype of every input, keyed by input name."""
     return {name: program.types[number] for name, number in program.inputs.items()}
 
 
@@ -70,7 +71,7 @@ def write_jax(program: Program) -> dict[str, bytes]:
 
 
 def open_jax(files: dict[str, bytes]) -> Callable[[Arrays], Arrays]:
-    """Load policy.jax as a jitted function from inputs by name to outputs by name."""
+    """Load policy.jax as a jitted function from a dictionary of inputs to one of outputs."""
     return jax.jit(jax.export.deserialize(bytearray(files["policy.jax"])).call)
 
 
@@ -98,7 +99,7 @@ def open_stablehlo(files: dict[str, bytes]) -> Callable[[Arrays], list[Any]]:
     """Compile the StableHLO text for the CPU.
 
     Returns:
-        Function from inputs by name to a list of outputs, sorted by name.
+        Function from a dictionary of inputs to a list of outputs in the order of their names.
     """
     device = jax.devices("cpu")[0]
     program = device.client.compile_and_load(files["policy.mlir"].decode(), [device])
@@ -112,7 +113,7 @@ def open_stablehlo(files: dict[str, bytes]) -> Callable[[Arrays], list[Any]]:
 
 
 def name_outputs(outputs: Arrays | Sequence[Leaf], names: list[str]) -> Arrays:
-    """Return outputs as a dictionary. Formats may return a list in the order of `names`."""
+    """Convert outputs to a dictionary. `names` are the keys for outputs that are a list."""
     return outputs if isinstance(outputs, dict) else dict(zip(names, outputs, strict=True))
 
 

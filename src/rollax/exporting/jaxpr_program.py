@@ -13,13 +13,13 @@ from rollax.types import Leaf
 Literal = jax.extend.core.Literal
 
 Arrays: TypeAlias = dict[str, Any]
-"""Arrays by name."""
+"""Dictionary of arrays, keyed by input or output name."""
 PrimitiveParam: TypeAlias = Any
 """Parameter of a primitive or of a lowered operation, such as axes or a shape."""
 PrimitiveParams: TypeAlias = dict[str, PrimitiveParam]
-"""Parameters by name."""
+"""Dictionary of parameters, keyed by parameter name."""
 Rewrites: TypeAlias = dict[str, Callable[..., jax.Array]]
-"""Functions of arrays that replace primitives, by primitive name."""
+"""Replacement functions, keyed by the name of the replaced JAX primitive."""
 
 # Primitives that call another jaxpr, with the parameter that holds it.
 CALL_PRIMITIVES = {
@@ -40,8 +40,8 @@ class Operation(NamedTuple):
 
     Attributes:
         name: Name of the primitive or lowered operation.
-        inputs: Numbers of the input values.
-        outputs: Numbers of the output values.
+        inputs: Ids of the input values.
+        outputs: Ids of the output values.
         params: Parameters of the primitive.
         primitive: JAX primitive. None for lowered operations.
     """
@@ -54,14 +54,14 @@ class Operation(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Sequence of primitive operations on values, which are identified by numbers.
+    """Sequence of primitive operations on values with integer ids.
 
     Attributes:
-        inputs: Numbers of the inputs by name.
-        outputs: Numbers of the outputs by name.
+        inputs: Value ids of the inputs, keyed by input name.
+        outputs: Value ids of the outputs, keyed by output name.
         operations: Operations in execution order.
-        constants: Arrays of the constant values by number.
-        types: Shape and dtype of each value by number.
+        constants: Arrays of the constants, keyed by value id.
+        types: Shape and dtype of each value, keyed by value id.
     """
 
     inputs: dict[str, int]
@@ -79,9 +79,9 @@ def trace_program(
     """Trace a function and return it as a program.
 
     Args:
-        function: Function from arrays by name to arrays by name.
-        inputs: Shapes and dtypes of the inputs. Shapes may be symbolic.
-        rewrites: Functions of arrays that replace primitives, by primitive name.
+        function: Function from a dictionary of inputs to a dictionary of outputs.
+        inputs: Shapes and dtypes of the inputs, keyed by input name. Shapes may be symbolic.
+        rewrites: Replacement functions, keyed by the name of the replaced JAX primitive.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(inputs)
     builder = _ProgramBuilder(rewrites)
@@ -98,7 +98,7 @@ def trace_program(
 
 
 class _ProgramBuilder:
-    """Builder of a program. Folds operations that do not depend on inputs into constants."""
+    """Builder of a program, which folds operations that do not depend on inputs to constants."""
 
     def __init__(self, rewrites: Rewrites) -> None:
         self.rewrites = rewrites
@@ -122,7 +122,7 @@ class _ProgramBuilder:
     def inline(
         self, jaxpr: jax.extend.core.Jaxpr, constants: list[int], inputs: list[int]
     ) -> list[int]:
-        """Add the operations of a jaxpr, with nested calls inlined, and return its results."""
+        """Add the operations of a jaxpr with nested calls inlined, and return its result ids."""
         value_ids = dict(zip(jaxpr.constvars, constants, strict=True)) | dict(
             zip(jaxpr.invars, inputs, strict=True)
         )
@@ -153,7 +153,7 @@ class _ProgramBuilder:
         return [read_value(atom) for atom in jaxpr.outvars]
 
     def apply(self, equation: jax.extend.core.JaxprEqn, arguments: list[int]) -> list[int]:
-        """Return the results of one primitive: an existing value, constants or a new operation."""
+        """Add one primitive and return its result ids. Copies and constants add no operation."""
         name = equation.primitive.name
         if (equal_argument := self.find_equal_argument(name, equation, arguments)) is not None:
             return [equal_argument]
@@ -181,10 +181,10 @@ class _ProgramBuilder:
     def find_equal_argument(
         self, name: str, equation: jax.extend.core.JaxprEqn, arguments: list[int]
     ) -> int | None:
-        """Return the argument that equals the result, or None.
+        """Return the id of an argument that equals the result of a primitive, or None.
 
-        Covers selections with a constant predicate, multiplication by 1, and conversions to the
-        same shape and dtype.
+        This covers selections with a constant predicate, multiplication by 1, and conversions to
+        the same shape and dtype.
         """
         result: Leaf = equation.outvars[0].aval
 
@@ -223,7 +223,7 @@ class _ProgramBuilder:
         return None
 
     def constant_value(self, value_id: int) -> np.ndarray | None:
-        """Return a constant's value or the scalar that fills it, or None for other values."""
+        """Return the array of a constant, the fill value of a constant array, or otherwise None."""
         value = self.filled.get(value_id, self.constants.get(value_id))
         return (
             None
@@ -233,7 +233,7 @@ class _ProgramBuilder:
 
 
 def _is_foldable(aval: Leaf) -> bool:
-    """Return whether an array has a fixed size that is small enough for a folded constant."""
+    """Return whether the size of an array is not symbolic and small enough to fold."""
     is_definite = all(isinstance(side, int) for side in aval.shape)
     return is_definite and int(np.prod(aval.shape, dtype=np.int64)) <= MAX_FOLDED_SIZE
 
@@ -247,7 +247,7 @@ def run_primitive(
 
 
 def remove_dead_code(program: Program) -> Program:
-    """Return the program without operations and constants that no output depends on.
+    """Return the program without unused operations and constants.
 
     All inputs are kept.
     """
@@ -271,7 +271,7 @@ def remove_dead_code(program: Program) -> Program:
 
 
 def used_inputs(program: Program) -> set[str]:
-    """Return the names of the inputs that are outputs or arguments of an operation."""
+    """Return the names of the inputs that an operation or an output of the program uses."""
     value_ids = {n for operation in program.operations for n in operation.inputs} | set(
         program.outputs.values()
     )
@@ -286,7 +286,7 @@ def keep_outputs(program: Program, names: set[str]) -> Program:
 
 
 def run_program(program: Program, inputs: Arrays) -> Arrays:
-    """Run a program and return its outputs by name. The function is pure and can be jitted."""
+    """Run a program and return its outputs, keyed by name. The function supports `jit`."""
     values: dict[int, Any] = dict(program.constants)
     values |= {value_id: inputs[name] for name, value_id in program.inputs.items()}
     for operation in program.operations:

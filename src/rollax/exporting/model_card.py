@@ -29,7 +29,7 @@ EvaluationRows = list[tuple[str, int, dict[str, float]]]
 
 
 def unfinished_run_warnings(policy: Policy, folder: Path) -> list[str]:
-    """Return a warning if the run is still training and may write a later checkpoint, else []."""
+    """Return a list with one warning if the run is still training, otherwise an empty list."""
     spec = policy.spec
     end = spec.total_updates * spec.config.steps_per_update
     if policy.step >= end or not layout.is_folder_locked(folder):
@@ -40,7 +40,7 @@ def unfinished_run_warnings(policy: Policy, folder: Path) -> list[str]:
 
 
 def policy_metadata(policy: Policy, folder: Path, greedy: bool) -> Record:
-    """Return the origin of a policy as JSON values: run, algorithm, environment, step and seed."""
+    """Return metadata of a policy as JSON values: run, algorithm, environment, step and seed."""
     spec = policy.spec
     member = (
         {} if policy.member is None else {"member": policy.member, **spec.members()[policy.member]}
@@ -96,7 +96,7 @@ def format_model_card(
 
 
 def format_table(rows: dict[str, str]) -> str:
-    """Return a two-column Markdown table. The first entry is the header."""
+    """Return a Markdown table with one row per entry. The first entry is the header."""
     (first, second), *rest = rows.items()
     return "\n".join(
         [
@@ -108,7 +108,7 @@ def format_table(rows: dict[str, str]) -> str:
 
 
 def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
-    """Return the rows of the table that describes task, spaces, algorithm and run."""
+    """Return the rows of a table about task, spaces, algorithm and run, keyed by label."""
     spec, environment = policy.spec, policy.environment
     arguments, evaluated = (
         ", ".join(f"{name} {value}" for name, value in document[kind].items())
@@ -135,7 +135,7 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
 
 
 def format_scores(policy: Policy, folder: Path) -> str:
-    """Return a Markdown table of the last evaluation, the best one and this checkpoint's."""
+    """Return a Markdown table of the last, the best and the exported checkpoint's evaluation."""
     rows = summarize_evaluations(policy, folder)
     if not rows:
         return "The run has no readable evaluation."
@@ -158,18 +158,18 @@ def format_scores(policy: Policy, folder: Path) -> str:
 
 
 def _format_episode_count(values: dict[str, float]) -> str:
-    """Return the number of episodes as text, with the number of non-finite returns if any."""
+    """Format the number of episodes and, if positive, the number of non-finite returns."""
     count, total = int(values["count"]), int(values["total"])
     return f"{total}" if count == total else f"{count} of {total} ({total - count} not finite)"
 
 
 def summarize_evaluations(policy: Policy, folder: Path) -> EvaluationRows:
-    """Summarize the episode returns of the last evaluation, the best one and this checkpoint's.
+    """Summarize episode returns of the last, the best and the exported checkpoint's evaluation.
 
     Returns of several agents are averaged. For a population, only the policy's member is used.
 
     Returns:
-        Rows of name, step and statistics. Empty if no evaluation can be read.
+        One (name, step, statistics) tuple per evaluation. Empty if no evaluation can be read.
     """
     spec, path = policy.spec, folder / EVALUATIONS_FILE
     try:
@@ -205,7 +205,7 @@ def format_settings(spec: Spec) -> str:
 
 
 def changed_settings(prefix: str, settings: Settings, defaults: Settings) -> dict[str, str]:
-    """Return the fields of a dataclass that differ from the defaults, as text by dotted name.
+    """Return the fields that differ from the defaults as strings, keyed by "prefix.field".
 
     `total_updates` is left out because each run derives it from `total_steps`.
     """

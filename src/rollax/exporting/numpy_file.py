@@ -20,7 +20,7 @@ act = load("policy.npz")
 
 
 def write_numpy(program: Program) -> dict[str, bytes]:
-    """Return the file contents of policy.npz and of its reader numpy_policy.py by name."""
+    """Return the contents of policy.npz and of its reader numpy_policy.py, keyed by file name."""
     program = lower_program(program)
 
     def dtype_name(value_id: int) -> str:
@@ -45,5 +45,5 @@ def write_numpy(program: Program) -> dict[str, bytes]:
 
 
 def open_numpy(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Load policy.npz as a function from inputs by name to outputs by name."""
+    """Load policy.npz as a function from a dictionary of inputs to a dictionary of outputs."""
     return numpy_policy.load(io.BytesIO(files["policy.npz"]))

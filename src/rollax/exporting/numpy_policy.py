@@ -17,7 +17,7 @@ import numpy as np
 
 
 def load(path):
-    """Load a policy and return it as a function from inputs by name to outputs by name.
+    """Load a policy as a function from a dictionary of inputs to a dictionary of outputs.
 
     Args:
         path: Path of the .npz file, or a file object.
@@ -39,7 +39,7 @@ def load(path):
 
 
 def run_program(program, constants, inputs):
-    """Run the operations of a policy and return the outputs by name.
+    """Run the operations of a policy and return a dictionary of its outputs.
 
     Raises:
         ValueError: If an input is missing or has the wrong shape.
@@ -78,7 +78,7 @@ def resolve_size(side, batch):
 
 
 def slice_array(x, axes, starts, limits, steps):
-    """Slice an array along `axes`. The other axes stay complete."""
+    """Slice an array along `axes` with the given starts, limits and steps."""
     places = [slice(None)] * x.ndim
     for axis, start, limit, step in zip(axes, starts, limits, steps, strict=True):
         places[axis] = slice(start, limit, step)
@@ -86,7 +86,7 @@ def slice_array(x, axes, starts, limits, steps):
 
 
 def split_array(x, sizes, axis):
-    """Return a list of the parts of an array, with the given sizes along an axis."""
+    """Split an array along an axis into a list of arrays with the given sizes."""
     return np.split(x, np.cumsum(sizes)[:-1], axis=axis)
 
 

@@ -101,7 +101,7 @@ def write_onnx(program: Program) -> dict[str, bytes]:
 
 
 def open_onnx(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Load policy.onnx with ONNX Runtime as a function from inputs by name to outputs by name."""
+    """Load policy.onnx with ONNX Runtime as a function on dictionaries of inputs and outputs."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(files["policy.onnx"], providers=["CPUExecutionProvider"])
@@ -110,7 +110,7 @@ def open_onnx(files: dict[str, bytes]) -> Callable[[dict[str, Any]], dict[str, A
 
 
 class _GraphBuilder:
-    """Builder of an ONNX graph. Values are named by their numbers, inputs by their names."""
+    """Builder of an ONNX graph. Inputs keep their names, and other values are named by id."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -163,7 +163,7 @@ class _GraphBuilder:
         return outputs[0]
 
     def add_shape(self, sizes: list[int | str]) -> str:
-        """Add a shape tensor, whose sizes may be multiples of the batch size. Return its name."""
+        """Add a shape tensor and return its name. Sizes may be multiples of the batch size."""
         if all(isinstance(size, int) for size in sizes):
             return self.add_constant(sizes, np.int64)
         source = next(

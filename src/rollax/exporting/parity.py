@@ -39,10 +39,10 @@ class Parity(NamedTuple):
 
     Attributes:
         observations: Number of compared observations.
-        difference: Largest absolute difference between floats of actions and memory. None if there
-            are no floats.
-        mismatch_rate: Share of integers, such as discrete actions, that differ. None if there are
-            no integers.
+        difference: Largest absolute difference between floats in actions and recurrent states, or
+            None without floats.
+        mismatch_rate: Fraction of integers, such as discrete actions, that differ, or None without
+            integers.
         is_same: Whether shapes and dtypes match and all differences are within the tolerances.
     """
 
@@ -66,7 +66,7 @@ class Parity(NamedTuple):
 
 @contextlib.contextmanager
 def use_cpu() -> Iterator[Any]:
-    """Run the block on the CPU if JAX has one, because accelerators are less precise.
+    """Run the context on the CPU if it is available, because accelerators are less precise.
 
     Yields:
         The CPU device, or None.
@@ -83,14 +83,15 @@ def use_cpu() -> Iterator[Any]:
 def collect_observations(
     policy: TracedPolicy, key: jax.Array
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Collect observations and episode starts of a policy that samples its actions.
+    """Run a policy with sampled actions, and collect its observations and episode starts.
 
     Args:
-        policy: Policy that acts.
+        policy: Policy to run.
         key: Random key.
 
     Returns:
-        Observations by name `[T, E, ...]`, and a mask of episode starts, bool `[T, E]`.
+        Observation arrays `[T, E, ...]`, keyed by input name, and a mask of the first step of each
+        episode, bool `[T, E]`.
     """
     environment, agents = policy.environment, policy.environment.num_agents
     if is_on_host(environment):
@@ -122,15 +123,15 @@ def collect_observations(
 def compute_reference(
     single_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Run the original policy over a rollout, with its memory carried from step to step.
+    """Run the original policy on a rollout and carry its recurrent state from step to step.
 
     Args:
         single_fn: Policy for one environment, as in `PolicyProgram`.
         shapes: Shapes of the inputs of `single_fn`.
-        inputs: Inputs by name `[T, E, ...]`, without the memory.
+        inputs: Inputs `[T, E, ...]`, keyed by name, without the recurrent state.
 
     Returns:
-        Outputs by name `[T, E, ...]`.
+        Outputs `[T, E, ...]`, keyed by name.
     """
     carry = {
         name: jnp.zeros((NUM_ENVS, *shape.shape), shape.dtype)
@@ -161,11 +162,11 @@ def compare_with_policy(
     Args:
         policy: Original policy.
         exported: Program of the exported policy.
-        act: Function from inputs to outputs by name, loaded from the exported files.
+        act: Function loaded from the exported files. It maps a dictionary of inputs to a
+            dictionary of outputs.
         batch: Number of environments that `act` expects, or None for any number.
-        source: Program from the keys of `NUM_ENVS` environments to uniform numbers plus 1, as
-            returned by `replace_key_with_uniforms`. None if the exported policy takes keys or is
-            greedy.
+        source: Program that computes 1 + u from the keys of `NUM_ENVS` environments (second result
+            of `replace_key_with_uniforms`). None if the exported policy takes keys or is greedy.
 
     Returns:
         Result of the comparison.
@@ -203,7 +204,7 @@ def run_exported(
     Indices beyond the last environment wrap around.
 
     Returns:
-        Outputs by name `[T, size, ...]`.
+        Outputs `[T, size, ...]`, keyed by name.
     """
     environment_indices = np.arange(start, start + size) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]

@@ -1,4 +1,4 @@
-"""Conversion of a trained policy and its parameters to one program of named arrays."""
+"""Conversion of a trained policy, including its parameters, to a `Program`."""
 
 import functools
 from collections.abc import Callable
@@ -39,21 +39,22 @@ InputShapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class PolicyProgram(NamedTuple):
-    """Policy for a batch of environments.
+    """Program that computes the actions of a policy in a batch of environments.
 
     Inputs and outputs have a leading axis `[batch]`. With several agents, most have the leading
     axes `[batch, A]`.
 
-    Inputs: "observation", or "observation/PART" for each part of a dictionary. Recurrent policies
-    also have "reset" and "carry/0", "carry/1" and so on. Policies that sample have "key", the data
-    of a random key. Outputs: "action", and "next_carry/0" and so on.
+    The observation is the input "observation", or "observation/KEY" for each key of a dictionary
+    observation. Recurrent policies also have the inputs "reset", "carry/0", "carry/1" and so on.
+    Stochastic policies have the input "key", the data of a random key. The outputs are "action"
+    and, for recurrent policies, "next_carry/0", "next_carry/1" and so on.
 
     Attributes:
         program: Program of the policy.
         single_fn: Policy for one environment. It takes all inputs of `shapes`, including unused
             ones.
-        shapes: Shapes of the inputs of `one`.
-        carry: Indices of the leaves of the policy's memory on which the actions depend.
+        shapes: Shapes and dtypes of the inputs of `single_fn`, keyed by input name.
+        carry: Indices of the leaves of the policy's recurrent state on which the actions depend.
     """
 
     program: Program
@@ -64,7 +65,7 @@ class PolicyProgram(NamedTuple):
 
 @runtime_checkable
 class TracedPolicy(Protocol):
-    """Parts of a trained policy (`rollax.Policy`) that determine its program."""
+    """Attributes of a trained policy (`rollax.Policy`) that determine its program."""
 
     @property
     def algorithm(self) -> Algorithm: ...
@@ -82,17 +83,17 @@ def make_policy_program(
 ) -> PolicyProgram:
     """Build the program of a policy.
 
-    The program keeps only the memory and the observations on which the actions depend. The memory
-    of a critic and observations for critics are removed.
+    Only inputs on which the actions depend are kept. For example, the recurrent state of the critic
+    and the observations that only the critic uses are removed.
 
     Args:
         policy: Trained policy.
         batch: Number of environments, or None for a symbolic batch size.
         greedy: Whether to take the most likely actions instead of sampling.
-        rewrites: Functions of arrays that replace primitives, by primitive name.
+        rewrites: Replacement functions, keyed by the name of the replaced JAX primitive.
 
     Returns:
-        The program, and the same policy for one environment.
+        The program, together with the function for one environment that was vectorized and traced.
 
     Raises:
         UsageError: If the policy cannot be traced with a symbolic batch size.
@@ -121,19 +122,20 @@ def make_policy_program(
 
 
 def rename_carry_output(names: dict[str, str], output: str) -> str:
-    """Return the new name of an output. `names` maps old names of memory inputs to new ones."""
+    """Rename a "next_carry/K" output with `names`, which maps old "carry/K" names to new ones."""
     return output if output == ACTION else f"next_{names[output.removeprefix('next_')]}"
 
 
 def make_single_environment_fn(
     policy: TracedPolicy, greedy: bool
 ) -> tuple[Callable[[Arrays], Arrays], InputShapes]:
-    """Return the policy for one environment as a function from inputs by name to outputs by name.
+    """Build a function that computes the action of the policy in one environment.
 
-    The function uses the initial carry if the input "reset" is true.
+    If the input "reset" is true, the function starts from the initial recurrent state.
 
     Returns:
-        The function, and the shapes of its inputs by name.
+        Function from a dictionary of inputs to a dictionary of outputs (see `PolicyProgram`), and
+        the shapes of its inputs, keyed by input name.
     """
     algorithm, state = policy.algorithm, policy.state
     obs = abstract_observation(policy.environment)
@@ -169,9 +171,9 @@ def abstract_observation(environment: Environment) -> Observation:
 
 
 def flatten_observation(obs: Observation) -> Arrays:
-    """Return the arrays of an observation by name.
+    """Return the arrays of an observation, keyed by input name.
 
-    The name is "observation", or "observation/PART" for the parts of a dictionary.
+    The name is "observation", or "observation/KEY" for each key of a dictionary observation.
     """
     named = jax.tree_util.tree_leaves_with_path(obs)
     return {
@@ -186,13 +188,14 @@ def trace_batch(
     batch: int | None,
     rewrites: Rewrites | None = None,
 ) -> Program:
-    """Trace a function of one environment over a batch of environments.
+    """Vectorize a function over environments and trace it.
 
     Args:
-        single_fn: Function from inputs to outputs by name in one environment.
-        shapes: Shapes of its inputs.
+        single_fn: Function for one environment. It maps a dictionary of inputs to a dictionary of
+            outputs.
+        shapes: Shapes of the inputs of `single_fn`, keyed by input name.
         batch: Number of environments, or None for a symbolic batch size.
-        rewrites: Functions of arrays that replace primitives, by primitive name.
+        rewrites: Replacement functions, keyed by the name of the replaced JAX primitive.
 
     Returns:
         Program whose inputs and outputs have a leading axis `[batch]`.
@@ -217,9 +220,7 @@ def trace_batch(
 
 
 def erf_inv(x: jax.Array) -> jax.Array:
-    """Compute the inverse error function in single precision.
-
-    XLA uses the same polynomials.
+    """Compute the inverse error function in single precision with the polynomials of XLA.
 
     Args:
         x: Values in (-1, 1).
@@ -267,15 +268,16 @@ _TAIL_COEFFICIENTS = (
 def replace_key_with_uniforms(program: Program) -> tuple[Program, Program | None]:
     """Replace the random key of a program by uniform numbers in [0, 1).
 
-    JAX makes every random float from 32 random bits as 1 + u, with one primitive. The program is
-    split there: the uniform numbers u become the inputs "uniform/0", "uniform/1" and so on.
+    JAX converts 32 random bits to a float 1 + u with the primitive `bitcast_convert_type`. The
+    program is split at these operations. The uniform numbers u become the inputs "uniform/0",
+    "uniform/1" and so on.
 
     Args:
         program: Program of a policy.
 
     Returns:
-        The program with uniform inputs, and the program from the key to these numbers plus 1. A
-        program without a key is returned unchanged, with None.
+        Program with the uniform numbers as inputs, and a second program that computes 1 + u from
+        the key. A program without a key is returned unchanged, and the second result is None.
 
     Raises:
         UsageError: If the policy samples random numbers other than floats.

@@ -119,7 +119,7 @@ def _unsupported_error(feature: str) -> UsageError:
 
 
 class _Lowering:
-    """Builder of a lowered program. Values in `aliases` are replaced by equal values."""
+    """Builder of a lowered program. `aliases` maps value ids to ids of equal values."""
 
     def __init__(self, program: Program) -> None:
         self.operations: list[Operation] = []
@@ -180,7 +180,7 @@ class _Lowering:
             self.emit("reshape", (value_id,), (output,), shape=sides)
 
     def lower_transpose(self, value_id: int, axes: tuple[int, ...], output: int) -> None:
-        """Add a transposition. Merge it with a preceding one and skip it if nothing changes."""
+        """Add a transposition. Successive transpositions are merged, and identities are omitted."""
         source, source_axes = self.transposition_sources.get(
             value_id, (value_id, tuple(range(len(axes))))
         )
@@ -192,7 +192,7 @@ class _Lowering:
         self.emit("transpose", (source,), (output,), axes=list(axes))
 
     def lower_product(self, inputs: tuple[int, ...], params: PrimitiveParams, output: int) -> None:
-        """Add a matmul for products with a constant matrix `[K, N]`, and an einsum for others."""
+        """Add a matmul for a product with a constant matrix `[K, N]`, otherwise an einsum."""
         (contracted, batched), (left, right) = params["dimension_numbers"], inputs
         is_single = not batched[0] and len(contracted[0]) == 1
         dtype = self.types[output].dtype
@@ -323,7 +323,7 @@ def _emit_slice(
     steps: Sequence[Size],
     output: int,
 ) -> None:
-    """Add a slice with start, limit and step for each axis. The batch axis must stay complete."""
+    """Add a slice with a start, limit and step per axis. The batch axis must not be sliced."""
     shape = lowering.shape(x)
     sliced_axes = [
         (i, *bounds)

@@ -24,8 +24,8 @@ def install_command(extra: str) -> str:
         extra: Name of an extra in pyproject.toml.
 
     Returns:
-        A command line. For an editable installation it contains the checkout. For other
-        installations that do not come from a package index, it contains the folder or repository.
+        A command line. For an editable installation it contains the path of the checkout. For other
+        installations from a folder or repository, it contains the path or URL.
     """
     checkout = source_checkout()
     if checkout is not None:
@@ -55,7 +55,7 @@ def package_command(requirement: str) -> str:
 
 
 def source_checkout() -> Path | None:
-    """Return the source repository of the imported package, or None for other installations."""
+    """Return the path of the source repository if rollax is imported from it, otherwise None."""
     source = Path(__file__).resolve().parents[2]
     root = source.parent
     is_checkout = source.name == "src" and (root / "pyproject.toml").is_file()
@@ -74,7 +74,7 @@ def pip() -> str:
 
 
 def _direct_url() -> dict:
-    """Return the record of an installation from a folder or repository (PEP 610), or `{}`."""
+    """Return the content of direct_url.json (PEP 610), or `{}` for installations from an index."""
     try:
         text = metadata.distribution(PROJECT).read_text("direct_url.json")
         record = json.loads(text or "{}")
@@ -84,7 +84,7 @@ def _direct_url() -> dict:
 
 
 def _shorten(path: Path) -> str:
-    """Return a path relative to the current folder if it is inside of it, else the whole path."""
+    """Return a path inside of the current folder as a relative path, and others unchanged."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -92,5 +92,5 @@ def _shorten(path: Path) -> str:
 
 
 def _quote(argument: str) -> str:
-    """Quote a word with double quotes, or for POSIX shells if it contains special characters."""
+    """Quote a word with double quotes, or with POSIX rules if it contains special characters."""
     return format_command_line(argument) if set(argument) & set('"$`!\\\n') else f'"{argument}"'

@@ -21,7 +21,7 @@ def format_html_table(title: str, values: Mapping[str, object]) -> str:
 
     Args:
         title: Title of the table.
-        values: Values by name. Values of None are omitted.
+        values: Values, keyed by name. Values of None are omitted.
     """
     rows = "".join(
         f'<tr><th style="text-align:left">{_format_cell(name)}</th>'
@@ -43,7 +43,7 @@ def _format_cell(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Animation:
-    """File with an animation or a picture, which notebooks display.
+    """Path of an animation or image file, displayed in notebooks.
 
     `os.fspath` returns the path, so functions that take a path accept the object.
 
@@ -57,7 +57,7 @@ class Animation:
         return str(self.path)
 
     def _repr_html_(self) -> str:
-        """Return HTML that contains the content of the file."""
+        """Return HTML with the content of the file embedded."""
         try:
             content = self.path.read_bytes()
         except OSError as error:
@@ -80,7 +80,7 @@ class Animation:
 def enable_figure_display() -> None:
     """Make IPython display matplotlib figures, unless it already does.
 
-    The inline backend of notebooks does this only after `matplotlib.pyplot` was used.
+    The inline backend of notebooks displays figures only after `matplotlib.pyplot` was used.
     """
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

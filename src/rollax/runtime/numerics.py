@@ -33,7 +33,7 @@ _overridden_settings: ContextVar[tuple[str, ...]] = ContextVar("overridden", def
 
 
 def overridden_settings() -> tuple[str, ...]:
-    """Return the names of overridden settings of the caller, such as `JAX_ENABLE_X64`."""
+    """Return the names of the caller's JAX settings that `standard_numerics` overrides."""
     return _overridden_settings.get()
 
 

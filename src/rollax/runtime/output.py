@@ -19,8 +19,8 @@ class _OutputState:
 def open_closed_descriptors() -> None:
     """Open the null device in place of standard streams that were closed when the process started.
 
-    Otherwise, the next opened file would get the descriptor of standard output, and libraries would
-    write their messages to this file.
+    Otherwise, the next opened file would get the file descriptor of standard output, and libraries
+    would write their messages to this file.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -35,10 +35,10 @@ def open_closed_descriptors() -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Prepare the standard streams of a command.
+    """Configure encoding and error handling of the standard streams of a command.
 
-    Characters that the locale cannot encode are written as escapes, such as `\\xe9`. Errors of
-    standard output are stored, because they cannot be distinguished from errors of other files.
+    Characters that the locale cannot encode are written as escapes, such as `\\xe9`. Write errors
+    of standard output are stored, so that `is_output_error` can identify them.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -64,7 +64,7 @@ def escape_non_ascii(value: object) -> Any:
 
 
 def find_output_error() -> OSError | None:
-    """Return the error of standard output, or None if all writes have succeeded."""
+    """Return the write error of standard output, or None if all writes have succeeded."""
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -100,16 +100,16 @@ def _error_reason(error: Exception) -> str:
 
 
 def finish_output(code: int, is_run_complete: bool) -> int:
-    """Flush the output of a command, report lost output, and return the exit code.
+    """Flush standard output, report write errors, and return the exit code of the command.
 
     Args:
-        code: Exit code of the command itself.
-        is_run_complete: Whether the command has written its result to a folder. Lost output then
-            does not change the exit code.
+        code: Exit code of the command without write errors.
+        is_run_complete: Whether the command has written its result to a folder. Write errors then
+            cause a warning and do not change the exit code.
 
     Returns:
-        `code`, or 1 if the output was the result and was lost. A reader that stops early, such as
-        `head`, does not count as a failure.
+        `code`, or 1 if `code` is 0, standard output cannot be written, and `is_run_complete` is
+        False. A closed pipe, as in `| head`, does not change the exit code.
     """
     error = find_output_error()
     if _OutputState.was_closed:
@@ -131,7 +131,7 @@ def finish_output(code: int, is_run_complete: bool) -> int:
 
 
 def _discard_unwritable(stream: TextIO) -> None:
-    """Discard the buffer of an unwritable stream, so that Python exits without an error."""
+    """Redirect an unwritable stream to the null device, so that Python exits without an error."""
     try:
         stream.flush()
     except OSError:

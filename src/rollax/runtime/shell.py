@@ -1,4 +1,4 @@
-"""Formatting of commands for a shell, and whether a command is running."""
+"""Formatting of shell commands, and a flag for code that runs inside a command."""
 
 import contextlib
 import contextvars
@@ -17,7 +17,7 @@ def format_command_line(*arguments: object) -> str:
 
 @contextlib.contextmanager
 def running_command() -> Iterator[None]:
-    """Mark the code in this context as part of a command, so that messages recommend commands."""
+    """Mark the context as part of a command, so that messages recommend commands, not Python."""
     token = _is_command_running.set(True)
     try:
         yield
@@ -26,5 +26,5 @@ def running_command() -> Iterator[None]:
 
 
 def is_command_running() -> bool:
-    """Return whether a command calls this code. Otherwise, a Python program calls it."""
+    """Return whether this code runs inside `running_command`, not in a user's Python program."""
     return _is_command_running.get()

@@ -39,7 +39,7 @@ def was_started_as_command() -> bool:
 
 
 def finish_imports() -> None:
-    """Enable garbage collection and `KeyboardInterrupt` after the imports of a command."""
+    """Re-enable garbage collection and `KeyboardInterrupt` after the imports of a command."""
     if _is_command:
         gc.freeze()
         gc.enable()

@@ -16,7 +16,7 @@ GENERATION_KEY = "cma:generation"  # trial attribute of Optuna
 
 
 def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
-    """Return an `optuna.samplers.CmaEsSampler` that neither writes nor reads pickles."""
+    """Return an `optuna.samplers.CmaEsSampler` that does not use pickles."""
     from optuna._transform import _SearchSpaceTransform
     from optuna.samplers import CmaEsSampler
     from optuna.study import StudyDirection
@@ -26,7 +26,7 @@ def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
     del restored_by_optuna
 
     class ReplayedCmaEsSampler(CmaEsSampler):
-        """CMA-ES sampler whose state is computed from the trials."""
+        """CMA-ES sampler that computes its state from the trials instead of storing it."""
 
         def sample_relative(
             self,

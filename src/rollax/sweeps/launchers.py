@@ -1,7 +1,7 @@
 """Launchers of a study: this process, local processes, Slurm jobs, or workers of a Ray cluster.
 
-Every worker runs `work_on_study` on the folder of the study, which must be shared by all workers.
-If a worker ends early, other workers train its batch. `rollax sweep FOLDER` continues unfinished
+Every worker runs `work_on_study` on the study folder, so all workers need access to this folder. If
+a worker ends early, other workers continue its batch. `rollax sweep FOLDER` continues unfinished
 batches.
 """
 
@@ -61,8 +61,8 @@ class WorkerOptions(NamedTuple):
 
     Attributes:
         hours: Time limit in hours, or None.
-        modules: Modules to import.
-        trust: Whether the folder is trusted.
+        modules: Names of modules to import.
+        trust: Whether workers may import the modules and open the database that the folder names.
     """
 
     hours: float | None
@@ -79,7 +79,7 @@ def launch_workers(
     resources: SettingValues | None = None,
     imports: Sequence[str] = (),
 ) -> int | None:
-    """Work on a study until every trial has a result or no worker is left.
+    """Run workers on a study until every trial has a result or no worker is running.
 
     Args:
         folder: Folder of the study.
@@ -116,7 +116,7 @@ def launch_workers(
 
 
 def check_modules_imported(modules: Sequence[str]) -> None:
-    """Check that all modules of a study are imported. Studies cannot import modules themselves.
+    """Check that all modules of a study are imported. A study never imports modules itself.
 
     Args:
         modules: Names of the modules.
@@ -174,7 +174,7 @@ def check_launcher(
 def run_worker(
     folder: str, hours: float | None, imports: Sequence[str] = (), trust: bool = False
 ) -> int | None:
-    """Work on a study as one of several workers and print progress as lines.
+    """Run a worker: import modules, and train batches of a study until all trials have a result.
 
     Args:
         folder: Folder of the study.
@@ -197,9 +197,10 @@ def run_worker(
 def run_slurm_job(
     folder: str, hours: float | None, imports: Sequence[str], trust: bool = False
 ) -> int | None:
-    """Work on a study as a Slurm job.
+    """Run a worker in a Slurm job.
 
-    submitit sends a signal before the time limit or a preemption. The worker then saves and stops.
+    submitit sends a signal before a time limit or preemption ends the job. The worker then saves
+    and stops.
 
     Args:
         folder: Folder of the study.
@@ -219,7 +220,7 @@ def run_slurm_job(
 def _run_local_workers(
     folder: Path, num_workers: int, show: Display, options: WorkerOptions
 ) -> int | None:
-    """Run local worker processes that share the GPUs and write logs into the study's folder."""
+    """Run local worker processes, which share the GPUs and write logs to the study folder."""
     check_not_symlink(folder / "workers")
     (folder / "workers").mkdir(exist_ok=True)
     # -P excludes the current folder, which may be that of the study, from the import path.
@@ -278,7 +279,7 @@ def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
         num_workers: Number of processes.
 
     Returns:
-        Environment variables of each process.
+        One dictionary of environment variables per process.
     """
     if not gpus:
         return [{}] * num_workers
@@ -291,7 +292,10 @@ def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
 
 
 def _list_gpus() -> list[str]:
-    """Return the visible NVIDIA GPUs without initializing JAX, which allocates their memory."""
+    """Return the visible NVIDIA GPUs, in the notation of CUDA_VISIBLE_DEVICES.
+
+    The function does not use JAX, because JAX would allocate the memory of the GPUs.
+    """
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [
             name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name not in ("", "-1")
@@ -308,7 +312,7 @@ def _list_gpus() -> list[str]:
 
 
 def _stop_processes(running: "list[subprocess.Popen[bytes]]") -> None:
-    """Terminate processes and wait until they have saved."""
+    """Terminate worker processes, and wait until they have saved and ended."""
     for process in running:
         if process.poll() is None:
             process.terminate()
@@ -318,7 +322,7 @@ def _stop_processes(running: "list[subprocess.Popen[bytes]]") -> None:
 
 
 def _show_progress(folder: Path, show: Display, is_finished_fn: Callable[[], bool]) -> None:
-    """Print the progress of a study whenever it changes, until it is over."""
+    """Print the progress of a study whenever it changes, until `is_finished_fn` returns True."""
     study, last_shown = Study(folder), ""
     while not is_finished_fn():
         time.sleep(PROGRESS_SECONDS)
@@ -335,9 +339,12 @@ def _run_slurm_jobs(
     options: WorkerOptions,
     resources: dict[str, Setting],
 ) -> int | None:
-    """Submit an array of Slurm jobs and follow it.
+    """Submit a Slurm job array, and print progress until all jobs have ended.
 
-    A signal to this process cancels the jobs. If this process is killed, they keep running.
+    A signal to this process cancels the jobs. If this process is killed, the jobs keep running.
+
+    Returns:
+        The number of the signal that stopped the jobs, or None.
     """
     check_not_symlink(folder / SLURM_FOLDER)
     # The folder must be new, because submitit reads pickles from it.
@@ -411,7 +418,7 @@ def _run_ray_tasks(
 ) -> int | None:
     """Run workers as tasks of the Ray cluster at RAY_ADDRESS, or of a local cluster.
 
-    Ray restarts the task of a worker that dies.
+    If a worker dies, Ray restarts its task.
     """
     import ray
 
@@ -454,9 +461,10 @@ def _check_ray_nodes(
     folder: Path,
     show: Display,
 ) -> None:
-    """Check that a node has the resources of a worker, because Ray waits for them silently.
+    """Check that a node of the Ray cluster has the resources of a worker.
 
-    Raises UsageError for a local cluster. Other clusters may grow, so they cause a warning.
+    Without this check, Ray waits for resources without a message. For a local cluster, missing
+    resources raise UsageError. Nodes may still join another cluster, so a warning is printed.
     """
     required = _required_ray_resources(DEFAULT_RAY_RESOURCES | resources)
     available = [node["Resources"] for node in nodes if node["Alive"]]
@@ -479,7 +487,7 @@ def _check_ray_nodes(
 
 
 def _required_ray_resources(options: dict[str, Setting]) -> dict[str, float]:
-    """Return the resources of a worker with the names of Ray's nodes, from options of a task."""
+    """Convert options of a Ray task to resource amounts, keyed by Ray's resource names."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
     required = {name: options[option] for option, name in names.items() if options.get(option)}
     required |= dict(options.get("resources") or {})
@@ -504,7 +512,10 @@ def _make_ray_task(ray: ModuleType, resources: dict[str, Setting]) -> Any:
 
 
 def _check_ray_cluster(resources: dict[str, Setting]) -> None:
-    """Raise UsageError if RAY_ADDRESS does not respond. Ray itself waits for 15 minutes."""
+    """Raise UsageError if `resources` is invalid or no Ray cluster responds at RAY_ADDRESS.
+
+    Without this check, Ray waits for 15 minutes before it fails.
+    """
     import ray
 
     _make_ray_task(ray, resources)
@@ -523,7 +534,7 @@ def _check_ray_cluster(resources: dict[str, Setting]) -> None:
 
 @contextlib.contextmanager
 def _limit_ray_attempts() -> Iterator[None]:
-    """Limit Ray to one attempt (up to 40 s) to join the cluster of RAY_ADDRESS, instead of 20."""
+    """Let Ray make one attempt (up to 40 s) instead of 20 to connect to the cluster."""
     # The variable counts attempts. It must not apply to a cluster that Ray starts itself.
     name = "RAY_gcs_server_port_wait_time_s"
     is_changed = RAY_ADDRESS_VARIABLE in os.environ and name not in os.environ
@@ -537,7 +548,11 @@ def _limit_ray_attempts() -> Iterator[None]:
 
 
 def _init_ray(ray: ModuleType, folder: Path) -> None:
-    """Join the cluster of RAY_ADDRESS or start a local one. Raise UsageError if that fails."""
+    """Connect to the cluster at RAY_ADDRESS, or start a local cluster if it is not set.
+
+    Raises:
+        UsageError: If Ray cannot connect or start.
+    """
     # Otherwise workers of a local cluster run at low priority.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:

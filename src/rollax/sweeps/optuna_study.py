@@ -47,7 +47,7 @@ NEW_STUDY_REMEDY = (
 
 @contextlib.contextmanager
 def _quiet_optuna() -> Iterator[ModuleType]:
-    """Import Optuna, without its log messages and its warnings of experimental features."""
+    """Import Optuna, and suppress its log messages and warnings about experimental features."""
     try:
         import optuna
     except ImportError as error:
@@ -85,7 +85,7 @@ def create_optuna_study(storage: str, name: str, mode: str) -> "optuna.Study":
 def check_storage_trusted(storage: str) -> None:
     """Check that the user trusts a trial storage.
 
-    The address comes from a study folder or file and may be outside of it.
+    The address is read from a study file, and can refer to a database or file elsewhere.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -103,7 +103,7 @@ def check_storage_trusted(storage: str) -> None:
 def load_optuna_study(storage: str, name: str, pruner: str) -> "optuna.Study":
     """Load an existing `optuna.Study`.
 
-    A missing study is never created here, because it would lack the trials of existing batches.
+    A missing study is not created, because it would lack the trials of existing batches.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -141,7 +141,7 @@ def load_optuna_study(storage: str, name: str, pruner: str) -> "optuna.Study":
 def _open_storage(
     storage: str,
 ) -> "Iterator[tuple[ModuleType, str | optuna.storages.BaseStorage]]":
-    """Yield Optuna and the storage backend. Errors of the backend become UsageError."""
+    """Yield the module optuna and a storage. Storage errors in the context become UsageError."""
     with _quiet_optuna() as optuna:
         try:
             if "://" in storage:
@@ -165,8 +165,8 @@ def _make_journal_backend(
 ) -> "optuna.storages.journal.JournalFileBackend":
     """Make a journal backend that removes partial lines.
 
-    A full disk or a killed process can leave a partial line. Optuna would append the next line to
-    it and could not read anything after it.
+    A full disk or a killed process can leave a partial line. Optuna would append the next record to
+    this line, and could then read neither this record nor later ones.
     """
 
     class RepairingLock(journal.JournalFileOpenLock):
@@ -210,7 +210,7 @@ def _truncate_partial_line(path: Path) -> None:
 
 @contextlib.contextmanager
 def convert_storage_errors(folder: Path) -> Iterator[None]:
-    """Add the command that continues the study to storage errors in this context.
+    """Add the command that continues the study to the messages of storage errors in the context.
 
     Args:
         folder: Folder of the study.
@@ -271,9 +271,9 @@ def check_sampler_installed(method: str) -> None:
 def _make_sampler(
     optuna: ModuleType, method: str, seed: int, num_drawn: int
 ) -> "optuna.samplers.BaseSampler":
-    """Make the sampler for the trials after the first `num_drawn`.
+    """Make the sampler that draws the next trials after `num_drawn` trials.
 
-    A grid does not use the sampler, because its trials are enqueued.
+    A grid does not use a sampler, because its trials are enqueued.
     """
     # The seed differs between the samplers of all processes.
     sampler_seed = (seed * 1_000_003 + num_drawn) % 2**32
@@ -299,21 +299,24 @@ def _make_pruner(optuna: ModuleType, name: str) -> "optuna.pruners.BasePruner":
 
 
 def enqueue_trials(study: "optuna.Study", settings: Sequence[Settings]) -> None:
-    """Enqueue trials, to be drawn in this order."""
+    """Enqueue one trial per element of `settings`. Trials are drawn in this order."""
     with _quiet_optuna():
         for each in settings:
             study.enqueue_trial(each)
 
 
 def waiting_settings(study: "optuna.Study") -> list[Settings]:
-    """Return the settings of all enqueued trials as storage labels, in drawing order."""
+    """Return the settings of all enqueued trials in drawing order.
+
+    Values are storage labels (see `to_storage_label`).
+    """
     with _quiet_optuna() as optuna:
         trials = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
         return [trial.system_attrs.get("fixed_params", {}) for trial in trials]
 
 
 class DrawnTrial(NamedTuple):
-    """Number and settings of a trial."""
+    """Number and settings of a trial that Optuna has drawn."""
 
     number: int
     settings: Settings
@@ -322,7 +325,7 @@ class DrawnTrial(NamedTuple):
 def ask_trials(
     study: "optuna.Study", space: SearchSpace, num_trials: int, method: str, seed: int
 ) -> list[DrawnTrial]:
-    """Draw the next trials. The result is determined by the seed and the existing trials.
+    """Draw the next trials of a study. The seed and the existing trials determine the result.
 
     Args:
         study: The `optuna.Study`.
@@ -372,25 +375,25 @@ def requeue_lost_trials(study: "optuna.Study", known_numbers: set[int]) -> None:
 
 
 def trial_states(study: "optuna.Study") -> dict[int, str]:
-    """Return the state of each trial: WAITING, RUNNING, COMPLETE, PRUNED or FAIL."""
+    """Return the state of each trial, such as COMPLETE or FAIL, keyed by trial number."""
     return {trial.number: trial.state.name for trial in study.get_trials(deepcopy=False)}
 
 
 def trial_steps(study: "optuna.Study") -> dict[int, int]:
-    """Return the steps per seed of each finished trial. They are 0 if training failed."""
+    """Return the steps per seed of finished trials (0 after a failure), keyed by trial number."""
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     steps = {trial.number: trial.user_attrs.get("steps", 0) for trial in finished}
     return {number: value if isinstance(value, int) else 0 for number, value in steps.items()}
 
 
 def report_value(study: "optuna.Study", number: int, step: int, value: float, prune: bool) -> bool:
-    """Report a value during training.
+    """Report an intermediate value of a trial to Optuna.
 
     Args:
         study: The `optuna.Study`.
         number: Number of the trial.
-        step: Step of the evaluation.
-        value: Mean of the best metric over seeds.
+        step: Environment step of the evaluation.
+        value: Mean of the ranking metric over seeds.
         prune: Whether to query the pruner.
 
     Returns:
@@ -415,8 +418,8 @@ def tell_result(
     Args:
         study: The `optuna.Study`.
         number: Number of the trial.
-        value: Mean of the best metric over seeds. None marks the trial as failed.
-        attributes: Attributes of the trial.
+        value: Mean of the ranking metric over seeds. None marks the trial as failed.
+        attributes: User attributes to store with the trial.
         pruned: Whether the pruner stopped the trial.
     """
     with _quiet_optuna() as optuna:
@@ -445,8 +448,8 @@ def parameter_importance(study: "optuna.Study") -> dict[str, float]:
         study: The `optuna.Study`.
 
     Returns:
-        Shares by name. Empty with fewer than `MIN_RESULTS_FOR_IMPORTANCE` results, or if Optuna
-        cannot compute them.
+        Importance of each parameter, keyed by name. The values sum to 1. Empty with fewer than
+        `MIN_RESULTS_FOR_IMPORTANCE` results, or if Optuna cannot compute the importance.
     """
     if list(trial_states(study).values()).count("COMPLETE") < MIN_RESULTS_FOR_IMPORTANCE:
         return {}

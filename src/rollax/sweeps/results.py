@@ -26,13 +26,14 @@ class TrialResult(NamedTuple):
     Attributes:
         number: Number of the trial.
         state: WAITING, RUNNING, COMPLETE, PRUNED or FAIL.
-        settings: Settings by full name.
-        value: Mean of the best metric over seeds, or its last value for trials that stopped early.
-        scores: Best metric by seed.
+        settings: Settings, keyed by full name such as `config.learning_rate`.
+        value: Mean of the ranking metric over seeds. For pruned and running trials, the last
+            intermediate value. None without a value.
+        scores: Ranking metric of each seed, or None if it is unknown or not finite.
         steps: Number of steps per seed.
         run: Run folder, relative to the folder of the study.
-        member: Index of the first member of the trial in that run.
-        problem: Reason for a failure, or None.
+        member: Index of the trial's first member in the population of that run, or None.
+        problem: Reason of a failure, or None.
     """
 
     number: int
@@ -47,7 +48,10 @@ class TrialResult(NamedTuple):
 
 
 def list_trial_results(study: Study) -> list[TrialResult]:
-    """Return the results of all trials in batches. Complete trials come first, best first."""
+    """Return the results of all trials that are in batches.
+
+    Trials are ordered by state (complete, pruned, running, others), and then from best to worst.
+    """
     trials_and_batches = {
         trial.number: (trial, batch) for batch in study.list_batches() for trial in batch.trials
     }
@@ -79,7 +83,7 @@ def _latest_value(trial: "optuna.trial.FrozenTrial") -> float | None:
 def _make_trial_result(
     frozen_trial: "optuna.trial.FrozenTrial", trial: Trial, batch: Batch
 ) -> TrialResult:
-    """Return the result of a trial from Optuna's record, which may be damaged."""
+    """Build a trial result from the record in Optuna's storage. Invalid attributes are ignored."""
     attributes = frozen_trial.user_attrs
     run = next((run for run in batch.runs if run.name == attributes.get("run")), batch.runs[-1])
     scores = attributes.get("scores")
@@ -116,7 +120,7 @@ def format_settings(settings: Settings) -> str:
 
 
 def format_value(value: object) -> str:
-    """Format a value for tables and figures."""
+    """Format a setting: floats with four significant digits, and sequences joined by "x"."""
     if isinstance(value, list | tuple):
         return "x".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -151,9 +155,9 @@ def _format_mean(row: TrialResult) -> str:
 
 
 def format_table(study: Study) -> list[str]:
-    """Format a table of trials, best first.
+    """Format a table of trials, from best to worst, as lines of text.
 
-    Each line has the mean of the best metric with its 95 % t-interval over seeds.
+    Each line has the mean of the ranking metric with its 95 % t-interval over seeds.
     """
     rows = list_trial_results(study)
     if not rows:
@@ -203,7 +207,8 @@ def setting_importance(study: Study) -> dict[str, float]:
         study: Loaded study.
 
     Returns:
-        Shares by full name, which sum to 1. Empty if there are too few results.
+        Importance of each setting, keyed by full name. The values sum to 1. Empty if there are too
+        few results.
     """
     return optuna_study.parameter_importance(study.drawn)
 

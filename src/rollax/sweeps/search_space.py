@@ -35,14 +35,14 @@ class Dimension:
     """Setting of a search space, with a list of values or a range.
 
     Attributes:
-        name: Full name.
+        name: Full name, such as `config.learning_rate`.
         choices: Values, or empty for a range.
         value_range: Range, or None.
         is_whole: Whether the range contains only integers.
         is_traced: Whether the setting is traced. Trials that differ only in traced settings
             train in one program.
-        when: Accepted values of other settings by full name. The setting is inactive unless all of
-            these conditions hold.
+        when: Accepted values of other settings, keyed by their full name. The setting is inactive
+            unless all of these conditions hold.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Dimension:
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def is_active(self, settings: Settings) -> bool:
-        """Return whether the conditions hold for the settings chosen so far."""
+        """Return whether the settings chosen so far fulfill all conditions in `when`."""
         return all(
             name in settings and settings[name] in values for name, values in self.when.items()
         )
 
     def has_value(self, value: object) -> bool:
-        """Return whether a value in JSON form is in this dimension."""
+        """Return whether this dimension contains a value that was read from JSON."""
         if self.value_range is None:
             return json.dumps(value) in {json.dumps(choice) for choice in self.choices}
         return (
@@ -69,7 +69,7 @@ class Dimension:
 
     @property
     def extreme_values(self) -> tuple[Any, ...]:
-        """All choices, or both ends of the range."""
+        """All choices, or the lowest and highest value of the range."""
         if self.value_range is None:
             return self.choices
         ends = self.value_range.low, self.value_range.high
@@ -77,12 +77,12 @@ class Dimension:
 
     @property
     def labels(self) -> dict[StorageLabel, Any]:
-        """Choices by their storage label. Optuna stores only text and numbers."""
+        """Choices, keyed by storage label (see `to_storage_label`)."""
         return {to_storage_label(value): value for value in self.choices}
 
 
 class SearchSpace(tuple[Dimension, ...]):
-    """Dimensions of a study, each after the dimensions that it depends on."""
+    """Tuple of the dimensions of a study. A dimension follows all dimensions it depends on."""
 
     @property
     def is_finite(self) -> bool:
@@ -90,13 +90,13 @@ class SearchSpace(tuple[Dimension, ...]):
         return all(dimension.value_range is None for dimension in self)
 
     def ask(self, trial: "optuna.Trial") -> Settings:
-        """Return the settings of a trial.
+        """Sample the settings of a trial with Optuna.
 
         Args:
             trial: The `optuna.Trial` that suggests values.
 
         Returns:
-            The settings by full name, without inactive ones.
+            The active settings, keyed by full name.
         """
         settings: Settings = {}
         for dimension in self:
@@ -115,14 +115,16 @@ class SearchSpace(tuple[Dimension, ...]):
         return settings
 
     def max_total_steps(self, config: Config, total_steps: int) -> int:
-        """Return the maximum number of steps of a run, over all sizes in the space.
+        """Return the maximum number of steps of a run over all settings in the space.
+
+        Settings such as `num_envs` change the number of steps per update.
 
         Args:
             config: Base settings of the algorithm.
             total_steps: Requested steps. Runs round them up to whole updates.
 
         Returns:
-            The number of steps.
+            The maximum number of steps.
         """
 
         def steps_per_update(sizes: Settings) -> int:
@@ -148,7 +150,7 @@ class SearchSpace(tuple[Dimension, ...]):
         return max(-(-total_steps // number) * number for number in frames)
 
     def grid(self) -> list[dict[str, StorageLabel]]:
-        """Return every combination of choices as storage labels.
+        """Return all combinations of choices. Values are storage labels (see `to_storage_label`).
 
         Combinations that train in one program are adjacent.
 
@@ -185,7 +187,7 @@ class SearchSpace(tuple[Dimension, ...]):
 
 
 def to_storage_label(value: object) -> StorageLabel:
-    """Return a value that Optuna can store in place of `value`."""
+    """Return `value` if Optuna can store it, otherwise `value` as JSON text."""
     return value if isinstance(value, bool | int | float | str | None) else json.dumps(value)
 
 
@@ -204,9 +206,10 @@ def make_search_space(
     Args:
         entry: Entry of the algorithm.
         environment: Id of the environment.
-        sweep: Values by name.
-        ranges: Ranges `(low, high)` or `(low, high, "log" or "linear")` by name.
-        when: Conditions by name: other settings and one or more values that they must have.
+        sweep: Values of each setting, keyed by setting name.
+        ranges: Ranges `(low, high)` or `(low, high, "log" or "linear")`, keyed by setting name.
+        when: Conditions, keyed by setting name. A condition maps names of other settings to one or
+            more accepted values.
 
     Returns:
         The search space.
@@ -276,7 +279,7 @@ def _full_name(entry: AlgorithmEntry, environment: str, name: str) -> str:
 
 
 def literal_values(entry: AlgorithmEntry, environment: str, name: str) -> tuple[str, ...]:
-    """Return the allowed words of a setting with a `Literal` type, otherwise an empty tuple.
+    """Return the allowed strings of a setting with a `Literal` type, otherwise an empty tuple.
 
     Args:
         entry: Entry of the algorithm.
@@ -284,7 +287,7 @@ def literal_values(entry: AlgorithmEntry, environment: str, name: str) -> tuple[
         name: Name of the setting.
 
     Returns:
-        The words. For such settings, `none` is a word and not the value None.
+        The strings. For such settings, "none" is a string and not the value None.
 
     Raises:
         UsageError: If the name is ambiguous.
@@ -414,7 +417,11 @@ def _parse_conditions(
 
 
 def _sort_by_dependency(dimensions: dict[str, Dimension]) -> list[Dimension]:
-    """Sort dimensions after those that they depend on, or raise UsageError for a cycle."""
+    """Order dimensions so that each follows all dimensions it depends on.
+
+    Raises:
+        UsageError: If dependencies are cyclic.
+    """
     remaining, ordered = dict(dimensions), []
     while remaining:
         independent = [

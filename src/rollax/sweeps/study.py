@@ -5,8 +5,8 @@
     batches/0003/   trials that train in one program: batch.json lists them, run/ is a run folder
 
 Several processes on one or more machines with a shared folder may work on a study. Trials are
-drawn under a lock and assigned to batches before the lock is released. The process that holds the
-lock of a batch trains it. The lock is released when the process ends.
+drawn under a lock and assigned to batches before the lock is released. Each batch also has a lock,
+which a process holds while it trains the batch. Locks are released when their process ends.
 """
 
 import contextlib
@@ -55,14 +55,14 @@ MAX_TRIAL_NUMBER = 10**9
 
 
 class Trial(NamedTuple):
-    """One combination of settings, trained with all seeds."""
+    """Number and settings of a trial. A trial is trained with all seeds of the study."""
 
     number: int
     settings: Settings
 
 
 class BatchRun(NamedTuple):
-    """Run of a batch: the name of its folder, and the numbers of its trials."""
+    """Name of the folder of a run, and the numbers of the trials that it trains."""
 
     name: str
     numbers: tuple[int, ...]
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
     Attributes:
         folder: Folder of the batch.
         trials: Trials of the batch.
-        runs: Successive runs. The last one trains the remaining trials.
+        runs: Runs of the batch. Each run continues the remaining trials of the previous run.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
     runs: tuple[BatchRun, ...]
 
     def write(self) -> None:
-        """Write the batch file."""
+        """Write batch.json to the folder of the batch."""
         body = {
             "trials": [trial._asdict() for trial in self.trials],
             "runs": [list(run) for run in self.runs],
@@ -121,7 +121,7 @@ class Study:
         return self.spec.search.storage or str(self.folder / JOURNAL_FILE)
 
     def _check_trials(self) -> None:
-        """Raise UsageError if the storage lacks trials of the batches, for example an old copy."""
+        """Raise UsageError if a trial of a batch has invalid settings or is not in the storage."""
         for batch in self.list_batches():
             if not all(map(self._is_in_space, batch.trials)):
                 raise UsageError(
@@ -148,7 +148,7 @@ class Study:
         )
 
     def list_batches(self) -> list[Batch]:
-        """Return all completely written batches in drawing order."""
+        """Return all batches with a batch.json in drawing order."""
         check_not_symlink(self.folder / BATCHES_FOLDER)
         paths = sorted((self.folder / BATCHES_FOLDER).glob(f"*/{BATCH_FILE}"))
         for path in paths:
@@ -157,7 +157,7 @@ class Study:
 
     @property
     def resume_command(self) -> str:
-        """Command that continues the study in another process."""
+        """Command line that continues the study in another process."""
         modules = [
             word
             for module in list_study_modules(self.spec)
@@ -184,7 +184,7 @@ class Study:
     def count_steps(self) -> int:
         """Return the total number of steps of all trials and seeds.
 
-        Trials without a result count with their maximum number of steps.
+        For trials without a result, the maximum number of steps is used.
         """
         steps, seeds = optuna_study.trial_steps(self.drawn), self.base.options.seeds
         numbers = [trial.number for batch in self.list_batches() for trial in batch.trials]
@@ -210,9 +210,10 @@ class Study:
         )
 
     def draw(self) -> list[Batch]:
-        """Draw the next trials and return their batches, or an empty list if all are drawn.
+        """Draw the next trials, group them into batches, write the batches and return them.
 
-        Only one process draws at a time.
+        The list is empty if all trials have been drawn. A lock ensures that only one process draws
+        at a time.
         """
         with self._wait_for_lock():
             batches = self.list_batches()
@@ -235,7 +236,8 @@ class Study:
     def _next_batch_size(self) -> int:
         """Return the number of trials to draw at once.
 
-        For a grid, trials of one program are divided into batches of nearly equal size.
+        For a grid, the trials that can train in one program are divided into batches of nearly
+        equal size.
         """
         max_size = self.spec.max_batch_size
         waiting = optuna_study.waiting_settings(self.drawn) if self.spec.method == "grid" else []
@@ -249,7 +251,7 @@ class Study:
         return math.ceil(num_trials / math.ceil(num_trials / max_size))
 
     def _make_batches(self, trials: list[Trial], first: int) -> list[Batch]:
-        """Group the trials by their static settings and write one batch per group."""
+        """Write one batch for each group of trials with the same static settings."""
         traced = {dimension.name for dimension in self.space if dimension.is_traced}
         groups: dict[str, list[Trial]] = {}
         for trial in trials:
@@ -275,7 +277,7 @@ class Study:
 
     @contextlib.contextmanager
     def _wait_for_lock(self) -> Iterator[None]:
-        """Wait until no other process draws trials, and hold the lock."""
+        """Acquire the lock for drawing trials, and hold it within the context."""
         while True:
             with contextlib.ExitStack() as lock:
                 try:
@@ -338,7 +340,7 @@ def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False
 
 
 def _write_study(spec: StudySpec, folder: Path) -> None:
-    """Create the study in Optuna's storage with all trials of a grid, and write study.yaml."""
+    """Create the study in Optuna's storage, enqueue all trials of a grid, and write study.yaml."""
     # A database may contain studies of other folders with the same name, so the name has a token.
     name = f"rollax {folder.resolve().name} {secrets.token_hex(4)}"
     mode = RunOptions(**spec.options).best_mode
@@ -360,7 +362,7 @@ def _write_study(spec: StudySpec, folder: Path) -> None:
 
 
 def read_study_spec(path: Path) -> StudySpec:
-    """Read the specification of a study from its file or from a user's file.
+    """Read the specification of a study from study.yaml or from a file written by the user.
 
     Args:
         path: Path of the file.
@@ -375,7 +377,10 @@ def read_study_spec(path: Path) -> StudySpec:
 
 
 def _read_study_file(path: Path) -> tuple[StudySpec, str | None]:
-    """Read the specification and the name in Optuna's storage, which is None in user files."""
+    """Return the specification, and the name of the study in Optuna's storage.
+
+    The name is None in files written by users.
+    """
     if not path.exists():
         raise UsageError(
             f"{path.parent} is not a study, because {path.name} is missing. "
@@ -398,9 +403,9 @@ def _read_study_file(path: Path) -> tuple[StudySpec, str | None]:
 
 
 def list_study_modules(spec: StudySpec) -> tuple[str, ...]:
-    """Return the modules that register environments or algorithms of a study.
+    """Return the names of the modules that register environments or algorithms of a study.
 
-    They include the packages that its environment id names.
+    The names include the package in an environment id such as "gymnasium/PACKAGE:NAME".
     """
     return tuple(dict.fromkeys((*spec.imports, *registry.parse_packages(spec.environment))))
 
@@ -434,21 +439,21 @@ def _read_batch(path: Path) -> Batch:
 
 
 def _parse_trial_number(value: object) -> int:
-    """Return the number of a trial, or raise ValueError if it is invalid."""
+    """Convert `value` to a trial number, or raise ValueError if it is invalid."""
     if not isinstance(value, int) or not 0 <= value < MAX_TRIAL_NUMBER:
         raise ValueError(value)
     return value
 
 
 def _parse_run_name(value: object) -> str:
-    """Return the name of a run folder, or raise ValueError for other text, such as a path."""
+    """Return `value` if it is a valid name of a run folder, otherwise raise ValueError."""
     if not isinstance(value, str) or not RUN_NAME_PATTERN.fullmatch(value):
         raise ValueError(value)
     return value
 
 
 def _parse_settings(value: object) -> Settings:
-    """Return the settings of a trial, or raise ValueError if they are not plain and printable."""
+    """Return `value` if it is a dictionary without control characters, else raise ValueError."""
     if not isinstance(value, dict) or escape_control_characters(
         json.dumps(value, ensure_ascii=False)
     ) != json.dumps(value, ensure_ascii=False):

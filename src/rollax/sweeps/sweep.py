@@ -35,8 +35,9 @@ class Swept(NamedTuple):
 
     Attributes:
         folder: Folder of the study.
-        rows: Trials, complete ones first, best first.
-        importance: Importance by full name of a setting. The values sum to 1. Empty if unknown.
+        rows: Results of the trials. Complete trials are first, from best to worst.
+        importance: Importance of each setting, keyed by full name. The values sum to 1. Empty if
+            unknown.
     """
 
     folder: Path
@@ -55,7 +56,7 @@ class Swept(NamedTuple):
         return str(self.folder)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the values of texts that describe the study, by name."""
+        """Return the facts that `__repr__` and `_repr_html_` show, keyed by label."""
         complete = [row for row in self.rows if row.state == "COMPLETE"]
         return {
             "folder": self.folder,
@@ -74,7 +75,7 @@ class Swept(NamedTuple):
         return results.find_best_trial(Study(self.folder))
 
     def preset(self) -> str:
-        """Return the best settings as a YAML file for `rollax train ... --preset FILE`.
+        """Return the best settings as YAML text for `rollax train ... --preset FILE`.
 
         Raises:
             UsageError: If no trial is complete.
@@ -123,13 +124,14 @@ def sweep(
     Trials that differ only in traced settings train together in one program.
 
     Args:
-        algorithm: Name of an algorithm, or the folder or results of an existing study to continue,
-            whose settings cannot change.
-        environment: Id of an environment. None continues a study.
-        sweep: Values by name of a setting: `learning_rate`, `num_envs`, `network.hidden`,
+        algorithm: Name of an algorithm. To continue a study, pass its folder or its results. The
+            settings of an existing study cannot change.
+        environment: Id of an environment, or None to continue a study.
+        sweep: Values of each setting, keyed by a name such as `learning_rate`, `network.hidden` or
             `env.gravity`.
-        range: Ranges `(low, high)` or `(low, high, "log" or "linear")` by name of a setting.
-        when: Conditions by name of a setting: other settings and their required values.
+        range: Ranges `(low, high)` or `(low, high, "log" or "linear")`, keyed by setting name.
+        when: Conditions, keyed by setting name. A condition maps names of other settings to their
+            required values.
         config: Settings of the algorithm, as in `rollax.train`.
         network: Settings of the network.
         arguments: Arguments of the environment.
@@ -142,7 +144,8 @@ def sweep(
         launcher: Kind of workers: "local", "slurm" or "ray".
         workers: Number of workers.
         hours: Time limit in hours. The study can be continued later.
-        resources: Resources of a worker, with the names of the launcher.
+        resources: Resources of a worker, as named by submitit (`slurm_partition`, ...) or Ray
+            (`num_gpus`, ...).
         picture: Whether to draw `study.png` into the folder.
         quiet: Whether to print only warnings and errors, without the table of results.
         show: Display that replaces the default one.
@@ -153,7 +156,7 @@ def sweep(
         The folder, the ranked trials and the importance of settings.
 
     Raises:
-        UsageError: If an argument is invalid or a package is missing. Nothing has been trained.
+        UsageError: If an argument is invalid or a package is missing.
         KeyboardInterrupt: After an interrupt (Ctrl-C), once the study is saved. Its attribute
             `result` is the value that the function would have returned.
     """
@@ -212,7 +215,7 @@ def sweep(
 def _settings_to_dictionary(value: object) -> object:
     """Convert a settings object to a dictionary, and return any other value unchanged.
 
-    A default `best_metric` is left out, because studies may have another default.
+    `best_metric` is omitted if it has its default value, because the default of a study can differ.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value

@@ -29,13 +29,13 @@ MAX_TICKS = 8  # of a setting with a list of values
 
 
 def draw_study(study: Study) -> Path | None:
-    """Draw the figure of a study into its folder.
+    """Write a figure of a study to the study folder.
 
     Args:
         study: Loaded study.
 
     Returns:
-        The file, or None if fewer than two trials have a result.
+        Path of the figure, or None if fewer than two trials have a result.
     """
     rows = [
         row
@@ -79,7 +79,7 @@ def _draw_curves(
     rows: list[TrialResult],
     colors: "matplotlib.cm.ScalarMappable",
 ) -> None:
-    """Draw the mean return over seeds of every trial, the best ones on top."""
+    """Draw the learning curve of every trial, averaged over seeds. Better trials are on top."""
     for row in rows[::-1]:
         steps, means = _mean_returns(study, row)
         line_width = 2 if row is rows[0] else 0.8
@@ -100,7 +100,10 @@ def _trial_color(
 
 
 def _mean_returns(study: Study, row: TrialResult) -> tuple[list[int], list[float]]:
-    """Return steps and mean returns over seeds of a trial, over all runs of its batch."""
+    """Return the learning curve of a trial as environment steps and mean returns over seeds.
+
+    The curve covers all runs of the batch of the trial.
+    """
     means: dict[int, float] = {}
     batch = next(
         batch
@@ -129,7 +132,7 @@ def _draw_parallel_coordinates(
     rows: list[TrialResult],
     colors: "matplotlib.cm.ScalarMappable",
 ) -> None:
-    """Draw one line per trial through its values. Each axis spans the range of its setting."""
+    """Draw parallel coordinates: one axis per setting, and one line per trial."""
     scales = [_make_axis_scale(dimension) for dimension in study.space]
     for row in rows[::-1]:
         heights = [
@@ -175,8 +178,9 @@ class AxisScale(NamedTuple):
     """Scale of a parallel axis.
 
     Attributes:
-        to_height: Function from a value to its height, NaN if the setting is inactive.
-        ticks: Heights and labels.
+        to_height: Function from a value to its height on the axis. It returns NaN for an inactive
+            setting.
+        ticks: Height and label of each tick.
     """
 
     to_height: Callable[[Any], float]
@@ -199,7 +203,7 @@ def _make_axis_scale(dimension: Dimension) -> AxisScale:
 
 
 def _make_choice_scale(values: Sequence[Setting]) -> AxisScale:
-    """Return a scale with evenly spaced values. At most `MAX_TICKS` values are labeled."""
+    """Return a scale on which values are evenly spaced. At most `MAX_TICKS` values have labels."""
     choices = [list(value) if isinstance(value, tuple) else value for value in values]
     heights = np.linspace(0, 1, len(choices)).tolist() if len(choices) > 1 else [0.5]
 
@@ -212,7 +216,7 @@ def _make_choice_scale(values: Sequence[Setting]) -> AxisScale:
 
 
 def _draw_importance(axis: "matplotlib.axes.Axes", importance: dict[str, float]) -> None:
-    """Draw a bar with the importance of each setting."""
+    """Draw a bar chart of the importance of each setting."""
     axis.set(title="importance (PED-ANOVA)")
     if not importance:
         axis.set(xticks=[], yticks=[])

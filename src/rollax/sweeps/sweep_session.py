@@ -1,4 +1,4 @@
-"""Session of a study: work of the launched workers, then the table and figure of results."""
+"""Training of a study with workers, followed by a table and a figure of the results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def run_study(
     imports: Sequence[str] = (),
     draws_picture: bool = True,
 ) -> int | None:
-    """Work on a study, print the table of results, and draw its figure.
+    """Train the trials of a study, print the table of results, and draw the figure.
 
     Args:
         folder: Folder of the study.
@@ -30,7 +30,8 @@ def run_study(
         workers: Number of workers.
         show: Display, which is closed after the last worker has stopped.
         hours: Time limit in hours, or None. The study can be continued later.
-        resources: Resources of a worker, with the names of the launcher.
+        resources: Resources of a worker, as named by submitit (`slurm_partition`, ...) or Ray
+            (`num_gpus`, ...).
         imports: Modules that workers import in addition to those of the study.
         draws_picture: Whether to draw `study.png` into the folder.
 

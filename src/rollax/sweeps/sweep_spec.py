@@ -27,7 +27,7 @@ DEFAULT_BATCH_SIZE, DEFAULT_ADAPTIVE_BATCH_SIZE = (64, 8)
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """Search options of a study."""
+    """Options of a hyperparameter search, such as the number of trials, sampler and pruner."""
 
     trials: int | None = None
     """Number of trials. Defaults to all of a grid, else 32, or as many as the budget allows."""
@@ -74,9 +74,10 @@ class StudySpec:
     Attributes:
         algorithm: Name of the algorithm.
         environment: Id of the environment.
-        sweep: Values by name of a setting.
-        range: Low and high end, and optionally log or linear, by name of a setting.
-        when: Conditions by name of a setting: values of other settings.
+        sweep: Values of each setting, keyed by setting name.
+        range: Lowest value, highest value and optionally "log" or "linear", keyed by setting name.
+        when: Conditions, keyed by setting name. A condition maps names of other settings to their
+            accepted values.
         config: Settings of the algorithm, as in `rollax.train`.
         network: Settings of the network.
         arguments: Arguments of the environment.
@@ -171,7 +172,7 @@ class StudySpec:
         arguments: SettingValues = MappingProxyType({}),
         evolve: Mapping[str, Range | None] | None = None,
     ) -> Spec:
-        """Return a run specification. `arguments` override those of the environment."""
+        """Return the specification of a run. `arguments` override the environment arguments."""
         return make_spec(
             algorithm=self.algorithm,
             environment=self.environment,
@@ -217,10 +218,10 @@ class StudySpec:
         return True
 
     def with_ranking_metric(self) -> "StudySpec":
-        """Return the study with a ranking metric: the QD score for archives, unless one is set.
+        """Return the study with the QD score as the ranking metric if its runs have an archive.
 
-        The default of a single run, the fitness of the best elite, does not
-        describe an archive well.
+        A ranking metric that is already set is not changed. The default for a single run, the
+        fitness of the best elite, does not describe an archive well.
         """
         scores = [
             name for name in get_algorithm_entry(self.algorithm).shown if name.endswith("qd_score")
@@ -239,7 +240,7 @@ class StudySpec:
         )
 
     def check(self) -> None:
-        """Check the search options, the space and the runs.
+        """Check the search options, the search space and the settings of the runs.
 
         Raises:
             UsageError: If the study cannot be run.
@@ -309,7 +310,7 @@ class StudySpec:
         loop.check_metrics_and_loggers(first, None, programs.make_environment(first))
 
     def _first_run(self) -> Spec:
-        """Return a run with the first values of the environment arguments."""
+        """Return the base run with the first value of each environment argument in the space."""
         arguments = {
             dimension.name.partition(".")[2]: dimension.extreme_values[0]
             for dimension in self.space

@@ -43,7 +43,7 @@ FAILURE_MESSAGES = {
 
 
 class _BatchDisplay:
-    """Display of one run of a study: its progress and warnings."""
+    """Display that adds the name of the batch to the messages and progress of a run."""
 
     def __init__(self, show: Display, name: str) -> None:
         self._show, self._name = show, name
@@ -86,7 +86,7 @@ def work_on_study(folder: Path, show: Display, hours: float | None = None) -> in
 
 
 def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
-    """Train a batch, unless another process holds its lock."""
+    """Train a batch, or return immediately if another process holds the lock of the batch."""
     with contextlib.ExitStack() as locks:
         for run in batch.runs:
             check_not_symlink(batch.folder / run.name)
@@ -103,7 +103,7 @@ def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: Sto
 
 @contextlib.contextmanager
 def _stop_after(hours: float | None, request: StopRequest) -> Iterator[None]:
-    """Request a stop after the given hours, as an external signal would."""
+    """Request a stop with SIGTERM when the given hours have passed within the context."""
     timer = threading.Timer(
         (hours or 0) * 3600, setattr, (request, "signal_number", int(signal.SIGTERM))
     )
@@ -136,7 +136,7 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
 
 
 def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
-    """Train or resume a batch until it is finished or a stop is requested. Store the results."""
+    """Train a batch until it is finished or a stop is requested, and store its results."""
     while study.is_open(batch) and not request.signal_number:
         pruning = _PruningCallback(study, batch)
         try:
@@ -172,7 +172,7 @@ def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest
 def _report_problem(
     study: Study, batch: Batch, numbers: list[int], show: Display, problem: str
 ) -> None:
-    """Mark trials of a batch as failed."""
+    """Mark trials of a batch as failed with the reason `problem`, and print the reason."""
     show.message(f"Batch {batch.folder.name} cannot be trained: {problem}")
     for number in numbers:
         optuna_study.tell_result(
@@ -183,7 +183,7 @@ def _report_problem(
 def _run_batch(
     study: Study, batch: Batch, pruning: "_PruningCallback", show: _BatchDisplay
 ) -> Result:
-    """Start or resume the newest run of a batch, or return its result if it is finished."""
+    """Train the newest run of a batch and return its result. A finished run is not repeated."""
     run = batch.runs[-1]
     folder = batch.folder / run.name
     spec, trials = study.spec, [trial for trial in batch.trials if trial.number in run.numbers]
@@ -227,7 +227,7 @@ def _run_batch(
 
 
 class _RunSettings(NamedTuple):
-    """Settings of a run: common settings of its trials, and a paired sweep over traced ones."""
+    """Settings of a run: values shared by its trials, and one value per trial (`sweep`)."""
 
     config: dict[str, Any]
     network: dict[str, Any]
@@ -236,7 +236,7 @@ class _RunSettings(NamedTuple):
 
 
 def _split_settings(study: Study, trials: list[Trial]) -> _RunSettings:
-    """Split the settings of trials into common static settings and a sweep over traced ones."""
+    """Split settings of trials into shared static settings and per-trial traced settings."""
     run_settings = _RunSettings(config={}, network={}, arguments={}, sweep={})
     groups = {
         "config": run_settings.config,
@@ -259,9 +259,10 @@ def _split_settings(study: Study, trials: list[Trial]) -> _RunSettings:
 
 
 def _choose_num_devices(study: Study, num_trials: int, config: dict[str, Setting]) -> int:
-    """Return the largest number of devices that divides the members of a run evenly.
+    """Return the largest number of devices that divides the number of members of a run.
 
-    For a single member, it divides the environments or, for quality-diversity, the solutions.
+    For a single member, the number divides the parallel environments or, for quality-diversity, the
+    solutions per update.
     """
     members = num_trials if study.spec.is_evolving else num_trials * study.base.options.seeds
     entry = get_algorithm_entry(study.base.algorithm)
@@ -296,7 +297,7 @@ def _read_finished_run(folder: Path) -> Result | None:
 
 
 def _collect_scores(study: Study, evaluated: Result | Evaluated, num_trials: int) -> np.ndarray:
-    """Return the best metric of every member, float [trials, seeds], NaN if unknown."""
+    """Return the ranking metric of every member, float `[trials, seeds]`, NaN if unknown."""
     if evaluated.scores is not None:
         values = [np.nan if value is None else value for value in evaluated.scores.values]
     else:
@@ -307,7 +308,7 @@ def _collect_scores(study: Study, evaluated: Result | Evaluated, num_trials: int
 
 
 def _report_results(study: Study, batch: Batch, result: Result) -> None:
-    """Store the results of the trials of a run. A trial fails if a seed has no finite result."""
+    """Store the results of the trials of a run. A trial fails if any seed lacks a finite result."""
     name, numbers = batch.runs[-1]
     # The last checkpoint excludes the scores of members that are not finite.
     finished = _read_finished_run(batch.folder / name) if result.status == "done" else None
@@ -344,7 +345,7 @@ def _read_evolved_settings(folder: Path) -> list[Settings]:
 
 
 def _make_trial_attributes(batch: Batch, step: int, scores: np.ndarray) -> dict[str, Any]:
-    """Return the attributes to store with the result of a trial."""
+    """Return the attributes to store with the result of a trial: batch, run, steps and scores."""
     return {
         "batch": batch.folder.name,
         "run": batch.runs[-1].name,
@@ -363,7 +364,7 @@ class _PruningCallback:
         self.live = [number for number in self._numbers if states[number] == "RUNNING"]
 
     def __call__(self, evaluated: Evaluated) -> bool:
-        """Prune trials, and return whether the run stops because few or no trials remain."""
+        """Prune trials, and return whether to stop the run because few trials remain."""
         if self._study.spec.search.pruner == "none" or evaluated.step == 0:
             return False
         scores = _collect_scores(self._study, evaluated, len(self._numbers))
@@ -378,7 +379,7 @@ class _PruningCallback:
         return len(self.live) <= FORK_THRESHOLD * len(self._numbers)
 
     def _select_pruned(self, values: dict[int, float], step: int) -> list[int]:
-        """Return the numbers of the trials to stop."""
+        """Return the numbers of the trials to prune. `values` is keyed by trial number."""
         study = self._study
         for number, value in values.items():
             optuna_study.report_value(study.drawn, number, step, value, prune=False)
@@ -401,7 +402,10 @@ class _PruningCallback:
 
 
 def _fork_survivors(study: Study, batch: Batch, pruning: _PruningCallback) -> Batch:
-    """Return the batch with a new run that contains only the remaining trials, if any."""
+    """Add a run with only the remaining trials to a batch, and return the batch.
+
+    Without remaining trials, the batch is returned unchanged.
+    """
     name, numbers = batch.runs[-1]
     if not pruning.live:
         return batch

@@ -14,7 +14,7 @@ class Synonym(NamedTuple):
     """Names of one setting in rollax and in other libraries.
 
     Attributes:
-        rollax: Names in rollax. Each of them exists in some context, such as an algorithm.
+        rollax: Names in rollax. Not every name exists in every context, such as an algorithm.
         sb3: Names in Stable-Baselines3.
         cleanrl: Names in CleanRL.
         others: Names in other libraries, such as RLlib, Brax, PureJaxRL and Lightning.
@@ -29,13 +29,13 @@ class Synonym(NamedTuple):
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Names in all other libraries."""
+        """Names in all libraries except rollax."""
         return (*self.sb3, *self.cleanrl, *self.others)
 
 
 @functools.cache
 def read_synonyms() -> dict[str, tuple[Synonym, ...]]:
-    """Return the synonyms by the title of their table."""
+    """Return the synonyms, keyed by the title of their table."""
     import yaml  # slow, and only errors need it
 
     text = resources.files("rollax.synonyms").joinpath("synonyms.yaml").read_text("utf-8")
@@ -48,10 +48,10 @@ def _make_synonym(row: Mapping[str, str]) -> Synonym:
 
 
 class SynonymMatch(NamedTuple):
-    """Names of rollax for a name of another library.
+    """Result of `find_synonym`.
 
     Attributes:
-        names: Names, as spelled in the list of known names.
+        names: Names in rollax, spelled as in the argument `known` of `find_synonym`.
         remark: Difference in meaning, or an empty string.
     """
 
@@ -59,23 +59,23 @@ class SynonymMatch(NamedTuple):
     remark: str
 
     def describe(self) -> str:
-        """Return the names and the remark, for an error message."""
+        """Format the names and the remark for an error message."""
         remark = f" ({self.remark})" if self.remark else ""
         return f"{' and '.join(self.names)}{remark}"
 
 
 def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
-    """Return the names of rollax for a name of another library.
+    """Return the rollax names of a setting that has the name `name` in another library.
 
-    Case, dashes and prefixes such as `--`, `config.` and `network.` are ignored. A name that rollax
-    has too, but not in this context, is not a synonym of other names.
+    Case, dashes and the prefixes `--`, `config.`, `network.` and `options.` are ignored. Names that
+    rollax itself uses elsewhere are not translated.
 
     Args:
         name: Unknown name.
-        known: Names that are known in this context. Other names are not suggested.
+        known: Names that are valid in this context. Only these are suggested.
 
     Returns:
-        The names, or None if the table does not contain the name.
+        The names and a remark, or None without a match.
     """
     spelled: dict[str, str] = {}
     for each in known:
@@ -98,7 +98,7 @@ def _normalize(name: str) -> str:
 
 
 def format_table(title: str) -> str:
-    """Return the Markdown table with a title."""
+    """Format the synonyms with the given table title as a Markdown table."""
     rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
     for synonym in read_synonyms()[title]:
         names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)

@@ -30,7 +30,7 @@ class UnusedAccelerator(NamedTuple):
     Attributes:
         name: "NVIDIA GPU" or "TPU".
         evidence: File, program or environment variable that indicates the accelerator.
-        remedy: Imperative sentence for the report.
+        remedy: Instruction, as one imperative sentence.
     """
 
     name: str
@@ -48,7 +48,7 @@ def unused_accelerators(
     Args:
         environ: Environment variables.
         exists: Function that returns whether a file exists.
-        which: Function that returns the path of a program on PATH, or None.
+        which: Function that returns the path of a program on PATH, or None (see `shutil.which`).
 
     Returns:
         One entry per kind of accelerator. Empty if the default backend of JAX is not the CPU.
@@ -70,7 +70,7 @@ def unused_accelerators(
 
 
 def cuda_version(driver: Path = NVIDIA_DRIVER) -> int:
-    """Return the newest major version of CUDA that JAX supports and the driver can run."""
+    """Return the highest major version of CUDA that both JAX and the NVIDIA driver support."""
     try:
         match = re.search(r"\b(\d{3})\.\d+", driver.read_text())
     except OSError:
@@ -90,7 +90,7 @@ def _remedy(extra: str, plugins: tuple[str, ...], environ: Mapping[str, str]) ->
 
 
 def list_extras() -> dict[str, list[str]]:
-    """Return the packages that each extra installs, without the extras for developers."""
+    """Return the packages of each extra, keyed by extra, without the extras for developers."""
     found: dict[str, list[str]] = {}
     for text in metadata.requires("rollax") or []:
         match = EXTRA_PATTERN.match(text)
@@ -136,7 +136,7 @@ def format_report(found: Record) -> str:
 
 
 def _extra_line(extra: str, packages: dict[str, str | None]) -> str:
-    """Format the installed and the missing packages of an extra."""
+    """Format one line with the installed and missing packages of an extra."""
     present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     absent = [name for name, version in packages.items() if not version]
     needed = next(

@@ -1,4 +1,4 @@
-"""Output of `rollax envs`: environments by suite, and one environment in detail."""
+"""Output of `rollax envs`: a list of environments, or the description of one environment."""
 
 import importlib.util
 import inspect
@@ -24,10 +24,10 @@ LINE_WIDTH = 100
 
 
 def find_environments(words: str | None) -> list[str]:
-    """Return the environment ids of a suite, or those that contain a text, ignoring case.
+    """Return the environment ids of a suite, or all ids that contain a string.
 
     Args:
-        words: Suite or part of an id. None returns all ids.
+        words: Name of a suite, or a part of ids, ignoring case. None returns all ids.
 
     Returns:
         The ids.
@@ -53,7 +53,7 @@ def find_environments(words: str | None) -> list[str]:
 
 
 def format_suites(ids: list[str]) -> str:
-    """Format ids as one paragraph per suite, with the installation state of the suite."""
+    """Format ids as one paragraph per suite, with a note if the suite is not installed."""
     suites: dict[str, list[str]] = {}
     for id in ids:
         suites.setdefault(id.split("/", 1)[0], []).append(id.split("/", 1)[1])
@@ -74,7 +74,7 @@ def format_suites(ids: list[str]) -> str:
 
 
 def _installation_state(entry: Suite) -> str:
-    """Return the installation state of a suite, or "" if its extra is installed."""
+    """Return a note if a suite is not installed or needs a newer Python, otherwise ""."""
     if entry.extra is None:
         return "part of rollax"
     needed = missing_python_version(entry)
@@ -85,7 +85,7 @@ def _installation_state(entry: Suite) -> str:
 
 
 def _format_columns(names: list[str]) -> list[str]:
-    """Format names in as many columns as fit."""
+    """Format names in as many columns as fit into `LINE_WIDTH` characters."""
     width = max(map(len, names)) + 2
     count = max(1, (LINE_WIDTH - 2) // width)
     rows = [names[i : i + count] for i in range(0, len(names), count)]
@@ -121,7 +121,7 @@ def collect_environment_facts(id: str) -> Record:
 
 
 def format_environment(one: Record) -> str:
-    """Format the facts of `collect_environment_facts` as text."""
+    """Format the result of `collect_environment_facts` as text."""
     limit = "none" if one["time_limit"] is None else f"{one['time_limit']:,} steps"
     rows = [
         ("observation", one["observation"]),
@@ -149,7 +149,7 @@ def format_environment(one: Record) -> str:
 
 
 def format_space(space: Space) -> str:
-    """Format a space as text."""
+    """Format a space as one line of text."""
     if isinstance(space, Discrete):
         return f"discrete, {space.n}"
     if isinstance(space, MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Parsing of command-line words with tyro, and by hand for names not known in advance."""
+"""Parsing of command-line arguments with tyro, and without tyro for names such as `--env.NAME`."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ OPTION_TYPES = ConstructorRegistry()
 
 @OPTION_TYPES.primitive_rule
 def _count_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Accept integers such as 1e6 and 100k, in every command."""
+    """Return a tyro rule that parses integers such as 1e6 and 100k."""
     if info.type is not int:
         return None
     return PrimitiveConstructorSpec(
@@ -35,11 +35,11 @@ def _count_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None
 
 
 def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
-    """Parse words into an instance of `kind` with tyro.
+    """Parse command-line arguments into an instance of `kind` with tyro.
 
     Args:
         kind: Class of the options.
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         program: Program name in the help.
 
     Returns:
@@ -47,7 +47,7 @@ def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
 
     Raises:
         UsageError: If an option is given twice.
-        SystemExit: If tyro prints help or rejects a word (exit code 2).
+        SystemExit: If tyro prints help, or rejects an argument (exit code 2).
     """
     check_given_once(arguments)
     return tyro.cli(kind, args=arguments, prog=program, registry=OPTION_TYPES)
@@ -56,15 +56,15 @@ def parse_options(kind: TypeHint, arguments: list[str], program: str) -> Any:
 def parse_known_options(
     kind: TypeHint, arguments: list[str], program: str
 ) -> tuple[Any, list[str]]:
-    """Parse the words that are options of `kind`, and leave all other words.
+    """Parse the arguments that are options of `kind`, and return all other arguments unparsed.
 
     Args:
         kind: Class of the options.
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         program: Program name in error messages.
 
     Returns:
-        The instance of `kind`, and the remaining words.
+        The instance of `kind`, and the remaining arguments.
 
     Raises:
         UsageError: If an option is given twice.
@@ -94,11 +94,12 @@ def take_prefixed_options(
     """Split off options such as `--env.NAME VALUE` or `--env.NAME=VALUE`.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         prefix: Prefix of the options, for example `--env.`.
 
     Returns:
-        The remaining words, and the values by name. Dashes in names become underscores.
+        The remaining arguments, and the values of each option, keyed by NAME. Dashes in names
+        become underscores.
 
     Raises:
         UsageError: If an option has no name or no value, or is given twice.
@@ -134,12 +135,12 @@ def take_option_values(
     """Split off every occurrence of an option with its value.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         option: Name of the option with dashes.
         needs: Noun phrase for the error message, such as "a value".
 
     Returns:
-        The remaining words, and the values in order.
+        The remaining arguments, and the values in the order of the command line.
 
     Raises:
         UsageError: If an occurrence has no value.
@@ -163,11 +164,11 @@ def take_option_value(arguments: list[str], option: str) -> tuple[list[str], str
     """Split off an option and its value.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Command-line arguments.
         option: Name of the option with dashes.
 
     Returns:
-        The remaining words, and the value of the option or None.
+        The remaining arguments, and the value of the option or None.
 
     Raises:
         UsageError: If the option has no value or is given twice.
@@ -179,15 +180,15 @@ def take_option_value(arguments: list[str], option: str) -> tuple[list[str], str
 
 
 def unwrap_single_values(taken: dict[str, list[str]]) -> dict[str, Any]:
-    """Replace lists of one value by the value."""
+    """Replace each list that contains one value by that value."""
     return {name: values[0] if len(values) == 1 else values for name, values in taken.items()}
 
 
 def check_single_values(arguments: list[str], names: list[str]) -> None:
-    """Check that options `--config.NAME` with these names have at most one number each.
+    """Check that each option `--config.NAME` with a name in `names` has at most one number.
 
     Raises:
-        UsageError: If an option has several numbers. The message recommends a sweep.
+        UsageError: If an option has several numbers. The message suggests `--sweep.NAME`.
     """
     for position, word in enumerate(arguments):
         option, equals, value = word.partition("=")
@@ -219,7 +220,7 @@ def _is_number(text: str) -> bool:
 
 
 def parse_number(name: str, value: str) -> float:
-    """Return the number in a value of `--sweep.NAME`.
+    """Convert a value of the option `--sweep.NAME` to a float.
 
     Raises:
         UsageError: If the value is not a number.
@@ -233,13 +234,13 @@ def parse_number(name: str, value: str) -> float:
 
 
 def check_seed(seed: int) -> None:
-    """Raise UsageError if the seed of episodes does not fit into a random key."""
+    """Raise UsageError if the seed for evaluation episodes is out of range for a random key."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed must be at least 0 and less than 2^32, got {format_value(seed)}.")
 
 
 def check_checkpoint_name(checkpoint: str) -> None:
-    """Raise UsageError if the name of a checkpoint is a number that is too large for a step."""
+    """Raise UsageError if the checkpoint is a number with more digits than a valid step."""
     if checkpoint.isdecimal() and len(checkpoint) > MAX_STEP_DIGITS:
         raise UsageError(
             f"checkpoint must be last, best or a step, got {format_value(checkpoint)}."
@@ -247,7 +248,7 @@ def check_checkpoint_name(checkpoint: str) -> None:
 
 
 def split_number_lists(arguments: list[str]) -> list[str]:
-    """Split values such as `--cell 3,4` and `--descriptor 0.5,1` at their commas."""
+    """Split comma-separated values of `--cell` and `--descriptor`, for example `--cell 3,4`."""
     option, apart = "", list[str]()
     for word in arguments:
         option = word if word.startswith("--") else option

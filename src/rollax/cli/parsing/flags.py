@@ -1,4 +1,4 @@
-"""Shorthand on the command line: option names without prefix and counts such as 1e6.
+"""Short forms of command-line options: names without a prefix, and counts such as 1e6.
 
 For example, `--learning-rate` means `--config.learning-rate` if no other group has that name.
 """
@@ -25,21 +25,22 @@ def expand_option_names(
     groups: Mapping[str, type],
     arguments: Callable[[], Collection[str]],
 ) -> list[str]:
-    """Return the words with the full name of every option.
+    """Return the command-line arguments with the full name of every option.
 
     Args:
-        words: Words of the command line.
-        run: Class whose fields are options without a prefix.
-        groups: Settings classes by prefix, for example `config.`.
+        words: Command-line arguments.
+        run: Options class whose fields never have a prefix.
+        groups: Settings classes, keyed by prefix, for example `config.`.
         arguments: Function that returns the argument names of the environment (prefix `env.`).
             It is called only if an option is not a run option.
 
     Returns:
-        The words.
+        The arguments.
 
     Raises:
-        UsageError: If several groups have an option of this name, or if no option is similar.
-        UnknownNameError: If no group has the option, but similar options exist.
+        UsageError: If several groups have an option of the same name, or if an option is unknown
+            and no option has a similar name.
+        UnknownNameError: If an option is unknown and options with similar names exist.
     """
     for word in words:
         _check_no_synonym(word, groups)
@@ -50,7 +51,7 @@ def expand_option_names(
 
 
 def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
-    """Raise UnknownNameError for an option with a prefix and a name of another library."""
+    """Raise UnknownNameError if the name after a prefix is known only from another library."""
     option = word.partition("=")[0]
     for prefix, kind in groups.items():
         name = option.removeprefix(f"--{prefix}").replace("-", "_")
@@ -106,22 +107,22 @@ def _to_dashes(option: str) -> str:
 
 
 def _is_negated_switch(name: str, kinds: Mapping[str, TypeHint]) -> bool:
-    """Return whether the name is `no_` followed by the name of a Boolean option."""
+    """Return whether `name` is `no_` followed by the name of a Boolean option in `kinds`."""
     return name.startswith("no_") and kinds.get(name.removeprefix("no_")) in SWITCH_TYPES
 
 
 def normalize_switches(words: list[str], kinds: Mapping[str, type]) -> list[str]:
-    """Return the words with `--shared true` as `--shared` and `--shared=false` as `--no-shared`.
+    """Convert `--shared true` to `--shared`, and `--shared=false` to `--no-shared`.
 
-    For a switch that can also be None (`bool | None`), tyro expects a value, so the words become
+    For a switch that can also be None (`bool | None`), tyro expects a value. The results are then
     `--shared True` and `--shared False`.
 
     Args:
-        words: Words of the command line.
-        kinds: Settings classes by prefix.
+        words: Command-line arguments.
+        kinds: Settings classes, keyed by prefix.
 
     Returns:
-        The words.
+        The arguments.
     """
     found, rest = [], list(words)
     while rest:

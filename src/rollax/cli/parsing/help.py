@@ -1,4 +1,4 @@
-"""Help of `rollax train`: the main settings first, in groups, with the tuned values as defaults."""
+"""Help of `rollax train`: groups of options with descriptions and tuned default values."""
 
 import contextlib
 import dataclasses
@@ -58,7 +58,7 @@ class OptionHelp(NamedTuple):
 
     Attributes:
         name: Name with dashes and prefix, for example `--config.learning-rate`.
-        values: Placeholder of its values, for example `FLOAT`.
+        values: Placeholder for the values of the option, for example `FLOAT`.
         default: Default value as text.
         words: Description.
     """
@@ -70,7 +70,7 @@ class OptionHelp(NamedTuple):
 
 
 class OptionGroup(NamedTuple):
-    """Options under one title."""
+    """Group of options with a title."""
 
     title: str
     options: list[OptionHelp]
@@ -120,7 +120,7 @@ def print_train_help(
         algorithm: Name of the algorithm.
         environment: Id of the environment.
         groups: Groups of options to show.
-        everything: Whether `groups` contain all options. If not, the help mentions `--help-all`.
+        everything: Whether `groups` contain all options. If False, the help mentions `--help-all`.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -181,8 +181,8 @@ def make_option_group(
         title: Title of the group.
         instance: Settings whose values are the defaults.
         prefix: Prefix of the options, for example `config.`.
-        short: Names that need no prefix.
-        chosen: Names to include, in this order. None includes all.
+        short: Names of settings that can be written without a prefix.
+        chosen: Names of the settings to include, in this order. None includes all.
 
     Returns:
         The group.
@@ -210,16 +210,16 @@ def make_option_group(
 
 
 def main_settings(config: type) -> tuple[str, ...]:
-    """Return the names of the settings in the short help, common ones first."""
+    """Return the names of the settings in the short help. Settings of most algorithms are first."""
     names = [field.name for field in dataclasses.fields(config)]
     usual = [name for name in MAIN_SETTINGS if name in names]
     return tuple([*usual, *(name for name in names if name not in usual)][:MAX_MAIN_SETTINGS])
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the strings below the fields of a dataclass and its base classes, by field name.
+    """Return the docstrings below the fields of a dataclass, keyed by field name.
 
-    Classes without available source code are skipped.
+    Fields of base classes are included. Classes without available source code are skipped.
     """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):

@@ -1,4 +1,4 @@
-"""Options that every command accepts. They are removed before the command parses its words."""
+"""Options that every command accepts, parsed before the options of the command."""
 
 import os
 from typing import NamedTuple
@@ -15,7 +15,7 @@ DISTRIBUTED_FLAG = "--distributed"
 class ProcessPlace(NamedTuple):
     """Position of this process in a distributed run.
 
-    Values that are None are read from Slurm, Open MPI, Kubernetes or the TPU runtime.
+    If all values are None, they are detected from Slurm, Open MPI, Kubernetes or the TPU runtime.
 
     Attributes:
         coordinator: Address `HOST:PORT` of the first process.
@@ -49,10 +49,10 @@ def take_shared_options(words: list[str]) -> tuple[list[str], SharedOptions]:
     `--no-compilation-cache`, and connects to the other processes for `--distributed`.
 
     Args:
-        words: Words of the command line.
+        words: Command-line arguments.
 
     Returns:
-        The remaining words, and the shared options.
+        The remaining arguments, and the shared options.
 
     Raises:
         UsageError: If a module does not exist or cannot be imported, or if an option is invalid.
@@ -74,8 +74,8 @@ def take_shared_options(words: list[str]) -> tuple[list[str], SharedOptions]:
 def _take_process_place(words: list[str]) -> tuple[list[str], ProcessPlace | None]:
     """Split off the options of a distributed run and connect to the other processes.
 
-    This must happen before any call that initializes the devices of JAX. It does not connect if
-    help is requested.
+    Call this function before JAX initializes its devices. If help is requested, the function does
+    not connect.
     """
     rest, coordinator = take_option_value(words, "--coordinator")
     rest, number = take_option_value(rest, "--num-processes")

@@ -1,4 +1,4 @@
-"""Functions of a suite whose environments are made by factories, without further conversion."""
+"""Adapter functions for suites whose environments are made by one factory function per name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,10 +12,11 @@ class SuiteFunctions(NamedTuple):
     """The functions that the registry calls in the adapter of a suite.
 
     Attributes:
-        make: Function `(name, arguments)` that returns an environment. It raises UsageError if a
-            value cannot be converted or is out of range, and UnknownNameError if an argument does
+        make: Function `make(name, arguments)` that returns an environment. It raises UsageError if
+            a value cannot be converted or is out of range, and UnknownNameError if an argument does
             not exist.
-        default_arguments: Function `(name)` that returns the arguments with their defaults.
+        default_arguments: Function `default_arguments(name)` that returns the defaults of the
+            arguments, keyed by argument name.
     """
 
     make: Callable[[str, dict[str, Setting]], Environment]
@@ -25,12 +26,12 @@ class SuiteFunctions(NamedTuple):
 def make_suite_functions(
     suite: str, factories: Mapping[str, Callable[..., Environment]]
 ) -> SuiteFunctions:
-    """Return the functions of a suite.
+    """Build the adapter functions of a suite.
 
     Args:
         suite: Name of the suite.
-        factories: Function that makes each environment, by the name in the suite. The parameters of
-            a factory with their defaults are the arguments of the environment.
+        factories: Factory functions, keyed by the name of the environment in the suite. The
+            parameters of a factory are the arguments of the environment.
     """
 
     def make(name: str, arguments: dict[str, Setting]) -> Environment:

@@ -13,8 +13,8 @@ def check_choices(
 
     Args:
         id: Id of the environment, for error messages.
-        values: Values of arguments by name. None and missing arguments are not checked.
-        choices: Accepted values by name of the argument.
+        values: Values, keyed by argument name. Values of None are not checked.
+        choices: Accepted values of each restricted argument, keyed by argument name.
 
     Raises:
         UsageError: If a value is not accepted.
@@ -34,8 +34,8 @@ def creation_error(
     Args:
         suite: Name of the suite in the message.
         name: Name of the environment in the suite.
-        arguments: Arguments of the constructor by name.
-        error: Error of the constructor.
+        arguments: Arguments of the constructor, keyed by name.
+        error: Exception that the constructor raised.
     """
     shown_values = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
     return UsageError(

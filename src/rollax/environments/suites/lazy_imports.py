@@ -12,7 +12,7 @@ _USER_DUNDER_NAMES = ("__all__", "__version__")
 
 
 class _LazyModule(types.ModuleType):
-    """Placeholder for a module that imports it when an attribute is first accessed."""
+    """Placeholder for a module. The module is imported when an attribute is first accessed."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -24,7 +24,7 @@ class _LazyModule(types.ModuleType):
 
 @contextlib.contextmanager
 def defer_imports(*names: str) -> Iterator[None]:
-    """Delay imports of modules inside the block until an attribute of the module is used.
+    """Within the context, defer imports of modules until one of their attributes is used.
 
     Args:
         *names: Names of modules. Modules that are already imported are not affected.
@@ -57,9 +57,9 @@ class _LazyPackage(types.ModuleType):
 
 
 def defer_package_init(*packages: str) -> None:
-    """Let modules of packages be imported without the `__init__` of the packages.
+    """Defer the execution of a package's `__init__` when one of its modules is imported.
 
-    The `__init__` of a package runs when one of its attributes is first accessed.
+    The `__init__` runs when an attribute of the package that is not a module is first accessed.
 
     Args:
         *packages: Names of packages. Packages that are already imported are not affected.

@@ -10,12 +10,12 @@ from rollax.types import PyTree, State
 
 
 def terminate_nonfinite(old_state: State, new_state: State, physics: PyTree) -> Any:
-    """Terminate the episode if the simulation becomes non-finite.
+    """Return the state after a step, and terminate the episode if the simulation is non-finite.
 
     Args:
         old_state: State of brax or MuJoCo Playground before the step.
         new_state: State after the step.
-        physics: Pytree of arrays of the simulation after the step.
+        physics: Pytree of simulation arrays after the step, to check for non-finite values.
 
     Returns:
         The state after the step. If `physics`, the observation or the reward are not finite, the

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def suppress_output() -> Iterator[None]:
     """Discard stdout, stderr, Python warnings and MuJoCo warnings inside the block.
 
-    On import, JaxMARL prints its installed extras and resets both streams. MuJoCo prints missing
-    libraries, and appends its warnings to a file in the working directory.
+    On import, JaxMARL prints its installed extras and resets both streams. MuJoCo prints the names
+    of missing libraries and writes warnings to a file in the working directory.
     """
     old_streams = sys.stdout, sys.stderr, sys.__stdout__
     sys.stdout = sys.__stdout__ = io.StringIO()  # pyright: ignore[reportAttributeAccessIssue]

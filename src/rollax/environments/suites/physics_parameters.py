@@ -11,7 +11,7 @@ from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.types import State
 
 Physics: TypeAlias = dict[str, jax.Array]
-"""Physics parameters by name."""
+"""Physics parameters, keyed by name."""
 ReplacePhysicsFn: TypeAlias = Callable[[SuiteEnvironment, Physics], Any]
 """Function that returns a copy of an environment with other physics parameters."""
 
@@ -27,7 +27,7 @@ def reset_with_physics(
     """Return the state of the suite at the start of an episode.
 
     Args:
-        replace_physics: Function that sets physics parameters.
+        replace_physics: Function that returns a copy of an environment with other parameters.
         dynamics: Environment of the suite.
         physics: Physics parameters.
         key: Random key.
@@ -48,7 +48,7 @@ def step_with_physics(
     Under jit, the suite receives new dictionaries and may write into them.
 
     Args:
-        replace_physics: Function that sets physics parameters.
+        replace_physics: Function that returns a copy of an environment with other parameters.
         dynamics: Environment of the suite.
         physics: Physics parameters.
         state: State of the suite.
@@ -58,6 +58,6 @@ def step_with_physics(
 
 
 def take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step, whose dtypes apply to all states."""
+    """Return the state after one step. All later states have the same dtypes."""
     start = jax.tree.map(jnp.asarray, dynamics.reset(key))
     return dynamics.step(start, jnp.zeros(dynamics.action_size))

@@ -1,4 +1,4 @@
-"""Description of a suite of environments that is available without importing the suite."""
+"""Metadata of suites of environments, available without importing the packages of the suites."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -7,13 +7,13 @@ SuiteEnvironment: TypeAlias = Any
 
 
 class Suite(NamedTuple):
-    """Family of environments. The module `catalogue` of a suite defines it as `SUITE`.
+    """Metadata of a suite of environments. The module `catalogue` of a suite defines `SUITE`.
 
     The adapter is imported on first use. It defines `make(name, arguments) -> Environment` and
     `default_arguments(name) -> dict`. It may also define:
 
-    - `CHOICES`: Dictionary of accepted values by argument, for arguments that are restricted to
-      certain strings, or a function from the name of the environment to such a dictionary.
+    - `CHOICES`: Accepted strings of arguments with a fixed list of values, keyed by argument name,
+      or a function from the name of the environment to such a dictionary.
     - `resolve_arguments(arguments) -> dict`: Replace relative paths by absolute paths, so that a
       run can be resumed from another folder.
     - `check_evaluation(id, training, changes)`: Raise UsageError if evaluations with the changed
@@ -25,7 +25,8 @@ class Suite(NamedTuple):
     Attributes:
         adapter: Name of the adapter module.
         names: Names of the environments.
-        descriptions: One-line descriptions by name or pattern of names. The first match is used.
+        descriptions: One-line descriptions, keyed by environment name or pattern. The first match
+            is used.
         drawing: Name of the module that defines `DRAWINGS`, a dictionary from names or patterns of
             names to `rollax.canvas.drawing.Drawing`. The first match is used. None draws
             observations.
@@ -36,10 +37,12 @@ class Suite(NamedTuple):
             first one provides `module`.
         converter: Call of the rollax function that converts environment objects of the suite, or
             None.
-        unavailable_reasons: Reasons why environments of the package are not available, by name.
+        unavailable_reasons: Reasons why environments of the package are not available, keyed by
+            environment name.
         is_open: Whether other packages may add names to the suite.
         is_on_host: Whether simulators run in Python or C++ (`HostEnvironment`).
-        evaluation: Arguments that differ in evaluations by default, by pattern of names.
+        evaluation: Arguments that evaluations override by default, keyed by pattern of environment
+            names.
         best_metric: Default metric that selects the best checkpoint.
         min_python: Minimum version of Python, if it is higher than the minimum of rollax.
     """

@@ -34,14 +34,14 @@ SUITES: dict[str, Suite] = {
 
 
 def missing_python_version(entry: Suite) -> str:
-    """Return the minimum Python version, such as "3.12", if the interpreter is older, else ""."""
+    """Return the minimum Python version of a suite if this Python is older, otherwise ""."""
     return ".".join(map(str, entry.min_python)) if sys.version_info < entry.min_python else ""
 
 
 def find_suite_of_module(module: str) -> str | None:
-    """Return the suite whose package provides a module.
+    """Return the name of the suite whose package provides a module.
 
-    Suites that are part of rollax are not considered.
+    Only suites of other packages are considered.
 
     Args:
         module: Top-level module of another package.
@@ -65,7 +65,7 @@ def list_suite_packages() -> list[str]:
 
 
 def list_compiled_modules() -> dict[str, str]:
-    """Return the package of each module whose code becomes part of compiled programs."""
+    """Return the package of each suite module that runs in compiled programs, keyed by module."""
     return {
         entry.module: entry.packages[0]
         for entry in SUITES.values()

@@ -1,4 +1,4 @@
-"""The suite `granular`: spheres that forces or torques move to goals, in pure JAX.
+"""The suite `granular`: spheres that agents move to goals with forces or torques, in pure JAX.
 
 The physics include mass, contacts, friction and spin.
 """

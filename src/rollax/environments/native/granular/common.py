@@ -21,7 +21,7 @@ def _to_float32(value: ArrayLike) -> jax.Array:
 
 
 def parameter_field(default: float) -> Any:
-    """Return a dataclass field for a physical parameter, which is a float32 leaf."""
+    """Return a dataclass field that converts a physical parameter to a float32 array."""
     return eqx.field(converter=_to_float32, default=default)
 
 
@@ -40,7 +40,7 @@ def clip_norm(action: jax.Array) -> jax.Array:
 
 
 def observe_goal_displacement(displacement: jax.Array) -> jax.Array:
-    """Return the observation of a displacement to the goal.
+    """Return the features of the displacement to the goal that agents observe.
 
     Args:
         displacement: Displacement to the goal, `[D]`.
@@ -62,7 +62,7 @@ def check_counts(name: str, **counts: tuple[int, int]) -> None:
 
     Args:
         name: Id of the environment, for the error message.
-        **counts: `(value, minimum)` of each count by name.
+        **counts: `(value, minimum)` of each count, keyed by argument name.
 
     Raises:
         UsageError: If a count is below its minimum.

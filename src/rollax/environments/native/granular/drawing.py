@@ -34,9 +34,9 @@ def _walled_scene(environment: SingleNavigator | SingleRoller | ManyNavigators) 
 def draw_navigator(
     environment: SingleNavigator, state: SingleState, obs: Observation
 ) -> Image.Image:
-    """Draw the goal region, the sphere and a line for its motion in the next half second.
+    """Draw the goal region, the sphere, and its motion in the next half second as a line.
 
-    Three-dimensional environments are seen along the third axis.
+    Three-dimensional environments are projected along the third axis.
     """
     scene = _walled_scene(environment)
     position, velocity = (

@@ -1,8 +1,9 @@
-"""Lidar of an agent in the plane: distances to surfaces by direction.
+"""Lidar sensor of a disc-shaped agent in the plane.
 
 There are K sectors of equal width. Sector k is centered at the angle 2 pi k / K, counterclockwise
-from the first axis. The reading of a sector is 1 - gap / reach for the smallest gap between
-surfaces in the sector. It is 1 at contact and 0 if nothing is within reach.
+from the first axis. The reading of a sector is 1 - gap / reach, where the gap is the smallest
+distance between the surface of the agent and another surface in the sector. The reading is 1 at
+contact, and 0 if no surface is within reach.
 """
 
 import jax
@@ -30,10 +31,9 @@ def disc_readings(
     reach: jax.Array,
     sectors: int,
 ) -> jax.Array:
-    """Return the readings of one disc.
+    """Return the readings of all sectors for a single disc.
 
-    The disc appears in every sector that it covers at least partly. A wide disc nearby covers
-    several sectors.
+    The reading is positive in every sector that the disc covers at least partly.
 
     Args:
         displacement: Displacement from the agent to the center of the disc, `[2]`.

@@ -39,7 +39,7 @@ class ManyState(NamedTuple):
         spheres: Positions, velocities and spins, each with leading axis [A].
         goal: Goals, float [A, 2].
         time: Number of decisions so far, int32 [].
-        neighbors: Neighbors at these positions, or None if all pairs are compared.
+        neighbors: Neighbor list at these positions, or None if all pairs are compared.
     """
 
     spheres: Spheres
@@ -49,19 +49,19 @@ class ManyState(NamedTuple):
 
 
 class ManyNavigators(eqx.Module):
-    """Discs in a box that forces push to individual goals, with the other discs in the way.
+    """Multi-agent navigation: each agent pushes its disc to its goal and avoids other discs.
 
     The action of an agent is the force in units of `strength`, in the unit disc. The observation is
     float [6 + 2 sectors]: direction to the goal, displacement to it clipped to [-3, 3], velocity,
     and lidar readings of the other agents and of the walls (`lidar.py`).
 
-    With d the distance to the goal, the gain of a decision is the increase of exp(-d / attraction).
-    The reward is the gain, plus `shared` times the mean gain of all agents, minus `effort` times
-    the increase of the kinetic energy, plus `bonus` at the goal.
+    Let d be the distance to the goal. The gain of a decision is the increase of exp(-d /
+    attraction). The reward is the gain, plus `shared` times the mean gain of all agents, minus
+    `effort` times the increase of the kinetic energy, plus `bonus` at the goal.
 
     Starts and goals are sampled in different cells of a grid with at least two cells of width
-    `spacing` per agent, so agents do not overlap at the start, and goals do not overlap. The box
-    has the size of the grid. With `global_state` the observation has a part "global_state" for
+    `spacing` per agent. Therefore, neither agents at the start nor goals overlap. The box
+    has the size of the grid. With `global_state` the observation has an entry "global_state" for
     critics with the positions, velocities and goal displacements of all agents, float [6
     num_agents]. Its lengths are fractions of the box side.
 
@@ -78,7 +78,7 @@ class ManyNavigators(eqx.Module):
         sectors: (static) Number of lidar sectors, at least 3.
         max_steps: (static) Maximum number of decisions of an episode.
         substeps: (static) Number of time steps per decision.
-        global_state: (static) Whether the observation has a part "global_state" for critics.
+        global_state: (static) Whether the observation has an entry "global_state" for critics.
         pairs: (static) Pairs to compare, "all" or "listed".
         capacity: (static) Maximum number of listed neighbors per agent.
         spacing: Width of a grid cell, at least the diameter of an agent.

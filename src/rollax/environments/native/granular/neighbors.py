@@ -23,7 +23,7 @@ class Neighbors(NamedTuple):
 
     Attributes:
         indices: Indices of neighbors, int32 [N, K]. Unused entries are N.
-        overflow: Whether neighbors are missing because there were more than fit, bool [].
+        overflow: Whether neighbors are missing because a sphere has more than K, bool [].
     """
 
     indices: jax.Array
@@ -44,12 +44,12 @@ def make_neighbor_search(
     A list stays valid for contacts until two spheres have approached each other by `cutoff` minus
     the distance at which they touch.
 
-    jax-md sizes a list from example positions outside of `jit`, and rebuilds it when a sphere has
-    moved far. Neither works here, because an example does not represent other episodes, and because
-    under `vmap` both branches of a condition are computed. Sizes are therefore computed from the
-    geometry, and each call rebuilds the list. Call the search once for several time steps. The
-    cache returns the same function for equal arguments, because compiled programs compare functions
-    by identity.
+    The defaults of jax-md are not suitable here: jax-md chooses the size of a list from example
+    positions outside of `jit`, and rebuilds the list only after large motions. Example positions do
+    not represent other episodes, and under `vmap` both branches of a condition are computed. Sizes
+    are therefore computed from the geometry, and each call rebuilds the list. Call the search once
+    for several time steps. The returned function is cached, because compiled programs compare
+    functions by identity.
 
     Args:
         num_spheres: Number of spheres N.
@@ -107,10 +107,10 @@ def make_neighbor_search(
 
 
 def _max_cell_occupancy(side: tuple[float, ...], cutoff: float, min_distance: float) -> int:
-    """Return a bound on the number of points per cell whose distances are at least `min_distance`.
+    """Return an upper bound on the number of spheres per cell with distances >= `min_distance`.
 
-    The bound counts discs or balls that fill a cell and a margin of half their distance. No packing
-    is denser than 0.907 in the plane (Thue) and 0.741 in space (Kepler).
+    Discs or balls of diameter `min_distance` must fit into the cell, extended by half a diameter.
+    No packing is denser than 0.907 in the plane (Thue) and 0.741 in space (Kepler).
     """
     widths = [1 + length / (length // cutoff) / min_distance for length in side]
     return math.ceil(

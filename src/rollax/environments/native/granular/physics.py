@@ -167,9 +167,9 @@ def contact_force(
     attractive. The tangential force acts against the slip s and is min(grip m |s|, friction x
     normal force). This is Coulomb's law, except that a viscous force stops slow slip. Without this
     regularization the force would be discontinuous at rest, and a finite time step would overshoot.
-    Unlike a division of Coulomb's force by a small speed, it is stable for any normal force (if
-    grip x time step is below 2/7 for solid spheres). Unlike a tangential spring, it needs no memory
-    of each contact. The disadvantage is that bodies at rest under a tangential load creep.
+    For solid spheres, it is stable for any normal force if grip x time step is below 2/7, whereas
+    Coulomb's force divided by a small speed is not. In contrast to a tangential spring, contacts
+    have no state. The disadvantage is that bodies at rest under a tangential load creep.
 
     Args:
         material: Parameters of the contact law.

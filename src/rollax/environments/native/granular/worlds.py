@@ -46,8 +46,8 @@ class SingleState(NamedTuple):
 
     Attributes:
         spheres: State of the sphere, with leading axis [1].
-        orientation: Quaternion for pictures, float [4]. It is (1, 0, 0, 0) if the sphere does not
-            roll.
+        orientation: Orientation for rendering as a quaternion, float [4]. It is (1, 0, 0, 0) in
+            environments without rolling.
         goal: Goal, float [D], or [2] on the floor.
         time: Number of decisions so far, int32 [].
     """
@@ -68,13 +68,13 @@ def _goal_displacement(state: SingleState) -> jax.Array:
 
 
 class SingleNavigator(eqx.Module):
-    """Sphere in a box that a force pushes to its goal.
+    """Navigation task: a force pushes a sphere in a box to its goal.
 
     The action is the force in units of `strength`, in the unit ball of D = `dimension` numbers. The
     observation is float [3 D]: direction to the goal, displacement to it clipped to [-3, 3], and
     velocity. Start and goal are uniform in the box.
 
-    With d the distance to the goal, the reward of a decision is the increase of exp(-d /
+    Let d be the distance to the goal. The reward of a decision is the increase of exp(-d /
     attraction) minus `effort` times the increase of the kinetic energy. The undiscounted return is
     therefore below 1. It is close to 1 - exp(-d_0 / attraction) for a policy that ends at rest at
     the goal.
@@ -197,15 +197,15 @@ class SingleNavigator(eqx.Module):
 
 
 class SingleRoller(eqx.Module):
-    """Sphere on the floor of a box that a torque rolls to its goal by friction.
+    """Rolling task: a torque rolls a sphere on the floor of a box to its goal by friction.
 
     The action is the torque in units of `strength`, in the unit ball of 3 numbers. The observation
     is float [10]: direction to the goal on the floor, displacement to it clipped to [-3, 3],
     velocity `[3]`, and surface speed (spin times radius) `[3]`.
 
-    With d the distance to the goal on the floor, the reward of a decision is the increase of exp(-d
-    / attraction) minus `effort` times the increase of the kinetic energy, including that of the
-    spin. A spin about the vertical axis only costs energy. The default `strength` is below the
+    Let d be the distance to the goal on the floor. The reward of a decision is the increase of
+    exp(-d / attraction) minus `effort` times the increase of the kinetic energy, including that of
+    the spin. A spin about the vertical axis only costs energy. The default `strength` is below the
     torque at which the sphere slips, at most 7/2 friction x mass x gravity x radius / 2.5 in level
     rolling.
 
@@ -335,7 +335,7 @@ def _make_transition(
     old_state: SingleState,
     next_state: SingleState,
 ) -> Transition:
-    """Return the transition of one decision."""
+    """Return the transition between the states before and after a decision."""
     closeness, next_closeness = (
         jnp.exp(-safe_norm(_goal_displacement(state)) / environment.attraction)
         for state in (old_state, next_state)

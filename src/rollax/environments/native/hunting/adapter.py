@@ -18,7 +18,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
     Args:
         name: Name in the suite `hunting`.
-        arguments: Arguments by name.
+        arguments: Environment arguments, keyed by name.
 
     Returns:
         The environment.
@@ -45,7 +45,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the game with their defaults."""
+    """Return the defaults of the arguments of the game, keyed by argument name."""
     common = signature_defaults(Hunting)
     del common["speeds"]
     if name == "2-players":

@@ -21,7 +21,7 @@ _PLAYER_RADIUS = 0.022  # as a fraction of the side of the square
 
 
 def draw_hunting(environment: Hunting, state: HuntingState, obs: Observation) -> Image.Image:
-    """Draw the prey in blue, the predators in red with their reach, and the last headings."""
+    """Draw the prey (blue), the predators with their catch radius (red), and the last headings."""
     scene = square_scene()
     players = np.asarray(state.positions).tolist()
     catch_radius = float(environment.catch_radius)

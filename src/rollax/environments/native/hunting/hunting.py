@@ -3,16 +3,16 @@
 It follows the benchmarks of jaxagents (A. Mavritsakis, github.com/amavrits/jax-agents) with these
 deviations:
 
-- The time limit truncates. Survival is not the end of the task, so the value after it is the value
-  of the last observation.
-- A continuous heading is a normalized vector and not an angle. An angle clipped to +-pi has a
-  discontinuity that a policy must jump across to move left.
+- The time limit truncates the episode, so values bootstrap from the last observation. Survival is
+  not the end of the task.
+- A continuous heading is a normalized vector instead of an angle, because angles have a
+  discontinuity at +-pi.
 - Every agent observes the world relative to its own position instead of one shared array, so one
   network can control all agents.
 - Predators do not start within reach of the prey, where no policy could avoid a catch.
   `start_distance=0` restores the original behavior.
-- Headings are not part of the observation. Positions and time are the full state, and the last
-  moves do not affect the future.
+- Headings are not observed. Positions and time are the full state, because the last moves do not
+  affect the future.
 """
 
 import math
@@ -246,7 +246,7 @@ class Hunting(eqx.Module):
     def descriptor(self, state: HuntingState) -> jax.Array:
         """Return the position of the prey, float32 [2].
 
-        At the end of an episode it is the position of the catch or of the survival.
+        At the end of an episode, the prey is there because it was caught or because it survived.
         """
         return state.positions[0]
 

@@ -30,7 +30,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
     Args:
         name: Name in the suite `memory`.
-        arguments: Arguments by name.
+        arguments: Environment arguments, keyed by name.
 
     Returns:
         The environment.
@@ -49,7 +49,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Environment:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the task with their defaults.
+    """Return the defaults of the arguments of the task, keyed by argument name.
 
     A task that wraps a gymnax environment has the arguments of that environment.
     """

@@ -119,7 +119,7 @@ class CardGame(eqx.Module):
 
 
 def _answer_reward(is_correct: jax.Array, num_answers: int) -> jax.Array:
-    """Return 1 / number for a correct answer and -1 / number for a wrong one."""
+    """Return 1 / `num_answers` for a correct answer and -1 / `num_answers` for a wrong answer."""
     return jnp.where(is_correct, 1 / num_answers, -1 / num_answers)
 
 
@@ -130,8 +130,8 @@ class RepeatFirst(CardGame):
     gives 1 / (52 decks - 1) for a correct action and -1 / (52 decks - 1) otherwise.
 
     The return with perfect memory is 1, and the mean return of uniform actions is -0.5. Without
-    memory, the best action is any suit other than the visible suit, with a mean return of -0.49 for
-    one deck, because each of the other suits has 13 of the other 51 cards.
+    memory, the best action is any suit other than the visible suit. Its mean return is -0.49 for
+    one deck, because each of these suits has 13 of the remaining 51 cards.
     """
 
     name = "memory/repeat-first"
@@ -188,8 +188,9 @@ class Autoencode(CardGame):
 class CountRecall(CardGame):
     """Game that deals a card and asks how often a symbol has been dealt so far.
 
-    This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol], each from its
-    own shuffled decks. The easy task of POPGym has one deck of colors, the medium task two decks of
+    This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol]. Dealt and
+    queried symbols come from separately shuffled decks. The easy task of POPGym has one deck of
+    colors, the medium task two decks of
     suits, and the hard task four decks of ranks. Each of the 52 decks - 1 steps gives 1 / (52 decks
     - 1) if the action is the correct count and -1 / (52 decks - 1) otherwise. The return with
     perfect memory is 1.
@@ -243,12 +244,12 @@ class HigherLower(CardGame):
     """Game of guessing whether the next card is higher (action 0) or lower (action 1).
 
     This is HigherLower of POPGym, which uses 1 to 3 decks. The observation is the rank of the
-    visible card, 0 to 12. Each of the 52 decks - 1 steps gives 1 / (52 decks) for a correct guess,
-    -1 / (52 decks) for a wrong one, and 0 if both ranks are equal.
+    visible card, 0 to 12. An episode has 52 decks - 1 steps. A step gives 1 / (52 decks) for a
+    correct guess, -1 / (52 decks) for a wrong guess, and 0 if both ranks are equal.
 
     The mean return of uniform actions is 0. With one deck, the best guess from the visible card
-    alone (higher below the seventh rank, lower above it) returns 0.497, and the best guess from the
-    remaining cards returns 0.53.
+    alone (higher below the seventh rank, lower above it) returns 0.497. The best guess from the
+    remaining cards, which requires memory, returns 0.53.
     """
 
     name = "memory/higher-lower"

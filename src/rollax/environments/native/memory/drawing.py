@@ -1,4 +1,4 @@
-"""Drawings of memory tasks, which show symbols, or a deck in dealing order and a request."""
+"""Drawings of memory tasks: the symbols shown so far, or the dealt cards and the current query."""
 
 import math
 from typing import cast
@@ -33,7 +33,7 @@ def draw_symbols(
 ) -> Image.Image:
     """Draw the symbols shown so far, the newest on the right.
 
-    The next action, not the action of this frame, must repeat the leftmost symbol.
+    The correct next action repeats the leftmost symbol.
     """
     edge, gap = min(64, (SCENE_WIDTH - 16) // len(state.recent)), 4
     picture = Image.new("RGB", (SCENE_WIDTH, 120), BACKGROUND)
@@ -76,7 +76,7 @@ def draw_cards(
 ) -> Image.Image:
     """Draw the dealt cards with their symbols and the remaining cards as outlines.
 
-    A frame marks the newest card, or the requested card in `memory/autoencode`.
+    A frame marks the newest card, or the queried card in `memory/autoencode`.
     """
     card_symbols = {2: COLOR_SYMBOLS, 4: SUIT_SYMBOLS}.get(_num_symbols(environment), RANK_SYMBOLS)
     dealt, request = (
@@ -121,14 +121,14 @@ def _num_symbols(environment: Environment) -> int:
 
 
 def _requested_card(environment: Environment, state: DealState | QueryState) -> int | None:
-    """Return the index of the requested card in `memory/autoencode`, or None without a request."""
+    """Return the index of the queried card in `memory/autoencode`, or None without a query."""
     last, time = len(state.cards) - 1, int(state.time)
     is_asked = environment.name.endswith("autoencode") and last <= time <= 2 * last
     return 2 * last - time if is_asked else None
 
 
 def _describe_request(environment: Environment, state: DealState | QueryState) -> str:
-    """Return a caption that describes the task of the next action."""
+    """Return a caption that describes the correct next action."""
     last, time = len(state.cards) - 1, int(state.time)
     if environment.name.endswith("autoencode"):
         card = _requested_card(environment, state)

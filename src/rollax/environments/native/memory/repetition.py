@@ -39,9 +39,9 @@ class RepeatPrevious(eqx.Module):
     - With perfect memory it is 1.
     - Uniform actions have the mean 2 / symbols - 1 and the standard deviation 2 sqrt((symbols - 1)
       / length) / symbols.
-    - The best policy without memory, and the best that remembers fewer than `delay` previous
-      observations, also have the mean 2 / symbols - 1, because their observations are independent
-      of the queried symbol. With `delay` 0 no memory is needed, and the best return is 1.
+    - Policies that remember fewer than `delay` previous observations also have the mean 2 / symbols
+      - 1, because the observations that they remember are independent of the correct action. With
+      `delay` 0 no memory is needed, and the best return is 1.
 
     An episode has delay + length steps and *terminates* with the last one. No reward follows, so
     the value after it is 0. This end is not a time limit that interrupts a continuing task.

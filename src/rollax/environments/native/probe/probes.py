@@ -1,8 +1,8 @@
-"""Probe environments: minimal tasks with known solutions that each test one part of an algorithm.
+"""Probe environments: minimal tasks with known solutions that test single parts of an algorithm.
 
-They follow Andy Jones, "Debugging reinforcement learning systems" (2021). If an algorithm fails a
-probe and passes all earlier ones, the fault is in the feature that this probe adds. `gamma` is the
-discount, and "return" is the sum of rewards of one episode.
+They follow Andy Jones, "Debugging reinforcement learning systems" (2021). If an algorithm passes
+all earlier probes and fails a probe, the bug is in the feature that this probe tests. `gamma` is
+the discount factor, and "return" is the sum of rewards of one episode.
 """
 
 from typing import NamedTuple
@@ -138,7 +138,7 @@ class MemoryState(NamedTuple):
 class Memory(eqx.Module):
     """Probe with a cue that is visible at the first step and must be matched `delay` steps later.
 
-    Tests memory and its gradients through time. All observations after the first are blank. The
+    Tests recurrent policies and backpropagation through time. Later observations are blank. The
     last action gives 1 if it matches the cue, otherwise -1, and earlier actions have no effect. An
     episode has delay + 1 steps. The optimal return is 1. The best mean return without memory is 0,
     unless `delay` is 0, which needs no memory.
@@ -279,7 +279,7 @@ class ContinuousAction(eqx.Module):
 class TwoChoices(eqx.Module):
     """Probe with one step and two binary choices. Each choice that matches its bit gives 0.5.
 
-    Tests that the parts of a multi-discrete action are not mixed up. The optimal return is 1, and
+    Tests the order of the components of a multi-discrete action. The optimal return is 1, and
     random actions give 0.5 on average.
     """
 

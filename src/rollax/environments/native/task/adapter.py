@@ -1,4 +1,4 @@
-"""The suite `task`: closed-form benchmarks for quality-diversity algorithms."""
+"""The suite `task`: differentiable benchmark functions for quality-diversity algorithms."""
 
 from collections.abc import Callable
 

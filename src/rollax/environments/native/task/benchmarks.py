@@ -1,7 +1,7 @@
-"""Closed-form benchmarks for quality-diversity algorithms.
+"""Differentiable benchmark functions for quality-diversity algorithms.
 
-Each task is an environment of one step whose action is a solution. `score` returns the same values
-without an episode.
+Each task is a one-step environment whose action is a solution. The method `score` computes the same
+fitness and descriptor without an episode.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Catalogue of the closed-form benchmarks."""
+"""Catalogue of the benchmark functions."""
 
 from rollax.environments.suites.suite import Suite
 

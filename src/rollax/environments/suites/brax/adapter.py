@@ -12,9 +12,8 @@ from brax:
 `info` contains the terms of the reward. Evaluations sum them over an episode. Legged robots have a
 behavior descriptor: the ground contact of each foot (`descriptor` "contact", averaged over an
 episode), or the displacement of the torso ("position"). A foot touches the ground if the lowest
-point of its geometry is less than `CONTACT_DISTANCE` above it. This is the distance that contacts
-of brax measure, but in the current state. Contacts in the state of a backend may belong to the
-previous substep.
+point of its geometry is less than `CONTACT_DISTANCE` above it. The distance is computed from the
+current state, because the contacts that a brax backend stores may belong to the previous substep.
 """
 
 import copy
@@ -110,7 +109,7 @@ class BraxState(NamedTuple):
 
 
 class Feet(NamedTuple):
-    """Spheres and capsules attached to bodies, as hashable tuples of F entries.
+    """Collision shapes of the feet: F spheres and capsules, stored as hashable tuples.
 
     Attributes:
         link: Indices of the bodies.
@@ -142,9 +141,10 @@ class Brax(eqx.Module):
         feet: Geometries of the feet for the descriptor "contact", or None.
         axes: Axes of the descriptor "position".
         state_dtypes: Dtypes of the leaves of a brax state.
-        reward_parts: Names of the reward terms in the metrics of brax.
+        reward_parts: Names of the reward terms in the metrics of a brax state.
         time_limit: Time limit in steps.
-        forward_reward_weight: Weight of "reward_forward" for bodies without this setting in brax.
+        forward_reward_weight: Weight of "reward_forward" if the brax environment has no such
+            setting.
         num_agents: None, for a single agent.
     """
 
@@ -187,7 +187,10 @@ class Brax(eqx.Module):
         ), suite_state.obs
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the task terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the task has terminated.
+        """
         del key  # the dynamics are deterministic
         next_suite_state = step_with_physics(
             _replace_physics, self.dynamics, self.physics, state.suite_state, action
@@ -219,7 +222,11 @@ class Brax(eqx.Module):
         )
 
     def descriptor(self, state: State) -> jax.Array:
-        """Return the ground contact of each foot `[F]`, or the displacement in meters `[axes]`."""
+        """Return the behavior descriptor, float32.
+
+        It is the ground contact of each foot, `[F]`, or the displacement of the torso in meters
+        along each descriptor axis.
+        """
         if self.feet:
             return (
                 foot_clearance(self.feet, state.suite_state.pipeline_state.x) < CONTACT_DISTANCE
@@ -262,7 +269,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Brax:
 
     Args:
         name: Name of the environment in brax.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -323,7 +330,7 @@ def _build_environment(
     descriptor: str | None,
     forward_reward_weight: float = 1.0,
 ) -> Brax:
-    """Build the environment. With a descriptor, the last part of `id` is its name in brax."""
+    """Build a `Brax` environment. With a descriptor, `id` must end in the name in brax."""
     name = id.rpartition("/")[2]
     example = jax.eval_shape(lambda key: take_example_step(dynamics, key), jax.random.key(0))
     if not hasattr(example.obs, "shape"):
@@ -359,7 +366,7 @@ def _build_environment(
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the brax constructor and of rollax, with their defaults."""
+    """Return the defaults of all arguments (of the brax constructor and of rollax), by name."""
     package_versions.require_version("brax", "0.14")
     defaults = {
         key: value
@@ -375,7 +382,7 @@ def default_arguments(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _make_dynamics(name: str, arguments: tuple[tuple[str, Setting], ...]) -> Any:
-    """Create a brax environment. Results are cached, so equal environments share a compilation."""
+    """Create a brax environment, cached so that equal environments share a compilation."""
     values = {key: value for key, value in arguments if key != "n_frames" or value}
     try:
         with suppress_output():
@@ -388,7 +395,7 @@ def _active_physics_names(dynamics: SuiteEnvironment) -> list[str]:
     """Return the names of the physics parameters that the backend reads.
 
     The spring and positional backends ignore damping and armature. They raise mass and inertia to
-    the power of 1 minus a scale, so a parameter has no effect if its scale is 1.
+    the power of (1 - scale), so mass or inertia has no effect if its scale is 1.
     """
     if dynamics.backend in ("generalized", "mjx"):
         return list(_PHYSICS_PATHS)

@@ -33,7 +33,7 @@ _VIEWS = {
 
 
 def find_view(environment: "rollax.environments.suites.brax.adapter.Brax") -> BodyView:
-    """Return the view of an environment, by default that of the ant."""
+    """Return the view of an environment. Unknown environments have the same view as the ant."""
     return _VIEWS.get(environment.name.split("/")[1], _VIEWS["ant"])
 
 

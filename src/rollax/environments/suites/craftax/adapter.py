@@ -1,10 +1,10 @@
 """Adapter of Craftax environments (1.6 or newer; Matthews et al. 2024, arXiv:2402.16801).
 
-Episodes do not reset automatically. Craftax has one `done` for all ends. Here, death and the defeat
-of the boss terminate, and the time limit truncates. Other differences from Craftax:
+Episodes do not reset automatically. Craftax has a single flag `done`. Here, death and the defeat of
+the boss terminate the episode, and the time limit truncates it. Other differences from Craftax:
 
 - Rewards are float32, `terminated` and `truncated` are bool, and states have fixed dtypes.
-- Pictures are 8-bit pixels. Craftax returns pixels divided by 255.
+- Images are 8-bit pixels. Craftax returns pixels divided by 255.
 - The space of symbolic observations is unbounded. Craftax declares [0, 1], but enchantments,
   experience and the health of dead creatures are outside of these bounds.
 - Textures stay in memory. Craftax stores them as pickles in its installation folder.
@@ -52,13 +52,13 @@ class Craftax(eqx.Module):
 
     Attributes:
         params: Craftax parameters as arrays, such as `day_length`. `DomainRandomization` can sample
-            them. The time limit among them is None.
+            them. The parameter for the time limit is replaced by None.
         dynamics: Craftax environment.
         name: Id of the environment.
         observation_space: Space of observations.
         action_space: Space of actions.
         achievements: Names of the achievements, in the order of the state.
-        max_return: Return of all achievements.
+        max_return: Sum of the rewards for all achievements.
         state_dtypes: Dtypes of the leaves of a state.
         time_limit: Time limit in steps.
         num_agents: None, for a single agent.
@@ -95,7 +95,10 @@ class Craftax(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the player dies or wins."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the player has died or won.
+        """
         obs, state, reward, terminated = _step(
             self.dynamics, self.params, key, state, jnp.asarray(action, jnp.int32)
         )
@@ -148,7 +151,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Craftax:
 
     Args:
         name: Name of the environment in Craftax.
-        arguments: Values of parameters and sizes, as in `default_arguments`.
+        arguments: Craftax parameters and world sizes (see `default_arguments`).
 
     Returns:
         The environment.
@@ -191,13 +194,13 @@ def make(name: str, arguments: dict[str, Setting]) -> Craftax:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the Craftax parameters and the sizes of the world, with their defaults."""
+    """Return the defaults of the Craftax parameters and world sizes, keyed by name."""
     params, sizes = _default_params_and_sizes(name)
     return params | sizes
 
 
 def _import_suite_module(name: str, module: str) -> Any:
-    """Import a module of Craftax or Craftax-Classic. Its constants are concrete inside a trace."""
+    """Import a module of Craftax or Craftax-Classic, even while JAX traces a function."""
     game = "craftax_classic" if name.startswith("Craftax-Classic") else "craftax"
     with defer_imports("matplotlib.pyplot", "pygame"), jax.ensure_compile_time_eval():
         return importlib.import_module(f"craftax.{game}.{module}")
@@ -212,7 +215,7 @@ def _load_class(name: str) -> Any:
 
 @functools.cache
 def _default_params_and_sizes(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults of the parameters, which may be traced, and of the static sizes."""
+    """Return the defaults of the parameters (can be traced) and world sizes (static), by name."""
     found = _load_class(name)
     with jax.ensure_compile_time_eval():
         defaults = found.default_params.fget(None), found.default_static_params()
@@ -235,7 +238,7 @@ def _make_dynamics(name: str, sizes: tuple[tuple[str, Setting], ...]) -> Any:
 
 
 class _LazyTextures:
-    """Textures of one game by block size in pixels. They are created on first access."""
+    """Textures of a game, keyed by block size in pixels, and created on first access."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -259,7 +262,7 @@ def make_renderer(environment: Craftax, size: int) -> Any:
         size: Size of a block in pixels.
 
     Returns:
-        Jitted function from a state to a picture `[H, W, 3]` with values from 0 to 255.
+        Jitted function from a state to an image `[H, W, 3]` with values from 0 to 255.
     """
     return _make_renderer(environment.dynamics, environment.name.split("/")[1], size)
 
@@ -272,7 +275,7 @@ def _make_renderer(dynamics: SuiteEnvironment, name: str, size: int) -> Any:
 
 @functools.cache
 def _infer_space_and_dtypes(id: str, dynamics: SuiteEnvironment) -> tuple[Box, tuple[str, ...]]:
-    """Return the space of observations and the dtypes of a state after a step."""
+    """Return the observation space, and the dtypes of the leaves of a state after a step."""
 
     def step(key: jax.Array) -> Any:
         params = jax.tree.map(jnp.asarray, dynamics.default_params)

@@ -34,7 +34,7 @@ def draw_craftax(
     state: State,
     obs: Observation,
 ) -> Image.Image:
-    """Draw the player's view with the suite's textures, and health, needs and inventory below."""
+    """Draw the player's view with the textures of Craftax, and the status and inventory below."""
     from rollax.environments.suites.craftax.adapter import make_renderer
 
     drawn = np.asarray(make_renderer(environment, _BLOCK_SIZE)(state))

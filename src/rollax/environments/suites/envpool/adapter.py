@@ -1,9 +1,10 @@
 """Adapter of EnvPool (1.2 or newer): C++ simulators that step together in their own threads.
 
-EnvPool uses the step after the end of an episode to start the next one. The adapter takes that step
-immediately, and still returns the last observation of the episode. Numbers become float32, and
-8-bit images stay 8-bit with channels last. `info` contains the EnvPool scalars, except those that
-identify environments or mark the end of a game. Rendering uses a pool of one environment.
+In EnvPool, the step after the end of an episode starts the next episode. The adapter takes this
+step immediately, and still returns the last observation of the ended episode. Numbers become
+float32, and 8-bit images stay 8-bit with channels last. `info` contains the EnvPool scalars, except
+those that identify environments or mark the end of a game. Rendering uses a pool with a single
+environment.
 """
 
 import functools
@@ -71,8 +72,8 @@ class PoolStep(NamedTuple):
         reward: Rewards.
         terminated: Mask of the environments whose task ended.
         truncated: Mask of the environments whose episode was cut off.
-        info: Additional numbers by name.
-        ids: Index of the environment of each row.
+        info: Additional arrays, keyed by name.
+        ids: Index in the pool of the environment of each row, int `[N]`.
     """
 
     obs: Observation
@@ -84,10 +85,10 @@ class PoolStep(NamedTuple):
 
 
 class EnvPoolSimulators:
-    """EnvPool pool with rollax spaces.
+    """Pool of EnvPool simulators with the spaces of rollax.
 
-    Methods take the indices of N environments and return arrays `[N, ...]`, with the index of the
-    environment of each row.
+    Methods take the indices of N environments in the pool. They return arrays `[N, ...]` and, for
+    each row, the index of its environment.
     """
 
     def __init__(self, pool: SuiteEnvironment, name: str) -> None:
@@ -114,7 +115,9 @@ class EnvPoolSimulators:
         return self._observe(obs), info["env_id"]
 
     def begin_next(self, ids: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Start the next episodes after an end and return observations and environment indices.
+        """Start the next episode in environments whose episode ended.
+
+        The results are observations and environment indices.
 
         With `episodic_life`, this continues the game, whereas `reset` would restart it.
         """
@@ -139,14 +142,14 @@ class EnvPoolSimulators:
         )
 
     def _observe(self, obs: Observation) -> Any:
-        """Convert observations. The first calls and some later ones also check them."""
+        """Convert observations. The first calls and every `CHECK_INTERVAL`-th call check them."""
         if self._num_calls < NUM_INITIAL_CHECKS or self._num_calls % CHECK_INTERVAL == 0:
             self._check(obs)
         self._num_calls += 1
         return self._convert_fn(obs)
 
     def frames(self, ids: np.ndarray) -> np.ndarray:
-        """Return pictures, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
+        """Return images, uint8 `[N, H, W, 3]`. The pool must have been made for rendering."""
         return self.pool.render(env_ids=ids)
 
     def close(self) -> None:
@@ -205,10 +208,10 @@ def _take_first(rows: Observation) -> Any:
 
 
 def find_info_names(spec: Mapping[str, ArraySpec]) -> tuple[str, ...]:
-    """Return the sorted names of the scalars in `info`, without excluded names.
+    """Return the sorted names of the scalars in `info`, except those in `_EXCLUDED_INFO`.
 
     Args:
-        spec: EnvPool specification of all arrays that a step returns, by name.
+        spec: EnvPool specifications of the arrays that a step returns, keyed by name.
 
     Returns:
         The names.
@@ -264,7 +267,7 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
 
     Args:
         name: Id of the environment in EnvPool.
-        arguments: Values of arguments of the pool, as in `default_arguments`.
+        arguments: Arguments of the pool (see `default_arguments`).
 
     Returns:
         The environment.
@@ -292,7 +295,7 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
 
 
 def _check_arguments(id: str, arguments: Mapping[str, Setting]) -> None:
-    """Raise UsageError for values that make EnvPool terminate the process or not step."""
+    """Raise UsageError for values with which EnvPool terminates the process or never steps."""
     if not 0 <= arguments.get("num_threads", 0) <= MAX_THREADS:
         raise UsageError(
             f"{id}: num_threads ({arguments['num_threads']}) must be between 0 (chosen by EnvPool) "
@@ -356,9 +359,9 @@ def _is_mujoco(name: str) -> bool:
 def _import_envpool() -> Any:
     """Import EnvPool after EGL.
 
-    On Linux, MuJoCo in EnvPool creates its OpenGL context with a bundled copy of EGL, but uses the
-    OpenGL functions of the system library. If the system library is loaded first, both are the
-    same. Otherwise MuJoCo terminates the process when it renders.
+    On Linux, MuJoCo in EnvPool creates its OpenGL context with a bundled copy of EGL, but calls the
+    OpenGL functions of the system library. MuJoCo terminates the process when it renders, unless
+    the system library is loaded first and used for both.
     """
     display.has_egl_before("envpool")
     import envpool
@@ -368,7 +371,7 @@ def _import_envpool() -> Any:
 
 @functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the pool, with their defaults."""
+    """Return the defaults of the arguments of the pool, keyed by name."""
     config = _import_envpool().make_spec(name).config._asdict()
     kinds = (bool, int, float, str)
     return {

@@ -1,9 +1,9 @@
 """Adapter of gymnasium environments (1.1 or newer), which are simulators on the host.
 
 rollax applies the time limit itself to distinguish it from termination. The default wrappers of
-gymnasium (checks, order of calls, time limits) are not applied. Numbers become float32, except
-8-bit images. If `info` contains an "action_mask" for discrete actions, it becomes a part of the
-observation. Atari games have the preprocessing of `atari`.
+gymnasium (PassiveEnvChecker, OrderEnforcing, TimeLimit) are not applied. Numbers become float32,
+except 8-bit images. If `info` contains an "action_mask" for discrete actions, the mask is added to
+the observation. Atari games have the preprocessing of `atari`.
 """
 
 import copy
@@ -39,9 +39,9 @@ def make(name: str, arguments: dict[str, Setting]) -> HostedEnvironment:
 
     Args:
         name: Id of the environment in gymnasium.
-        arguments: Values of constructor arguments and of `max_episode_steps`, as in
-            `default_arguments`. Atari games and CarRacing also have arguments for their pictures.
-            The time limit of CarRacing is in frames.
+        arguments: Constructor arguments and `max_episode_steps` (see `default_arguments`). Atari
+            games and CarRacing also have arguments for image preprocessing. The time limit of
+            CarRacing is in frames.
 
     Returns:
         The environment.
@@ -108,8 +108,9 @@ def make_hosted_environment(
         id: Id of the environment.
         build: Function that makes one gymnasium environment, called as `build(render_mode=...)`.
         limit: Number of steps after which an episode is truncated, or None for no limit.
-        info_names: Names of numbers in `info` that are missing after the first step.
-        layout: Layout of pictures, as for `spaces.convert_observation_space`.
+        info_names: Names of numbers in `info` that evaluations report but the first step does not
+            have.
+        layout: Image layout (see `converters.convert_observation_space`).
 
     Returns:
         The environment, whose simulators run on the host.
@@ -178,7 +179,7 @@ def make_gymnasium_env(
 
 
 def installation_hint(id: str) -> str:
-    """Return a sentence that explains how to install the dependencies of an environment."""
+    """Return a sentence with the command that installs the dependencies of an environment."""
     if ":" in id:
         return "Install the dependencies of its package."
     box2d = id.split("/", 1)[1].startswith(("LunarLander", "Bipedal", "CarRacing"))
@@ -188,10 +189,11 @@ def installation_hint(id: str) -> str:
 def is_registered(name: str) -> bool:
     """Return whether a gymnasium id is registered.
 
-    An id such as "package:Name-v0" is registered by its package. This function does not import it.
+    An id such as "package:Name-v0" is registered when its package is imported. This function does
+    not import the package.
 
     Raises:
-        UsageError: If that package is not imported.
+        UsageError: If the package is not imported.
     """
     package, _, local_name = name.rpartition(":")
     if package and package not in sys.modules:
@@ -208,7 +210,7 @@ def make_from_spec(
 ) -> Any:
     """Make an environment from an `EnvSpec`, without the default wrappers of gymnasium.
 
-    The id does not have to be registered in this process.
+    The id in `spec` does not have to be registered in this process.
     """
     spec = copy.deepcopy(spec)
     spec.order_enforce = False
@@ -226,7 +228,10 @@ def make_from_spec(
 
 
 def render_arguments(render_mode: str | None) -> dict[str, Any]:
-    """Return `{"render_mode": ...}`, or {} for None, because constructors may not accept it."""
+    """Return the keyword argument `render_mode` as a dictionary, which is empty for None.
+
+    Some constructors do not accept the argument.
+    """
     return {} if render_mode is None else {"render_mode": render_mode}
 
 
@@ -267,7 +272,7 @@ def _default_time_limit(name: str) -> int | None:
 
 @functools.cache
 def _constructor_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the constructor, with their defaults."""
+    """Return the defaults of the arguments of the constructor, keyed by name."""
     entry_point = _get_spec(name).entry_point
     if entry_point is None:
         raise UsageError(
@@ -295,7 +300,7 @@ def _constructor_arguments(name: str) -> dict[str, Any]:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the constructor arguments and the time limit of an environment, with defaults."""
+    """Return the defaults of the constructor arguments and the time limit, keyed by name."""
     if atari.is_atari(name):
         return atari.DEFAULT_SETTINGS | {TIME_LIMIT_ARGUMENT: atari.MAX_EPISODE_STEPS}
     spec = _get_spec(name)

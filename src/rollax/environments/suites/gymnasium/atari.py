@@ -1,10 +1,10 @@
 """Atari games of ALE with standard preprocessing.
 
-A step repeats an action for `frame_skip` frames. Its picture is the maximum of the last two frames,
-in grayscale and resized to `size` x `size`. The observation stacks the last `stack` pictures, uint8
-`[size, size, stack]`. Settings enable sticky actions, the full action set, episodes that end when a
-life is lost, and rewards clipped to their sign. Pictures are resized by area averaging with Pillow
-instead of OpenCV.
+A step repeats an action for `frame_skip` frames. The pixelwise maximum of the last two frames is
+converted to grayscale and resized to `size` x `size`. The observation stacks the last `stack`
+images, uint8 `[size, size, stack]`. Settings enable sticky actions, the full action set, episodes
+that end when a life is lost, and rewards clipped to their sign. Images are resized by area
+averaging with Pillow instead of OpenCV.
 
 References:
     Mnih et al. (2015), Human-level control through deep reinforcement learning.
@@ -34,12 +34,12 @@ class AtariSettings:
         frame_skip: Number of frames per step, which repeat the action.
         repeat_action_probability: Probability of repeating the previous action (sticky actions).
         full_action_space: Whether all 18 actions are available in every game.
-        mode: Mode of the game; -1 for the default.
-        difficulty: Difficulty of the game; -1 for the default.
+        mode: Mode of the game. -1 selects the default.
+        difficulty: Difficulty of the game. -1 selects the default.
         noop_max: Largest number of random no-op frames at the start of a game.
-        size: Height and width of pictures.
-        grayscale: Whether pictures are converted to grayscale.
-        stack: Number of stacked pictures.
+        size: Height and width of images.
+        grayscale: Whether images are converted to grayscale.
+        stack: Number of stacked images.
         episodic_life: Whether an episode ends when a life is lost.
         clip_rewards: Whether rewards are clipped to their sign.
     """
@@ -83,7 +83,7 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> AtariSettings:
 
     Args:
         id: Id of the environment.
-        arguments: Values of settings by name.
+        arguments: Values of settings, keyed by name.
 
     Returns:
         The settings.
@@ -102,7 +102,7 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> AtariSettings:
 
 
 def make_atari(name: str, settings: AtariSettings, render_mode: str | None) -> "Atari":
-    """Make a game with preprocessing.
+    """Make an Atari game with preprocessing.
 
     Args:
         name: Id of the game in gymnasium.

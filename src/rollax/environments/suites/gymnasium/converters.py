@@ -25,24 +25,24 @@ def convert_observation_space(
 ) -> tuple[Space, ConvertFn]:
     """Convert a gymnasium space to an observation space.
 
-    8-bit integers stay 8-bit, other numbers become float32, the values of a `Discrete` start at 0,
-    and a part "action_mask" becomes bool. The channels of pictures become the last axis, with
-    stacked frames among the channels. Parts of nested dictionaries and tuples have names joined by
+    8-bit integers stay 8-bit, other numbers become float32, and the values of a `Discrete` start at
+    0. A key "action_mask" becomes bool. The channels and stacked frames of images become the last
+    axis. Nested dictionaries and tuples are flattened to one dictionary with keys joined by
     slashes.
 
     Args:
         name: Name of the environment, for error messages.
         space: Gymnasium space.
-        layout: Layout of pictures (see `rollax.environments.image_layouts`), or None to recognize
-            it. A string applies to all boxes with that number of axes, and a dictionary contains
-            layouts by name of the part.
+        layout: Layout of images (see `rollax.environments.image_layouts`), or None to recognize
+            it. A string applies to all boxes with that number of axes. A dictionary contains
+            layouts, keyed by the flattened key of the array.
 
     Returns:
         The space, and the function that converts single or batched gymnasium observations. The
         function does not convert dtypes (see `make_observation_converter`).
 
     Raises:
-        UsageError: If the space has no counterpart, two parts get the same name, or a layout does
+        UsageError: If the space has no counterpart, two flattened keys are equal, or a layout does
             not fit.
     """
     parts = flatten_space(name, space)
@@ -170,7 +170,7 @@ def check_structure(space: theirs.Space, value: Observation) -> None:
 
     Raises:
         TypeError: If a tuple is missing or has the wrong length.
-        KeyError: If a part of a dictionary is missing.
+        KeyError: If a dictionary lacks a key.
     """
     parts: dict[Any, Any] = {}
     if isinstance(space, theirs.Tuple):
@@ -184,18 +184,19 @@ def check_structure(space: theirs.Space, value: Observation) -> None:
 
 
 def add_action_mask(value: Observation, mask: np.ndarray) -> dict[str, Any]:
-    """Return a converted observation with the action mask as an additional part."""
+    """Return a converted observation as a dictionary with the additional key "action_mask"."""
     return {**(value if isinstance(value, dict) else {"observation": value}), ACTION_MASK: mask}
 
 
 def flatten_space(name: str, space: theirs.Space) -> dict[str, tuple[Any, tuple[Any, ...]]] | None:
-    """Return the leaves of a `Dict` or `Tuple` space and their paths, by name.
+    """Flatten a `Dict` or `Tuple` space.
 
     Returns:
-        Pairs of leaf and path by name, or None for other spaces.
+        A pair of subspace and path (nested keys) for each leaf, keyed by the path joined with
+        slashes. None for other spaces.
 
     Raises:
-        UsageError: If two leaves get the same name.
+        UsageError: If two leaves get the same key.
     """
     if isinstance(space, theirs.Dict):
         inner = dict(space.spaces)
@@ -220,7 +221,12 @@ def flatten_space(name: str, space: theirs.Space) -> dict[str, tuple[Any, tuple[
 
 
 def _check_layout_names(name: str, layout: Layout, parts: Mapping[str, object] | None) -> None:
-    """Raise an error for a layout of an unknown part or of the wrong type."""
+    """Raise an error if a layout has the wrong type or an unknown key.
+
+    Raises:
+        UnknownNameError: If the observation does not have a key of the layout.
+        UsageError: If the layout is neither a string nor a dictionary.
+    """
     if isinstance(layout, Mapping):
         for part in layout:
             if part not in (parts or {}):
@@ -235,7 +241,10 @@ def _check_layout_names(name: str, layout: Layout, parts: Mapping[str, object] |
 
 
 def _get_part_layout(part: str, space: theirs.Space, layout: Layout) -> str | None:
-    """Return the layout of a part. A string applies to all boxes with that number of axes."""
+    """Return the layout of the array with the flattened key `part`, or None if it is not declared.
+
+    A string applies to all boxes with that number of axes.
+    """
     if isinstance(layout, str):
         is_fitting = layout == image_layouts.FLAT or len(layout) == len(space.shape or ())
         return layout if is_fitting and isinstance(space, theirs.Box) else None
@@ -283,7 +292,7 @@ def _check_discrete_size(name: str, size: int | np.integer, space: theirs.Space)
 def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box, ConvertFn]:
     """Return the converted box and the function that converts its values.
 
-    Channels of pictures become the last axis.
+    Channels of images become the last axis.
     """
     dtype = "uint8" if space.dtype == np.uint8 else "float32"
     box = Box(_collapse_bounds(space.low), _collapse_bounds(space.high), space.shape, dtype)
@@ -313,7 +322,7 @@ def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box,
 
 
 def chw_to_hwc(value: np.ndarray) -> np.ndarray:
-    """Transpose pictures from `[..., C, H, W]` to `[..., H, W, C]`."""
+    """Transpose images from `[..., C, H, W]` to `[..., H, W, C]`."""
     return image_layouts.move_channels_last(np.asarray(value), "CHW")
 
 

@@ -19,7 +19,10 @@ def has_screen() -> bool:
 
 
 def configure_headless_rendering() -> None:
-    """Let pygame and MuJoCo render without a screen, unless environment variables are set."""
+    """Set the environment variables that make pygame and MuJoCo render without a screen.
+
+    Variables that are already set are not changed.
+    """
     if has_screen():
         return
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -32,7 +35,7 @@ def configure_headless_rendering() -> None:
 
 
 def require_opengl(id: str) -> None:
-    """Check that MuJoCo can render. Otherwise it would terminate the process.
+    """Check that MuJoCo can render. Without OpenGL, MuJoCo would terminate the process.
 
     Args:
         id: Id of the environment, for the error message.

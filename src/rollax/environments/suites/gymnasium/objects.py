@@ -29,28 +29,27 @@ def from_gymnasium(
     A run makes one copy for each of its parallel environments.
 
     Args:
-        make: Gymnasium id, an environment made by `gymnasium.make` (it is copied from its `spec`,
-            including wrappers), or a function that makes an environment. The function is called
-            with `render_mode` if it has this parameter. Rendering requires the parameter.
-            Simulators in worker processes (`env_workers`) require a function at the top level of a
-            module.
+        make: Gymnasium id, environment from `gymnasium.make`, or function that makes an
+            environment. An environment is copied from its `spec`, including wrappers. A function is
+            called with `render_mode` if it has this parameter, which rendering requires. Worker
+            processes (`env_workers`) require a function at the top level of a module.
         name: Name of the environment and of its run folders.
         max_episode_steps: Number of steps after which an episode is truncated, in addition to the
             limit of the environment.
         info_names: Names of numbers in `info` that evaluations report but the first step does not
             have, such as `("is_success",)`.
-        layout: Axes of observations that are pictures, one letter per axis: H, W, C (channels) and
-            N (stacked frames), as in "HWC", "CHW" or "NHWC". "flat" marks an array that is not a
-            picture. A dictionary gives one layout for each part of a `Dict`. Layouts are recognized
-            from the shapes by default.
+        layout: Axes of observations that are images, one letter per axis: H, W, C (channels) and
+            N (stacked frames), as in "HWC", "CHW" or "NHWC". "flat" marks an array that is not an
+            image. A dictionary contains one layout for each key of a `Dict`. None recognizes
+            layouts from the shapes.
 
     Returns:
         The environment, whose simulators run on the host.
 
     Raises:
-        UsageError: If `make` does not make a gymnasium environment, an object was made without
-            `gymnasium.make`, a space has no counterpart, values do not fit the space, a layout does
-            not fit, or `max_episode_steps` is not a positive integer.
+        UsageError: If `make` does not make a gymnasium environment, an environment object was
+            created without `gymnasium.make`, or a space has no counterpart. Also if values or a
+            layout do not fit the space, or `max_episode_steps` is not a positive integer.
     """
     from rollax.environments.suites.gymnasium import adapter
 
@@ -84,7 +83,11 @@ def _default_name(environment: object) -> str:
 
 
 def _require_spec(environment: object) -> Any:
-    """Return the spec of an environment. Copies of the environment are made from it."""
+    """Return the `EnvSpec` of an environment, which is used to make copies.
+
+    Raises:
+        UsageError: If the environment has no spec.
+    """
     import gymnasium
 
     kind = type(environment).__name__

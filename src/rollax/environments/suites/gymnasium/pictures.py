@@ -1,4 +1,4 @@
-"""Preprocessing of pictures: resizing, grayscale, frame stacking and frame skipping.
+"""Preprocessing of images: resizing, grayscale, frame stacking and frame skipping.
 
 This module contains the wrapper of CarRacing. See `atari` for Atari games.
 """
@@ -19,13 +19,13 @@ from rollax.types import Action, Setting
 
 @dataclasses.dataclass(frozen=True)
 class ImageSettings:
-    """Preprocessing of pictures. The defaults of CarRacing change nothing.
+    """Settings of image preprocessing. The defaults do not change images of CarRacing.
 
     Attributes:
         frame_skip: Number of frames per step, which repeat the action.
-        size: Height and width of pictures.
-        grayscale: Whether pictures are converted to grayscale.
-        stack: Number of stacked pictures.
+        size: Height and width of images.
+        grayscale: Whether images are converted to grayscale.
+        stack: Number of stacked images.
     """
 
     frame_skip: int = 1
@@ -50,7 +50,7 @@ def check_minimums(id: str, settings: object, minimums: Mapping[str, int]) -> No
     Args:
         id: Id of the environment.
         settings: Dataclass of settings.
-        minimums: Minimum of each setting by name.
+        minimums: Minimum of each setting, keyed by name.
 
     Raises:
         UsageError: If a setting is below its minimum.
@@ -61,7 +61,7 @@ def check_minimums(id: str, settings: object, minimums: Mapping[str, int]) -> No
 
 
 def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
-    """Select the picture settings among the arguments and check their ranges.
+    """Select the image settings among the arguments and check their ranges.
 
     Args:
         id: Id of the environment.
@@ -81,9 +81,9 @@ def parse_settings(id: str, arguments: Mapping[str, Setting]) -> ImageSettings:
 
 
 class FrameStack:
-    """Stack of the most recent pictures, uint8 `[size, size, depth * stack]`.
+    """Stack of the most recent images, uint8 `[size, size, depth * stack]`.
 
-    The stack resizes pictures by area averaging.
+    New images are resized by area averaging.
     """
 
     def __init__(self, size: int, depth: int, stack: int) -> None:
@@ -95,7 +95,7 @@ class FrameStack:
         self._last = np.zeros_like(self._last)
 
     def push(self, picture: np.ndarray) -> np.ndarray:
-        """Add a picture `[H, W]` or `[H, W, 3]` and return the stack."""
+        """Add an image `[H, W]` or `[H, W, 3]` and return the stack."""
         image = Image.fromarray(picture)
         if self._depth == 1 and picture.ndim == 3:
             image = image.convert("L")
@@ -109,12 +109,12 @@ class FrameStack:
 def make_car_racing(
     settings: ImageSettings, make: Callable[..., SuiteEnvironment], render_mode: str | None
 ) -> "CarRacing":
-    """Make CarRacing with `make(render_mode=...)` and preprocess its pictures."""
+    """Make CarRacing with `make(render_mode=...)` and preprocess its images."""
     return CarRacing(make(render_mode=render_mode), settings)
 
 
 class CarRacing:
-    """CarRacing with preprocessed pictures. Rewards of skipped frames are summed."""
+    """CarRacing with image preprocessing and frame skipping. Rewards of frames are summed."""
 
     def __init__(self, environment: SuiteEnvironment, settings: ImageSettings) -> None:
         self.environment, self.settings, self.action_space = (

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class DetectedSpaces(NamedTuple):
-    """Spaces of an environment and names of the numbers in `info` after its first step."""
+    """Spaces of an environment, and names of the scalars in `info` after the first step."""
 
     observation_space: Space
     action_space: ActionSpace
@@ -46,11 +46,12 @@ class GymnasiumSimulator:
         """Wrap an environment.
 
         Args:
-            environment: Gymnasium environment, without wrappers for time limits and checks.
+            environment: Gymnasium environment, without the wrappers TimeLimit, OrderEnforcing and
+                PassiveEnvChecker.
             name: Name of the environment, for messages.
             time_limit: Number of steps after which an episode is truncated, or None for no limit.
             has_masks: Whether `info` contains an action mask.
-            layout: Layout of pictures, as for `converters.convert_observation_space`.
+            layout: Image layout (see `converters.convert_observation_space`).
             warned_parts: See `ObservationCheck`.
         """
         self.environment = environment
@@ -153,11 +154,11 @@ def make_simulator(
     """Make a gymnasium environment and wrap it in a simulator.
 
     Args:
-        make_environment: Function that makes the environment, called with `render_mode`.
+        make_environment: Function `make_environment(render_mode=...)` that makes the environment.
         name: Name of the environment, for messages.
         time_limit: Number of steps after which an episode is truncated, or None for no limit.
         has_masks: Whether `info` contains an action mask.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Image layout (see `converters.convert_observation_space`).
         warned_parts: See `ObservationCheck`.
         shows_frames: Whether the environment is made for rendering.
 
@@ -181,7 +182,7 @@ def inspect_environment(
     Args:
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Image layout (see `converters.convert_observation_space`).
         warned_parts: See `ObservationCheck`.
 
     Returns:
@@ -287,14 +288,14 @@ def space_conversion(
 ) -> SpaceConversion:
     """Return the conversion of observations and actions between this environment and rollax.
 
-    An action mask in `info` becomes the part "action_mask" of the observation. If the observation
-    is not a dictionary, it becomes the part "observation".
+    An action mask in `info` becomes the key "action_mask" of the observation. An observation that
+    is not a dictionary becomes the value of the key "observation".
 
     Args:
         environment: Gymnasium environment.
         name: Name of the environment, for messages.
         has_masks: Whether `info` contains an action mask.
-        layout: Layout of pictures, as for `converters.convert_observation_space`.
+        layout: Image layout (see `converters.convert_observation_space`).
 
     Returns:
         The conversion.

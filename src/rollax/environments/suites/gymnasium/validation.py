@@ -22,8 +22,8 @@ class _PartSpec(NamedTuple):
     """Declared properties of one leaf of an observation.
 
     Attributes:
-        label: Name in messages.
-        path: Keys from the observation to the leaf.
+        label: Name of the leaf in messages.
+        path: Nested keys of the leaf in the observation.
         shape: Declared shape, without batch axes.
         low: Lower bounds.
         high: Upper bounds.
@@ -49,21 +49,20 @@ class _PartSpec(NamedTuple):
 class ObservationCheck:
     """Check of single or batched observations against a gymnasium space.
 
-    Values that cannot be cast without loss raise `SimulatorFaultError`. These are values of other
-    types, fractions instead of integers, and integers out of bounds. Floats out of bounds cause one
-    warning, because gymnasium itself only warns.
+    `SimulatorFaultError` is raised for values that are not numbers, fractions in an integer space,
+    and integers out of bounds. Floats out of bounds cause a single warning, as in gymnasium.
     """
 
     def __init__(
         self, name: str, space: theirs.Space, warned_parts: set[str] | None = None
     ) -> None:
-        """Prepare the check.
+        """Create an observation check.
 
         Args:
             name: Name of the environment, for warnings.
-            space: Space that the environment declares.
-            warned_parts: Names of the parts with earlier warnings, shared between the simulators of
-                an environment. None disables warnings.
+            space: Observation space that the environment declares.
+            warned_parts: Set of the observation arrays that already caused a warning. All
+                simulators of an environment share this set. None disables warnings.
         """
         self._name, self._warned_parts = name, warned_parts
         leaves = flatten_space(name, space)
@@ -76,7 +75,7 @@ class ObservationCheck:
             ]
 
     def __call__(self, obs: Observation, mask: Leaf = None) -> None:
-        """Check an observation against the space, and check that an action mask contains 0 and 1.
+        """Check an observation against the space, and check that an action mask has values 0 or 1.
 
         Args:
             obs: One observation or a batch.
@@ -121,7 +120,7 @@ class ObservationCheck:
 
 
 def _format_fault(part: _PartSpec, array: np.ndarray, remedy: str) -> str:
-    """Return the error message for values that do not fit their space."""
+    """Return the error message for values outside of their space."""
     kind = (
         "integers"
         if part.is_integer and part.dtype not in (np.uint8, bool)
@@ -215,7 +214,7 @@ def _to_array(part: _PartSpec, value: object) -> np.ndarray:
 
 
 def _is_likely_scaled(part: _PartSpec, array: np.ndarray) -> bool:
-    """Return whether floats for 8-bit pixels have the maximum 1, so they are probably scaled."""
+    """Return whether 8-bit pixels were probably divided by 255: floats with a maximum of 1."""
     is_picture = part.dtype == np.uint8 and np.max(part.high) == 255
     return is_picture and array.dtype.kind == "f" and array.max() == 1
 

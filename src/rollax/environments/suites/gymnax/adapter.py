@@ -1,8 +1,7 @@
 """Adapter of gymnax environments (1.0 or newer), without automatic resets.
 
-Termination and truncation are distinguished by `is_terminated` and `is_truncated` of gymnax. If
-both are true, the step only terminates. `done` and `discount` of gymnax are not used. Differences
-from gymnax:
+Termination and truncation follow `is_terminated` and `is_truncated` of gymnax. If both are true,
+the episode terminates. `done` and `discount` of gymnax are not used. Differences from gymnax:
 
 - Rewards are float32, and `terminated` and `truncated` are bool. UmbrellaChain and BernoulliBandit
   of gymnax return integer rewards.
@@ -11,8 +10,7 @@ from gymnax:
 - The dtypes of observations match their space. In gymnax, Catch declares floats as integers and
   FourRooms declares integers as floats. Here, both are float32.
 - Binary boards of MinAtar are bool, which uses a quarter of the memory of float32.
-- The bounds of observations are correct for MemoryChain, GaussianBandit and MetaMaze. Those of
-  gymnax are not.
+- The bounds of observations are corrected for MemoryChain, GaussianBandit and MetaMaze.
 - `total_mass` and `polemass_length` of CartPole are derived from `masscart`, `masspole` and
   `length`. In gymnax they are independent parameters, so changing a mass changes only part of the
   dynamics.
@@ -71,7 +69,7 @@ class Gymnax(eqx.Module):
 
     Attributes:
         params: Parameters of the environment as arrays. `DomainRandomization` can sample them. The
-            time limit among them is None.
+            parameter for the time limit is replaced by None.
         dynamics: Gymnax environment.
         name: Id of the environment.
         observation_space: Space of observations.
@@ -104,7 +102,10 @@ class Gymnax(eqx.Module):
         return cast_leaves(state, self.state_dtypes), _cast_to_space(obs, self.observation_space)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the task terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the task has terminated.
+        """
         params = self._full_params()
         action = _cast_to_space(action, self.action_space)
         obs, state, reward, done, info = self.dynamics.step_env(key, state, action, params)
@@ -141,7 +142,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Gymnax:
 
     Args:
         name: Name of the environment in gymnax.
-        arguments: Values of constructor arguments and parameters, as in `default_arguments`.
+        arguments: Constructor arguments and parameters (see `default_arguments`).
 
     Returns:
         The environment.
@@ -273,7 +274,7 @@ def _build_environment(
     limit: int,
     is_legacy: bool = False,
 ) -> Gymnax:
-    """Build the environment. `leaves` are the parameters that are stored as arrays."""
+    """Build a `Gymnax` environment. `leaves` are the parameters to store as arrays, by name."""
     observation_space, action_space = _convert_spaces(dynamics, params)
     derived = dict.fromkeys(_get_derived_params(dynamics))
     return Gymnax(
@@ -289,14 +290,14 @@ def _build_environment(
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the constructor arguments and the parameters of gymnax, with their defaults."""
+    """Return the defaults of the constructor arguments and gymnax parameters, keyed by name."""
     package_versions.require_version("gymnax", "1.0")
     constructor, parameters = _default_constructor_and_params(name)
     return constructor | parameters
 
 
 def _default_constructor_and_params(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the default arguments of the constructor and the default parameters."""
+    """Return the defaults of the constructor arguments and of the parameters, each by name."""
     with jax.ensure_compile_time_eval():
         dynamics = _make_dynamics(name, ())
         parameters = _default_params(dynamics)
@@ -317,7 +318,7 @@ def _make_dynamics(name: str, constructor: tuple[tuple[str, Setting], ...]) -> A
 
 
 def _default_params(dynamics: SuiteEnvironment) -> dict[str, Any]:
-    """Return the parameters that can be set, with their defaults."""
+    """Return the defaults of the parameters that can be set, keyed by name."""
     params = dynamics.default_params
     values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
     values = {
@@ -354,7 +355,7 @@ def _infer_state_dtypes(dynamics: SuiteEnvironment) -> tuple[str, ...]:
 
 
 def _convert_spaces(dynamics: SuiteEnvironment, params: PyTree) -> tuple[Space, Any]:
-    """Return the spaces of observations and actions, with valid bounds and observation dtypes."""
+    """Return the observation and action spaces. Bounds and dtypes of observations are corrected."""
     with jax.ensure_compile_time_eval():
         observation_space, action_space = (
             _convert_space(dynamics.observation_space(params)),
@@ -413,7 +414,7 @@ def _cast_to_space(value: Observation, space: Space) -> Any:
 
 
 def _select_scalars(info: dict[str, ArrayLike]) -> dict[str, jax.Array]:
-    """Return the scalars in `info` as arrays, except `discount`, which repeats `terminated`."""
+    """Return the scalars in `info` as arrays. `discount` is omitted as it repeats `terminated`."""
     arrays = {name: jnp.asarray(value) for name, value in info.items() if name != "discount"}
     return {name: jnp.asarray(x, x.dtype) for name, x in arrays.items() if x.ndim == 0}
 

@@ -163,7 +163,7 @@ def make_board_fn(paints: Sequence[tuple[int, Color]]) -> DrawFn:
     """Build a function that draws an observation `[H, W, C]` as a board.
 
     Args:
-        paints: Pairs of channel and color. Later pairs are drawn over earlier ones.
+        paints: Pairs of channel index and color. Later pairs are drawn over earlier pairs.
 
     Returns:
         Function for `Drawing.draw`.
@@ -196,7 +196,7 @@ def draw_catch(
 def draw_maze(
     environment: "rollax.environments.suites.gymnax.adapter.Gymnax", state: State, obs: Observation
 ) -> Image.Image:
-    """Draw the walls, the goal and the agent, including parts that the agent does not observe."""
+    """Draw the whole maze, including cells that the agent does not observe."""
     walls = np.asarray(environment.dynamics.occupied_map) > 0
     colors = np.where(walls[..., None], np.array(DARK_GRAY), np.array((240, 240, 240)))
     for place, color in ((state.goal, GREEN), (state.pos, RED)):

@@ -2,8 +2,8 @@
 
 JaxMARL uses one dictionary entry per agent. Here, arrays have a leading axis `[A]` in the order of
 `agents` in JaxMARL. The type of an agent is its name without the number, for example "adversary"
-for "adversary_1". JaxMARL does not distinguish truncation from termination. `FAMILIES` defines the
-terminations of each family, and all other ends are time limits. Other differences from JaxMARL:
+for "adversary_1". JaxMARL does not distinguish truncation from termination. `FAMILIES` defines
+which episode ends are terminations. All other ends are time limits. Differences from JaxMARL:
 
 - Rewards are float32, `terminated` and `truncated` are bool, and states have fixed dtypes.
 - Box observations are float32. Overcooked of JaxMARL returns integers as uint8, which networks
@@ -12,9 +12,9 @@ terminations of each family, and all other ends are time limits. Other differenc
 - With `fallen="leave"`, the episode and the rewards of a defeated SMAX unit end with its defeat.
   The default keeps it in the episode as in JaxMARL, where it receives the reward of its team and
   cannot act. In both cases `info["team_return"]` is the team reward of JaxMARL.
-- The part "action_mask" contains the legal actions in SMAX and Hanabi, and if agents have different
-  numbers of actions. In the switch riddle, waiting is the only legal action of prisoners outside of
-  the room, as in Foerster et al. 2016 (arXiv:1605.06676). Their other actions have no effect.
+- Observations have an "action_mask" in SMAX, in Hanabi, and if agents have different numbers of
+  actions. In the switch riddle, waiting is the only legal action of prisoners outside of the room,
+  as in Foerster et al. 2016 (arXiv:1605.06676).
 
 MPE and SMAX compare their step counter with the limit before they increment it, so episodes have
 one step more than `max_steps`, 26 and 101 by default. The adapter keeps this step, because it makes
@@ -111,7 +111,10 @@ class JaxMARL(eqx.Module):
         return state, self._observe(suite_obs, state)
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> Transition:
-        """Advance by one step. The time limit truncates agents that do not terminate."""
+        """Advance by one step.
+
+        At the time limit, agents that have not terminated are truncated.
+        """
         suite_obs, next_state, reward, done, extras = self.dynamics.step_env(
             key, state, self._to_action_dict(action)
         )
@@ -136,7 +139,7 @@ class JaxMARL(eqx.Module):
         )
 
     def _to_action_dict(self, action: jax.Array) -> dict[Any, jax.Array]:
-        """Convert actions `[A, ...]` to a dictionary by agent, without the padding of actions."""
+        """Convert actions `[A, ...]` to a dictionary keyed by agent, and remove their padding."""
         if isinstance(self.action_space, Discrete):
             return {
                 agent: action[i].astype(jnp.int32) for i, agent in enumerate(self.dynamics.agents)
@@ -173,7 +176,10 @@ def _observation_parts(
     sizes: tuple[int, ...],
     is_masked: bool,
 ) -> ObservationParts:
-    """Return the parts of an observation. If `is_masked`, they include "action_mask"."""
+    """Return the arrays of all agents for each key of the observation.
+
+    If `is_masked` is True, the key "action_mask" is included.
+    """
     parts = family.observation_parts(dynamics, suite_obs)
     if is_masked:
         legal = family.legal_actions(dynamics, state)
@@ -186,8 +192,8 @@ def _global_state(
 ) -> jax.Array:
     """Return the global state `[A, ...]`.
 
-    Environments without a global state in JaxMARL use the observations of all agents. Pictures are
-    concatenated along channels, and other observations are concatenated to one vector.
+    If JaxMARL does not define a global state, the observations of all agents are concatenated:
+    images along the channel axis, and other observations to one vector.
     """
     suite_state = family.global_state(dynamics, state, suite_obs)
     if suite_state is not None:
@@ -242,7 +248,7 @@ _FALLEN_FAMILIES = {"stay": SMAX_BATTLE_END, "leave": SMAX}
 
 
 def argument_choices(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the accepted values of each argument that is restricted to certain strings."""
+    """Return the accepted strings of arguments with a fixed list of values, keyed by argument."""
     if FAMILIES[name][1] is not SMAX:
         return {}
     return {
@@ -255,7 +261,7 @@ CHOICES = argument_choices
 
 
 def _suite_choices(name: str) -> dict[str, dict[str, Any]]:
-    """Return the JaxMARL objects that strings select, by argument and string."""
+    """Return the JaxMARL objects that strings select, as `{argument: {string: object}}`."""
     if FAMILIES[name][1] is SMAX:
         return {"scenario": {"": None, **import_suite_module("smax.smax_env").MAP_NAME_TO_SCENARIO}}
     if name == "overcooked":
@@ -272,7 +278,7 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
 
     Args:
         name: Name of the environment in JaxMARL.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -298,7 +304,7 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of the JaxMARL constructor and of rollax, with their defaults."""
+    """Return the defaults of all arguments (of the JaxMARL constructor and of rollax), by name."""
     defaults = signature_defaults(_load_class(name))
     family = FAMILIES[name][1]
     if name == "HeuristicEnemySMAX":
@@ -438,7 +444,7 @@ def _agent_type(agent: str | int) -> str:
 
 
 def _action_space(dynamics: SuiteEnvironment) -> tuple[Box | Discrete, tuple[int, ...]]:
-    """Return the largest action space and the action size of each agent."""
+    """Return the action space of all agents, which is the largest, and each agent's action size."""
     spaces = [dynamics.action_space(agent) for agent in dynamics.agents]
     if isinstance(spaces[0], suite_spaces.Discrete):
         sizes = tuple(int(space.n) for space in spaces)
@@ -452,7 +458,7 @@ def _action_space(dynamics: SuiteEnvironment) -> tuple[Box | Discrete, tuple[int
 def _part_space(
     name: str, dynamics: SuiteEnvironment, family: FamilySpec, arrays: list[jax.ShapeDtypeStruct]
 ) -> Space:
-    """Return the space of a part of the observation, with the actual shape of its arrays."""
+    """Return the space of the observation key `name`, with the actual shape of its arrays."""
     shape = max((array.shape for array in arrays), key=lambda shape: shape[-1])
     if name == "action_mask":
         return Box(0, 1, shape, "bool")

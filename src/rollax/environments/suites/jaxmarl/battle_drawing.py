@@ -40,7 +40,7 @@ def draw_battle(
         camera: Camera, by default one that shows all units.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     dynamics, units = environment.dynamics, _smax_state(state)
     width, height, allies = (
@@ -73,7 +73,7 @@ def draw_battle(
 def battle_cameras(
     environment: "rollax.environments.suites.jaxmarl.adapter.JaxMARL", states: list[State]
 ) -> list[Camera]:
-    """Return one camera for all states, which shows all units within the map."""
+    """Return the same camera for every state. It shows all units within the map."""
     positions = np.asarray([_smax_state(state).unit_positions for state in states], float).reshape(
         -1, 2
     )
@@ -108,7 +108,7 @@ def battle_notes(
     state: State,
     obs: Observation,
 ) -> list[str]:
-    """Return the number and types of the living units of each side."""
+    """Return lines of text with the number and types of living units of each side."""
     dynamics, units = environment.dynamics, _smax_state(state)
     alive, types = np.asarray(units.unit_alive), np.asarray(units.unit_types)
     lines = []
@@ -126,7 +126,7 @@ def battle_notes(
 
 
 def _smax_state(state: State) -> Any:
-    """Return the SMAX state, without the state of an enemy policy around it."""
+    """Return the SMAX state, which environments with an enemy policy wrap in another state."""
     fields = type(state).__dataclass_fields__
     return state.state if "enemy_policy_state" in fields else state
 

@@ -21,7 +21,7 @@ defer_package_init("jaxmarl", "jaxmarl.environments", "jaxmarl.environments.stor
 
 
 def import_suite_module(module: str) -> Any:
-    """Import a JaxMARL module without its output. Its constants are concrete inside a trace."""
+    """Import a JaxMARL module without its output, even while JAX traces a function."""
     with (
         suppress_output(),
         defer_imports("matplotlib.pyplot", "matplotlib.animation"),
@@ -102,17 +102,18 @@ class FamilySpec(NamedTuple):
     Attributes:
         time_limit: Function that returns the maximum number of steps of an episode.
         terminated: Function that returns a mask of the agents whose task has ended, bool `[A]`.
-        agent_done: Function that returns a mask of the agents whose episode ended before this
-            state.
-        observation_parts: Function that returns the parts of an observation.
+        agent_done: Function that returns a mask of the agents whose episode ended in an earlier
+            step, bool `[A]`.
+        observation_parts: Function that returns the arrays of all agents for each key of an
+            observation.
         legal_actions: Function that returns a mask of legal actions for each agent, or None.
         global_state: Function that returns the global state `[A, n]` of JaxMARL, or None.
-        info: Function that returns the entries of `info`. Its last argument is the `info` of
+        info: Function that returns the dictionary `info`. Its last argument is the `info` of
             JaxMARL.
         bounds: Bounds of observations, or None to use the declared bounds.
         has_shaped_reward: Whether JaxMARL returns a shaped reward.
-        has_team_reward: Whether the reward of the first agent is the team reward, including steps
-            after the defeat of its unit.
+        has_team_reward: Whether the reward of the first agent is the team reward, even after the
+            defeat of its unit.
     """
 
     time_limit: Callable[[Any], int]
@@ -128,7 +129,7 @@ class FamilySpec(NamedTuple):
 
 
 def _battle_state(state: State) -> Any:
-    """Return the SMAX state, without the state of an enemy policy around it."""
+    """Return the SMAX state, which environments with an enemy policy wrap in another state."""
     return state if hasattr(state, "unit_alive") else state.state
 
 
@@ -137,7 +138,7 @@ def _alive_units(dynamics: SuiteEnvironment, state: State) -> jax.Array:
 
 
 def _is_battle_decided(dynamics: SuiteEnvironment, state: State, is_done: jax.Array) -> jax.Array:
-    """Return whether the battle ended with the loss of all units of one side."""
+    """Return whether the episode ended because one side has no units left."""
     units, allies = _battle_state(state).unit_alive, dynamics.num_allies
     return is_done & (~jnp.any(units[:allies]) | ~jnp.any(units[allies:]))
 
@@ -164,7 +165,7 @@ def _make_mask_fn(function: str) -> Callable[[Any, Any], list[jax.Array]]:
 
 
 def _room_masks(dynamics: SuiteEnvironment, state: State) -> list[jax.Array]:
-    """Return action masks. Only the prisoner in the room may use the switch or announce."""
+    """Return the action masks of the prisoners. Only the prisoner in the room has a choice."""
     is_in_room = jnp.arange(dynamics.num_agents) == state.agent_in_room
     return [jnp.stack([jnp.ones((), bool), is_here, is_here]) for is_here in is_in_room]
 
@@ -176,8 +177,8 @@ def _integer_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> 
 def _storm_observation(dynamics: SuiteEnvironment, suite_obs: Observation) -> ObservationParts:
     """Return observations of STORM with the same inventories as `storm_2p`.
 
-    In STORM every agent observes the inventories of all agents. Here, an agent observes its own
-    inventory and the coins that other agents show.
+    In STORM every agent observes the inventories of all agents. Here, an agent observes only its
+    own inventory and the visible coins of other agents.
     """
     # Own inventory: coins of each kind, and whether they suffice to interact. Others: shown coins.
     own_inventory, other_inventories = jnp.split(to_float32(suite_obs["inventory"]).T, [3], axis=1)

@@ -29,7 +29,7 @@ def draw_overcooked(
     state: State,
     obs: Observation,
 ) -> Image.Image:
-    """Draw an Overcooked kitchen with the suite's tiles, with carried objects on the cooks."""
+    """Draw an Overcooked kitchen with the tiles of JaxMARL. Cooks show the objects they carry."""
     with suppress_output():
         from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
 
@@ -60,7 +60,7 @@ def draw_overcooked_v2(
 
 @functools.cache
 def _overcooked_v2_visualizer(tile_size: int) -> Any:
-    """Return the visualizer for a tile size. It is cached, so its programs are compiled once."""
+    """Return the visualizer for a tile size, cached so that its programs are compiled once."""
     with suppress_output():
         from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
 
@@ -84,7 +84,7 @@ def overcooked_legend(
     state: State,
     obs: Observation,
 ) -> list[LegendEntry]:
-    """Return the legend of cooks, ingredients, plates and serving spots in the suite's colors."""
+    """Return the legend of cooks, ingredients, plates and serving locations in JaxMARL's colors."""
     cooks = [
         LegendEntry(name, color)
         for name, color in zip(environment.dynamics.agents, _COOK_COLORS, strict=False)

@@ -47,7 +47,7 @@ def draw_particles(
         camera: Camera, by default one that shows all particles.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     dynamics, positions = environment.dynamics, np.nan_to_num(np.asarray(state.p_pos))
     radii, num_agents = np.asarray(dynamics.rad), environment.num_agents
@@ -71,7 +71,7 @@ def draw_particles(
 def particle_cameras(
     environment: "rollax.environments.suites.jaxmarl.adapter.JaxMARL", states: list[State]
 ) -> list[Camera]:
-    """Return one camera for all states, which shows all particles and the initial square."""
+    """Return the same camera for every state. It shows all particles and the initial square."""
     places = np.nan_to_num(np.asarray([state.p_pos for state in states], float)).reshape(-1, 2)
     radius = float(np.max(environment.dynamics.rad))
     low, high = (
@@ -86,7 +86,7 @@ def particle_legend(
     state: State,
     obs: Observation,
 ) -> list[LegendEntry]:
-    """Return the legend of the types of agents and landmarks, with the suite's names."""
+    """Return the legend of the types of agents and landmarks, with the names in JaxMARL."""
     types = dict.fromkeys(environment.agent_types)
     entries = [
         LegendEntry(agent_type, *_agent_type_style(environment, agent_type)) for agent_type in types

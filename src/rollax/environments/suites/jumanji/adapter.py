@@ -1,8 +1,8 @@
 """Adapter of Jumanji environments (1.1 or newer; Bonnet et al. 2024, arXiv:2306.09884).
 
-Jumanji treats nearly all ends as terminations, including time limits. Here, the Jumanji environment
-has a time limit that no episode reaches, so all its ends terminate. rollax applies the time limit,
-which truncates. Differences from Jumanji:
+Jumanji treats nearly all ends of episodes as terminations, including time limits. Here, the wrapped
+Jumanji environment has a time limit that no episode reaches, so its ends are terminations. rollax
+applies the actual time limit, which truncates episodes. Differences from Jumanji:
 
 - Observations are flat dictionaries: "ems_x1" is `ems.x1` in Jumanji. Boards of symbols are grids,
   which networks embed. Lists of categories are one-hot. "step_count" is a fraction of the time
@@ -127,7 +127,10 @@ class Jumanji(eqx.Module):
 
     @property
     def joint_action_sizes(self) -> tuple[int, ...]:
-        """Sizes of the numbers that one action encodes in row-major order. () without encoding."""
+        """Number of values of each component that an action encodes in row-major order.
+
+        The tuple is empty if actions are not encoded.
+        """
         return self.spaces.joint_action_sizes
 
     @property
@@ -143,7 +146,10 @@ class Jumanji(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the task terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the task has terminated.
+        """
         del key  # Jumanji keeps a key in its state
         suite_state, timestep = _step(
             self.dynamics, state.suite_state, convert_action(self.spaces, jnp.asarray(action))
@@ -177,10 +183,10 @@ def _step(dynamics: SuiteEnvironment, state: State, action: jax.Array) -> Any:
 
 
 def _is_task_done(dynamics: SuiteEnvironment, state: State, timestep: PyTree) -> jax.Array:
-    """Return whether the task is finished.
+    """Return whether the task has terminated.
 
-    SearchAndRescue keeps its time limit, because its reward depends on it. Its task is finished
-    when all targets are found.
+    SearchAndRescue keeps the time limit of Jumanji, because its reward depends on the limit. The
+    task terminates when all targets are found.
     """
     return jnp.all(state.targets.found) if _is_search_and_rescue(dynamics) else timestep.last()
 
@@ -194,7 +200,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Jumanji:
 
     Args:
         name: Name of the environment in Jumanji.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -276,7 +282,7 @@ def _build_environment(id: str, dynamics: SuiteEnvironment) -> Jumanji:
 
 
 def _take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state and the timestep after one step. Their dtypes apply to all states."""
+    """Return the state and timestep after one step. All later states have the same dtypes."""
     state, _ = dynamics.reset(key)
     return dynamics.step(
         jax.tree.map(jnp.asarray, state),
@@ -291,7 +297,7 @@ def _max_symbol(dynamics: SuiteEnvironment) -> int | None:
 
 @functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the numeric arguments of the constructor and the generator, with their defaults."""
+    """Return the defaults of numeric arguments of the constructor and generator, keyed by name."""
     package_versions.require_version("jumanji", "1.1")
     with jax.ensure_compile_time_eval():
         dynamics = _make_dynamics(name, "{}")
@@ -304,7 +310,7 @@ def _get_generator(dynamics: SuiteEnvironment) -> Any:
 
 
 def _plain_arguments(instance: object) -> dict[str, Any]:
-    """Return the bool, int and float constructor arguments of an object, with their values."""
+    """Return the values of an object's bool, int and float constructor arguments, keyed by name."""
     if instance is None:
         return {}
     names = [

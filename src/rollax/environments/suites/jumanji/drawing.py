@@ -27,7 +27,7 @@ def draw_jumanji(
     state: State,
     obs: Observation,
 ) -> Image.Image:
-    """Draw a Jumanji environment with the suite's matplotlib viewer."""
+    """Draw a Jumanji environment with its matplotlib viewer."""
     from jumanji.viewer import MatplotlibViewer
 
     pictures: list[np.ndarray] = []

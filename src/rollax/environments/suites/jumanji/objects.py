@@ -10,7 +10,7 @@ from rollax.runtime.numerics import standard_numerics
 @standard_numerics()
 @coerce_arguments(name=str | None)
 def from_jumanji(environment: SuiteEnvironment, *, name: str | None = None) -> Environment:
-    """Convert a Jumanji environment. Its `time_limit` truncates episodes.
+    """Convert a Jumanji environment. Episodes are truncated at its `time_limit`.
 
     Args:
         environment: Jumanji environment. Its wrappers are removed.

@@ -23,12 +23,12 @@ _UNSET_PART_NAME = "position"
 
 
 class ObservationPart(NamedTuple):
-    """Part of an observation.
+    """Array in an observation, with its path in the Jumanji observation.
 
     Attributes:
         path: Names of the nested attributes in the Jumanji observation.
-        space: Space of the part.
-        low: Smallest symbol or category in Jumanji. It becomes 0.
+        space: Space of the array.
+        low: Smallest symbol or category in Jumanji, which becomes 0.
         has_agent_axis: Whether the Jumanji array has a leading axis of agents.
     """
 
@@ -43,14 +43,14 @@ class ObservationPart(NamedTuple):
 
 
 class JumanjiSpaces(NamedTuple):
-    """Spaces of a Jumanji environment, with the data that converts its values.
+    """Spaces of a Jumanji environment, with data for the conversion of observations and actions.
 
     Attributes:
-        parts: Parts of an observation.
+        parts: Arrays in an observation.
         action: Space of actions.
-        joint_action_sizes: Sizes of the numbers that one action encodes. Empty if actions are not
-            encoded.
-        num_agents: Number of agents, or None.
+        joint_action_sizes: Number of values of each component that an action encodes. Empty if
+            actions are not encoded.
+        num_agents: Number of agents, or None without an agent axis.
         clock_scale: Number of steps that corresponds to a "step_count" of 1.
     """
 
@@ -74,9 +74,9 @@ def convert_specs(
     Args:
         dynamics: Jumanji environment.
         has_agents: Whether the first axis of actions is an axis of agents.
-        largest_symbol: Largest symbol of boards whose spec does not declare it.
-        clock: Divisor of "step_count", the maximum number of steps. None leaves "step_count"
-            unscaled.
+        largest_symbol: Largest symbol on boards, if their specs do not declare it.
+        clock: Maximum number of steps, which divides "step_count". If None, "step_count" is not
+            scaled.
 
     Returns:
         The spaces.
@@ -105,7 +105,7 @@ def convert_specs(
 
 
 def _flatten_spec(spec: Spec, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Return pairs of path and spec of all arrays in a spec."""
+    """Return a `(path, spec)` pair for each array in a nested spec."""
     if not spec._specs:
         return [(path, spec)]
     return [
@@ -120,7 +120,7 @@ def _mask_shape(spec: Spec) -> Any:
 def _convert_action_spec(
     spec: BoundedArray, mask: tuple[int, ...] | None, has_agents: bool
 ) -> tuple[ActionSpace, tuple[int, ...], int | None]:
-    """Return the space of actions, the sizes of a joint action, and the number of agents."""
+    """Return the action space, the joint action sizes, and the number of agents or None."""
     if has_agents:
         if np.issubdtype(spec.dtype, np.floating):
             return (
@@ -187,7 +187,8 @@ def convert_observation(spaces: JumanjiSpaces, suite_obs: Observation, time: jax
         time: Number of steps taken.
 
     Returns:
-        An observation of `spaces.observation`. With agents, all arrays have the leading axis `[A]`.
+        An observation in `spaces.observation`. In multi-agent environments, all arrays have a
+        leading axis `[A]`.
     """
     values = {}
     for part in spaces.parts:

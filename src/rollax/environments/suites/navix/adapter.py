@@ -1,18 +1,18 @@
 """Adapter of NAVIX environments (4.0 or newer; Pignatelli et al. 2024, arXiv:2407.19396).
 
 Episodes do not reset automatically. Observations are dictionaries. "view" is the NAVIX observation:
-a grid of symbols (entity, color and state of every cell) or a picture. It shows the whole world or
+a grid of symbols (entity, color and state of every cell) or an image. It shows the whole world or
 the seven by seven cells in front of the agent. "direction" is the direction that the agent faces.
 Differences from NAVIX:
 
-- Tasks with a mission have the part "mission", the entity and color of the objects that the mission
-  names. In NAVIX, agents do not observe the mission.
-- Tasks with objects that agents can pick up have the part "pocket", the entity and color of the
-  carried object. NAVIX views do not show it.
+- In tasks with a mission, the observation has the key "mission": the entity and color of the
+  objects in the mission. In NAVIX, agents do not observe the mission.
+- In tasks with objects that agents can pick up, the observation has the key "pocket": the entity
+  and color of the carried object. NAVIX views do not show it.
 - Dropping an object does not count as walking. In NAVIX 4.0.0, `drop` in front of a goal, lava or a
-  moving ball counts as walking into it. It ends the episode, and gives the reward for a goal.
+  moving ball ends the episode as if the agent had walked into it.
 - Symbols are categories for an embedding, not magnitudes.
-- States have fixed dtypes, and contain pictures of tiles only if pictures are observed.
+- States have fixed dtypes, and contain images of tiles only if images are observed.
 
 NAVIX views with one number per cell are not available, because walls are -1, which is outside of
 the declared space.
@@ -50,7 +50,7 @@ defer_package_init("navix")
 
 
 def import_suite_module(module: str) -> Any:
-    """Import a NAVIX module without its output. Its constants are concrete inside a trace."""
+    """Import a NAVIX module without its output, even while JAX traces a function."""
     with suppress_output(), jax.ensure_compile_time_eval():
         return importlib.import_module(f"navix.{module}")
 
@@ -89,10 +89,10 @@ class NavixState(NamedTuple):
     """State of an episode.
 
     Attributes:
-        suite_state: NAVIX state without its random key. It contains pictures of tiles only if
-            pictures are observed.
+        suite_state: NAVIX state without its random key. It contains images of tiles only if
+            images are observed.
         time: Number of steps taken, int32 `[]`.
-        mission: Entity and color of the M objects that the mission names, uint8 `[1, M, 2]`.
+        mission: Entity and color of the M objects in the mission, uint8 `[1, M, 2]`.
     """
 
     suite_state: Any
@@ -140,7 +140,10 @@ class Navix(eqx.Module):
         return state, self._observe(state)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the task terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless the task has terminated.
+        """
         timestep = _step(
             self.dynamics,
             state.suite_state.replace(key=key),
@@ -160,7 +163,7 @@ class Navix(eqx.Module):
         )
 
     def _normalize_state(self, suite_state: State) -> Any:
-        """Return the stored part of a NAVIX state, with fixed dtypes."""
+        """Return a NAVIX state without the fields that are not stored, and with fixed dtypes."""
         return cast_leaves(_strip_state(suite_state, self.observation), self.state_dtypes)
 
     def _observe(self, state: NavixState) -> dict[str, jax.Array]:
@@ -196,7 +199,7 @@ def _step(dynamics: SuiteEnvironment, state: State, time: jax.Array, action: jax
 
 
 def _strip_state(state: State, observation: str) -> Any:
-    """Return a NAVIX state without its random key and without unused pictures of tiles."""
+    """Return a NAVIX state without its random key and without unused images of tiles."""
     return state.replace(key=None, cache=state.cache if observation.startswith("rgb") else None)
 
 
@@ -252,7 +255,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
 
     Args:
         name: Name of the environment in NAVIX.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -278,7 +281,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
 
 @functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the argument `observation` and the plain NAVIX attributes, with their defaults."""
+    """Return the defaults of `observation` and of NAVIX attributes with plain values, by name."""
     package_versions.require_version("navix", "4.0")
     attributes = vars(_make_dynamics(name, "{}"))
     defaults = {
@@ -305,7 +308,7 @@ def _make_dynamics(name: str, arguments: str) -> Any:
 
 
 def drop_without_events(state: State) -> Any:
-    """Apply the NAVIX action `drop` without the events of walking to the cell in front."""
+    """Apply the NAVIX action `drop` without the events for walking to the cell in front."""
     return actions.drop(state).replace(events=state.events)
 
 

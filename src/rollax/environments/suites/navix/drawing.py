@@ -1,4 +1,4 @@
-"""Drawings of NAVIX environments with the tiles of NAVIX, and notes on mission and pocket."""
+"""Drawings of NAVIX environments with the tiles of NAVIX, and captions with the mission."""
 
 import functools
 from pathlib import Path
@@ -71,7 +71,7 @@ def _visible_cells(state: State, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _sprite_name(entity: int, color: int, form: int) -> str:
-    """Return the file name of the NAVIX picture of an entity, without suffix."""
+    """Return the file name of the NAVIX image of an entity, without suffix."""
     name = _ENTITY_NAMES[entity]
     if name == "player":
         return f"player_{_DIRECTION_NAMES[form]}"
@@ -94,7 +94,7 @@ def _load_tile(file: str, is_visible: bool, size: int) -> Image.Image:
 def task_notes(
     environment: "rollax.environments.suites.navix.adapter.Navix", state: State, obs: Observation
 ) -> list[str]:
-    """Return notes on the mission and on the object that the agent carries."""
+    """Return lines of text about the mission and the object that the agent carries."""
     lines = []
     if "mission" in obs:
         lines.append(

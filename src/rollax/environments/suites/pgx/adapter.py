@@ -1,7 +1,7 @@
 """Adapter of Pgx games (2.6 or newer; Koyama et al. 2023, arXiv:2303.17503).
 
-Agents are the players of Pgx in a fixed order, and the starting player is random. Every step is
-the move of one player. Differences from Pgx:
+Agents are the players of Pgx in a fixed order, and the starting player is random. In every step,
+one player moves. Differences from Pgx:
 
 - An additional last action is the pass of a waiting player. While another player moves, it is the
   only legal action in "action_mask", and actions of waiting players have no effect.
@@ -67,7 +67,7 @@ class Pgx(eqx.Module):
     Attributes:
         dynamics: Pgx game.
         name: Id of the environment.
-        observation_space: Parts "observation" and "action_mask".
+        observation_space: `Dict` with the keys "observation" and "action_mask".
         action_space: Moves of the game, and the pass of a waiting player as the last action.
         num_agents: Number of players.
         opponent: Opponent of the first player: "agents", "random" or "greedy".
@@ -96,7 +96,7 @@ class Pgx(eqx.Module):
 
     @property
     def waiting_action(self) -> int:
-        """Index of the pass of a waiting player, which is the last action."""
+        """Index of the last action, with which waiting players pass."""
         return self.action_space.n - 1
 
     def reset(self, key: jax.Array) -> tuple[State, Observation]:
@@ -131,7 +131,10 @@ class Pgx(eqx.Module):
         )
 
     def _move_values(self, state: State, key: jax.Array) -> jax.Array:
-        """Return the value of each move, `[N]`: 1 if it wins, -1 if a reply wins, 0 otherwise."""
+        """Return the value of each of N moves, `[N]`.
+
+        The value is 1 if the move wins the game, -1 if a reply to the move wins, and 0 otherwise.
+        """
         player, moves = state.current_player, jnp.arange(state.legal_action_mask.shape[0])
 
         def try_moves(state: State) -> Any:
@@ -187,7 +190,7 @@ def _step(dynamics: SuiteEnvironment, state: State, move: jax.Array, key: jax.Ar
 
 
 def _drop_observation(state: State) -> Any:
-    """Return the state without its observation, which is then neither computed nor stored."""
+    """Remove the observation from a state, so that jit does not compute or store it."""
     return state.replace(observation=jnp.zeros(0, bool))
 
 
@@ -196,7 +199,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Pgx:
 
     Args:
         name: Name of the game in Pgx.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -217,7 +220,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Pgx:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the argument `opponent` with its default."""
+    """Return the default of the only argument, `opponent`, as a dictionary."""
     return dict(_DEFAULT_ARGUMENTS)
 
 
@@ -285,7 +288,7 @@ def _max_moves(dynamics: SuiteEnvironment) -> int | None:
 
 @functools.cache
 def _make_dynamics(name: str) -> Any:
-    """Create a Pgx game. Results are cached, so equal environments share a compilation."""
+    """Create a Pgx game, cached so that equal environments share a compilation."""
     with suppress_output():
         return suite.make(name)  # pyright: ignore[reportArgumentType]
 

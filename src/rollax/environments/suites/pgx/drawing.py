@@ -41,7 +41,7 @@ def describe_move(
 ) -> str:
     """Describe the move of a player.
 
-    If the environment moves for the player, the description is the kind of opponent.
+    If the player is an opponent that the environment controls, the description is its kind.
 
     Args:
         environment: Innermost environment.
@@ -49,7 +49,7 @@ def describe_move(
         action: Action of the player.
 
     Returns:
-        The kind of opponent, "waits", or the index of the move.
+        The kind of opponent ("random" or "greedy"), "waits", or the index of the move.
     """
     if agent > 0 and environment.opponent != "agents":
         return environment.opponent  # the column has no room for more words

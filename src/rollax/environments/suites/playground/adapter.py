@@ -1,9 +1,9 @@
 """Adapter of MuJoCo Playground (0.2 or newer; Zakka et al. 2025, arXiv:2502.08844).
 
-The adapter makes the tasks of the DeepMind Control Suite in MJX. The tasks never end. Only a
-non-finite simulation terminates an episode, and the time limit truncates it. Physics are computed
-with JAX (`impl`), because Warp, the default of Playground, cannot reset single copies. Differences
-from Playground:
+The adapter makes the tasks of the DeepMind Control Suite in MJX. Episodes are truncated at the time
+limit. They terminate only if the simulation becomes non-finite. Physics are computed with JAX
+(`impl`), because Warp, the default of Playground, cannot reset single copies. Differences from
+Playground:
 
 - A step does not modify its input state. A step of Playground writes into the dictionaries of the
   state.
@@ -11,7 +11,7 @@ from Playground:
   reward.
 - Rewards are float32, `terminated` and `truncated` are bool, and states have fixed dtypes.
 
-If observations are a dictionary, "privileged_state" becomes the part "global_state", which only
+If observations are a dictionary, "privileged_state" becomes the key "global_state", which only
 critics observe. `info` contains the terms of the reward. Locomotion and manipulation tasks are not
 available, because they clone a repository of robot models.
 """
@@ -124,7 +124,10 @@ class Playground(eqx.Module):
         return PlaygroundState(suite_state, jnp.zeros((), jnp.int32)), _observe(suite_state.obs)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The time limit truncates, unless the simulation terminates."""
+        """Advance by one step.
+
+        At the time limit, the episode is truncated unless it has terminated.
+        """
         del key  # Playground keeps a key in its state
         next_suite_state = step_with_physics(
             _replace_physics, self.dynamics, self.physics, state.suite_state, jnp.asarray(action)
@@ -176,7 +179,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Playground:
 
     Args:
         name: Name of the environment in Playground.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -196,7 +199,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Playground:
 
 
 def _check_implementation(id: str, impl: str) -> None:
-    """Raise UsageError for Warp. Its copies share state, so single copies cannot be reset."""
+    """Raise UsageError for Warp. Its environments share state and cannot be reset one by one."""
     if impl != "jax":
         raise UsageError(
             f"{id}: impl ({impl!r}) must be jax. Pass config_overrides={{'impl': 'jax'}} to "
@@ -205,7 +208,7 @@ def _check_implementation(id: str, impl: str) -> None:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the plain values of the Playground configuration of the task as default arguments."""
+    """Return the plain values in the Playground configuration of the task, keyed by name."""
     return dict(_load_default_arguments(name))
 
 
@@ -236,7 +239,7 @@ def wrap_environment(id: str, dynamics: SuiteEnvironment, episode_length: int | 
 
 
 def _build_environment(id: str, dynamics: SuiteEnvironment, limit: int) -> Playground:
-    """Build the environment with a time limit in steps."""
+    """Build a `Playground` environment that truncates episodes after `limit` steps."""
     example = jax.eval_shape(
         functools.partial(take_example_step, dynamics), jax.eval_shape(lambda: jax.random.key(0))
     )

@@ -1,4 +1,4 @@
-"""Suite `rl2`: trials that consist of several episodes of one task and keep memory across them.
+"""Suite `rl2`: trials of several episodes with one task, for policies that adapt to the task.
 
 See `rollax.environments.wrappers.Trials`.
 """

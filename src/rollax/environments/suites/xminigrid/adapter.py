@@ -1,11 +1,11 @@
 """Adapter of XLand-MiniGrid environments, without automatic resets.
 
 Observations are dictionaries. "view" is the view of the agent: a grid of symbols (tile and color of
-every cell) or a picture. Arguments add the parts "direction" (which an egocentric view does not
+every cell) or an image. Arguments add the keys "direction" (which an egocentric view does not
 show), "previous_action" and "previous_reward", "goal" and "rules". Differences from xminigrid:
 
-- A time limit truncates, and a reached goal terminates. The discount distinguishes the two cases,
-  which the wrapper of xminigrid does not.
+- Episodes terminate when the goal is reached, and are truncated at the time limit. The wrapper of
+  xminigrid does not distinguish the two cases.
 - The absence of a previous action is a separate symbol. The training code of xminigrid uses
   "forward".
 - Tiles and colors are symbols for an embedding, not magnitudes.
@@ -124,7 +124,7 @@ class XMiniGrid(eqx.Module):
         """Describe rulesets in words.
 
         Args:
-            *numbers: Numbers of the rulesets, by default all that episodes sample from.
+            *numbers: Numbers of the rulesets. The default is all rulesets that episodes sample.
 
         Returns:
             Goal, rules and initial objects of each ruleset, one per line.
@@ -178,7 +178,10 @@ class XMiniGrid(eqx.Module):
         return self.reset_task(start_key, self.sample_task(task_key))
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step. The last step terminates if its discount is 0, else it truncates."""
+        """Advance by one step.
+
+        The last step of an episode terminates if its discount is 0, and truncates otherwise.
+        """
         del key  # the dynamics are deterministic
         timestep = TimeStep(
             state,
@@ -217,7 +220,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Any:
 
     Args:
         name: Name of the environment in xminigrid.
-        arguments: Values of arguments, as in `default_arguments`.
+        arguments: Environment arguments (see `default_arguments`).
 
     Returns:
         The environment.
@@ -235,7 +238,7 @@ def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
 
     Args:
         name: Name of the environment in xminigrid.
-        arguments: Values of arguments, as in `default_trial_arguments`.
+        arguments: Environment arguments (see `default_trial_arguments`).
 
     Returns:
         The environment.
@@ -250,12 +253,15 @@ def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments with their defaults. XLand environments also have ruleset arguments."""
+    """Return the defaults of the arguments, keyed by name.
+
+    Only XLand environments have arguments that select rulesets.
+    """
     return BASE_ARGUMENTS | (task_sets.DEFAULT_TASK_ARGUMENTS if name.startswith("XLand") else {})
 
 
 def default_trial_arguments(name: str) -> dict[str, Any]:
-    """Return the arguments of trials, including the number of episodes, with their defaults."""
+    """Return the defaults of the arguments of `make_trials`, keyed by name."""
     return {"episodes": 3, **default_arguments(name), "split": "train"}
 
 
@@ -263,7 +269,7 @@ resolve_arguments = ruleset_files.resolve_arguments
 
 
 def check_evaluation(id: str, training: dict[str, Setting], changes: dict[str, Setting]) -> None:
-    """Check that evaluations which claim unseen tasks share no tasks with training.
+    """Check that evaluations on unseen tasks do not use tasks of training.
 
     Args:
         id: Id of the environment.
@@ -271,7 +277,7 @@ def check_evaluation(id: str, training: dict[str, Setting], changes: dict[str, S
         changes: Arguments that evaluations change.
 
     Raises:
-        UsageError: If tasks are shared.
+        UsageError: If an evaluation on unseen tasks uses a task of training.
     """
     name = id.split("/", 1)[1]
     if name.startswith("XLand"):
@@ -372,7 +378,10 @@ def _check_free_cells(id: str, dynamics: SuiteEnvironment, params: PyTree, objec
 
 @functools.cache
 def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pictures of cells without and with the agent, `[tiles * colors, size, size, 3]`."""
+    """Return two arrays of tile images: cells without the agent and cells with the agent.
+
+    Each array has the shape `[tiles * colors, size, size, 3]`.
+    """
     from xminigrid.rendering.rgb_render import render_tile
 
     cells = [tuple(int(n) for n in cell) for cell in np.asarray(TILES_REGISTRY).reshape(-1, 2)]
@@ -382,14 +391,14 @@ def _render_tiles(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def render_view(view: jax.Array, tile_size: int) -> jax.Array:
-    """Render a view of symbols as a picture that includes the agent.
+    """Render a view of symbols as an image that includes the agent.
 
     Args:
         view: Tile and color of every cell `[V, V, 2]`.
         tile_size: Size of a cell in pixels.
 
     Returns:
-        Picture, uint8 `[V * tile_size, V * tile_size, 3]`.
+        Image, uint8 `[V * tile_size, V * tile_size, 3]`.
     """
     size = view.shape[0]
     without_agent, with_agent = _render_tiles(tile_size)

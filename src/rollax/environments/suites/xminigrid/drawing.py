@@ -56,7 +56,7 @@ def draw_xminigrid(
         camera: Rows and columns to show, by default the window around the agent.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     from xminigrid.rendering.rgb_render import get_highlight_mask
 
@@ -72,7 +72,7 @@ def draw_xminigrid(
 
 
 def object_colors() -> list[Color]:
-    """Return the colors of all objects, outside and inside the field of view."""
+    """Return the colors of all objects, plain and highlighted by the field of view."""
     from xminigrid.rendering.rgb_render import COLORS_MAP
     from xminigrid.rendering.utils import highlight_img
 
@@ -95,7 +95,7 @@ def draw_tile(
         size: Size of the tile in pixels.
 
     Returns:
-        RGB picture.
+        RGB image.
     """
     from xminigrid.rendering.rgb_render import render_tile
 
@@ -111,7 +111,7 @@ def draw_tile(
 
 
 def grid_text(environment: object, state: State, obs: Observation) -> Text:
-    """Return the grid as text. Each cell is two columns wide."""
+    """Return the visible window of the grid as text, with two characters per cell."""
     from xminigrid.rendering.text_render import PLAYER_STR, TILE_STR
 
     # Terminals disagree on the width of the xminigrid wall, and many fonts lack the xminigrid ball.
@@ -141,7 +141,10 @@ def task_notes(environment: object, state: State, obs: Observation) -> list[str]
 
 
 def _describe_task(state: State) -> list[str]:
-    """Return lines that describe the goal and the rules. Some goals, such as doors, are omitted."""
+    """Return lines of text about the goal and the rules.
+
+    The goals "Empty" and "TileOnPosition" are omitted.
+    """
     goal = rulesets.GOAL_NAMES[int(state.goal_encoding[0])]
     task_rulesets = rulesets.Rulesets(
         state.goal_encoding[None], state.rule_encoding[None], np.zeros((1, 0, 2), np.uint8)
@@ -157,7 +160,7 @@ def _describe_task(state: State) -> list[str]:
 
 
 def visible_window(state: State) -> tuple[range, range]:
-    """Return the rows and columns to show. The window is centered at the agent, within the grid."""
+    """Return the rows and columns of a window within the grid, centered at the agent."""
     rows, columns = (
         _center_window(int(at), size)
         for at, size in zip(state.agent.position, state.grid.shape[:2], strict=True)
@@ -166,7 +169,7 @@ def visible_window(state: State) -> tuple[range, range]:
 
 
 def camera_windows(environment: object, states: list[State]) -> list[tuple[range, range]]:
-    """Return the visible rows and columns of each state.
+    """Return the visible rows and columns for each state.
 
     The window moves only when the agent is near the edge of the window.
     """
@@ -186,7 +189,7 @@ def camera_windows(environment: object, states: list[State]) -> list[tuple[range
 
 
 def _shift_window(window: range, position: int) -> range:
-    """Shift a window to keep a margin on both sides of a position."""
+    """Shift a window of rows or columns so that it has a margin on both sides of a position."""
     margin = min(MARGIN_CELLS, (len(window) - 1) // 2)
     shift = min(0, position - margin - window.start) + max(0, position + margin - window[-1])
     return range(window.start + shift, window.stop + shift)
@@ -206,7 +209,7 @@ def _center_window(position: int, size: int) -> range:
 def _cells_in_window(
     state: State, rows: range, columns: range
 ) -> list[list[tuple[tuple[int, int], int | None]]]:
-    """Return (tile, color) of each cell, paired with the direction of the agent or None."""
+    """Return `((tile, color), direction)` for each cell. Without the agent, direction is None."""
     grid, place = state.grid.tolist(), tuple(state.agent.position.tolist())
     direction = int(state.agent.direction)
     return [

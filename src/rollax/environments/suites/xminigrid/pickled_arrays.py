@@ -12,7 +12,7 @@ from rollax.errors import UsageError
 
 
 class ArraysUnpickler(pickle.Unpickler):
-    """Unpickler of arrays and plain values. It only calls functions of this module."""
+    """Unpickler of arrays and plain values that calls only the functions of this module."""
 
     def __init__(self, file: BufferedIOBase, description: str) -> None:
         super().__init__(file)
@@ -30,7 +30,7 @@ class ArraysUnpickler(pickle.Unpickler):
 
 
 class _AllowedFunction:
-    """Function that a file may call. It has no state that a file could modify."""
+    """Stateless wrapper of a function that unpickling is allowed to call."""
 
     __slots__ = ("_function",)
 
@@ -59,7 +59,7 @@ class _NumericType:
 
 
 class PickledArray:
-    """Array that a pickle creates first and fills afterwards."""
+    """NumPy array that is created empty and filled by `__setstate__` during unpickling."""
 
     __slots__ = ("array",)
 
@@ -87,7 +87,7 @@ def _array_from_buffer(
 def _array_from_jax(
     build: _AllowedFunction, arguments: tuple, state: tuple, aval: object
 ) -> PickledArray:
-    """Rebuild a JAX array from the pickled construction of a NumPy array."""
+    """Build an array from the pickle of a JAX array, which contains a NumPy array."""
     del aval  # contains only whether the dtype is weak
     array = build(*arguments)
     array.__setstate__(state)

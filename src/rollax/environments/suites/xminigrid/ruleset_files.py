@@ -40,7 +40,7 @@ def save_rulesets(rulesets: Rulesets, path: str | os.PathLike[str]) -> None:
 
 
 def resolve_arguments(arguments: Mapping[str, Setting]) -> dict[str, Any]:
-    """Replace the path of a ruleset file in the arguments by an absolute path."""
+    """Return a copy of the arguments with an absolute path of the ruleset file."""
     resolved = dict(arguments)
     source = resolved.get("rulesets")
     if isinstance(source, str) and source not in RECIPES and Path(source).expanduser().is_file():
@@ -55,7 +55,7 @@ def get_file_stamp(path: str | os.PathLike[str]) -> tuple[str, int, int] | None:
 
 
 def load_rulesets(path: str | os.PathLike[str]) -> Rulesets:
-    """Load rulesets from a file of `save_rulesets` or an xminigrid benchmark file.
+    """Load rulesets from a file that `save_rulesets` wrote, or from an xminigrid benchmark file.
 
     No code in the file is executed.
 
@@ -140,7 +140,7 @@ def _validate_rulesets(path: Path, content: object) -> Rulesets:
 
 
 def _validate_array(path: Path, key: str, value: object) -> np.ndarray:
-    """Convert an array of a file to uint8, because goals of xminigrid have another dtype."""
+    """Check an array from a file and convert it to uint8. xminigrid stores other integer dtypes."""
     value = value.array if isinstance(value, PickledArray) else value
     leading = ["N"] if key == "goals" else ["N", "R" if key == "rules" else "M"]
     expected = f"an array of integers [{', '.join(leading)}, {_ROW_WIDTHS[key]}]"

@@ -1,20 +1,20 @@
 """Generation of rulesets, the tasks of XLand-MiniGrid environments.
 
-A ruleset consists of a goal, rules that turn objects into others, and the objects that lie in the
-grid at the start. Rulesets are sampled backwards as production trees: a goal, then rules that make
-its objects, then rules that make the objects of those rules, and so on. Objects that no rule makes
-are present at the start. Distractor rules and objects are added. `RECIPES` contains the settings of
-the xminigrid benchmarks of the same names, but the sampled rulesets differ. Other differences from
-xminigrid:
+A ruleset consists of a goal, rules that turn objects into other objects, and the objects that are
+in the grid at the start. Rulesets are sampled backwards as production trees: first a goal, then
+rules that produce its objects, then rules that produce the input objects of those rules, and so on.
+Objects that no rule produces are present at the start. Distractor rules and objects are added.
+`RECIPES` contains the settings of the xminigrid benchmarks of the same names, but the sampled
+rulesets differ. Other differences from xminigrid:
 
-- Every ruleset can be solved. If a distractor rule leads to a dead end, agents can avoid it.
-  Distractors of xminigrid may consume a needed object when the agent walks by, or place the objects
-  of the goal at the start.
+- Every ruleset can be solved. If a distractor rule leads to a dead end, agents can avoid it. In
+  xminigrid, distractor rules may consume a needed object when the agent walks by, or the objects of
+  the goal may be present at the start.
 - All objects can be carried. Goal squares do not occur, because agents cannot pick them up or put
   them down.
-- All rulesets are different. Pairs of objects have a canonical order if both orders mean the same,
-  and duplicates are sampled again. Rulesets with the same goal and rules are the same task, even if
-  they differ in their initial objects, as in xminigrid.
+- All rulesets are different. Pairs of objects have a canonical order if both orders have the same
+  meaning, and duplicates are sampled again. Rulesets with the same goal and rules are the same
+  task, even if they differ in their initial objects, as in xminigrid.
 
 This module imports neither JAX nor xminigrid.
 
@@ -103,14 +103,14 @@ _MAX_MISSES = 100_000
 
 
 class Rulesets(NamedTuple):
-    """Encoded rulesets, as in xminigrid.
+    """Rulesets in the encoding of xminigrid.
 
-    Rows of zeros are empty. They pad all rulesets to the same number of rows.
+    Rules and tiles of zeros are padding, so that all rulesets have the same shapes.
 
     Attributes:
-        goals: Goals, uint8 `[N, 5]`.
-        rules: Rules, uint8 `[N, R, 7]`.
-        init_tiles: Initial tiles, uint8 `[N, M, 2]`.
+        goals: Encoded goal of each of N rulesets, uint8 `[N, 5]`.
+        rules: Encoded rules, up to R per ruleset, uint8 `[N, R, 7]`.
+        init_tiles: Tile and color of the initial objects, up to M per ruleset, uint8 `[N, M, 2]`.
     """
 
     goals: np.ndarray
@@ -186,7 +186,7 @@ class Recipe:
             )
 
     def _level_widths(self) -> list[int]:
-        """Return the maximum number of new objects per level of the tree, from the goal down."""
+        """Return the maximum number of new objects per tree level, starting at the goal."""
         deeper = range(1, self.chain_depth + 1)
         return [2, *(2 if self.single_branch else 2 ** (level + 1) for level in deeper)]
 
@@ -229,7 +229,7 @@ RECIPES = {
 
 
 class _Clause(NamedTuple):
-    """Goal or rule. `output` is None for goals."""
+    """Goal or rule with its input objects. `output` is the object a rule makes, None for a goal."""
 
     kind: str
     inputs: tuple[Tile, ...]
@@ -249,7 +249,7 @@ class _RulesetDraft(NamedTuple):
     tiles: list[Tile]
 
     def identity(self) -> tuple[bytes, bytes]:
-        """Return a key that is equal for rulesets that differ at most in the order of objects."""
+        """Return a hashable key that does not depend on the order of the initial objects."""
         clauses = bytes(number for clause in (self.goal, *self.rules) for number in clause.to_row())
         return clauses, bytes(number for tile in sorted(self.tiles) for number in tile)
 
@@ -335,7 +335,7 @@ def _sample_ruleset(recipe: Recipe, random: np.random.Generator) -> _RulesetDraf
 def _sample_clause(
     kinds: str, objects: Iterator[Tile], output: Tile | None, random: np.random.Generator
 ) -> _Clause:
-    """Sample a goal or rule that takes the next one or two objects."""
+    """Sample a goal or rule whose inputs are the next one or two elements of `objects`."""
     kind = CLAUSE_KINDS[kinds][random.integers(len(CLAUSE_KINDS[kinds]))]
     # Sorted objects avoid clauses with the same meaning: TileNear is symmetric, and each direction
     # has an opposite kind.
@@ -348,7 +348,7 @@ def _sample_clause(
 def _sample_rule_tree(
     recipe: Recipe, goal: _Clause, objects: Iterator[Tile], random: np.random.Generator
 ) -> tuple[list[_Clause], list[Tile]]:
-    """Sample the rules that make the objects of the goal. Return the rules and initial objects."""
+    """Sample rules that produce the objects of the goal. Return the rules and initial objects."""
     rules: list[_Clause] = []
     leaves: list[Tile] = []
     level = list(goal.inputs)
@@ -374,7 +374,7 @@ def _sample_distractor(
     distractors: list[_Clause],
     random: np.random.Generator,
 ) -> _Clause:
-    """Sample a rule that does not make a needed object and keeps the goal reachable."""
+    """Sample a distractor rule that produces no needed object and keeps the goal reachable."""
     used_tiles = {tile for clause in (goal, *rules) for tile in clause.inputs}
     while True:
         first, second = random.choice(len(OBJECTS), 2, replace=False)
@@ -389,7 +389,7 @@ def _sample_distractor(
 def _is_avoidable(
     distractor: _Clause, goal: _Clause, rules: list[_Clause], distractors: list[_Clause]
 ) -> bool:
-    """Return whether agents can keep a distractor from consuming needed objects."""
+    """Return whether agents can prevent a distractor rule from consuming needed objects."""
     tree = (goal, *rules)
     consumers = [clause for clause in tree if set(clause.inputs) & set(distractor.inputs)]
     if not consumers:
@@ -411,7 +411,7 @@ def _is_avoidable(
 
 
 class RulesetSplit(NamedTuple):
-    """Split of rulesets into parts with disjoint tasks.
+    """Split of rulesets into three subsets with disjoint tasks.
 
     Attributes:
         train: Rulesets for training.
@@ -427,11 +427,11 @@ class RulesetSplit(NamedTuple):
 def split_rulesets(
     rulesets: Rulesets, validation: float, held_out: float, seed: int
 ) -> RulesetSplit:
-    """Split rulesets into shuffled parts with disjoint tasks.
+    """Split rulesets into three shuffled subsets with disjoint tasks.
 
     A task is a goal and a set of rules. Rulesets are the same task if they differ only in their
     initial objects, in the order of rules, or in an order of two tiles that has no meaning ("a near
-    b"). The split is deterministic. The training part depends only on the sum of the two fractions.
+    b"). The split is deterministic. The training subset depends only on the sum of the fractions.
 
     Args:
         rulesets: Rulesets to split.
@@ -440,10 +440,10 @@ def split_rulesets(
         seed: Seed of the split.
 
     Returns:
-        The parts, each with `Rulesets`.
+        The subsets, each as `Rulesets`.
 
     Raises:
-        UsageError: If a part would be empty, or the seed is negative.
+        UsageError: If a subset would be empty, or the seed is negative.
     """
     index_groups = split_indices(rulesets, validation, held_out, seed)
     return RulesetSplit(
@@ -454,7 +454,7 @@ def split_rulesets(
 def split_indices(
     rulesets: Rulesets, validation: float, held_out: float, seed: int
 ) -> RulesetSplit:
-    """Return the indices of the rulesets in each part of `split_rulesets`.
+    """Return the indices of the rulesets in each subset of `split_rulesets`.
 
     Args:
         rulesets: Rulesets to split.
@@ -463,10 +463,10 @@ def split_indices(
         seed: Seed of the split.
 
     Returns:
-        The parts, each with indices, int `[number of rulesets in the part]`.
+        The subsets, each as a vector of indices.
 
     Raises:
-        UsageError: If a part would be empty, or the seed is negative.
+        UsageError: If a subset would be empty, or the seed is negative.
     """
     if seed < 0:
         raise UsageError(f"The seed of rulesets ({seed}) must be at least 0.")
@@ -491,8 +491,8 @@ def split_indices(
 def task_ids(rulesets: Rulesets) -> np.ndarray:
     """Return ids that are equal for rulesets of the same task.
 
-    The id of an empty rule is 0. To compare rulesets with different numbers of rows, insert zeros
-    in front of the ids of the rules.
+    The id of an empty rule is 0. To compare rulesets with different R, insert zeros in front of the
+    ids of the rules.
 
     Args:
         rulesets: N rulesets with up to R rules.
@@ -507,7 +507,10 @@ def task_ids(rulesets: Rulesets) -> np.ndarray:
 
 
 def count_shared_tasks(rulesets: Rulesets, other_rulesets: Rulesets) -> tuple[int, int]:
-    """Return the numbers of different tasks of `rulesets`: shared with the others, and of all."""
+    """Return the number of tasks in both `rulesets` and `other_rulesets`, and in `rulesets`.
+
+    Different rulesets of the same task are counted once.
+    """
     ids, other_ids = task_ids(rulesets), task_ids(other_rulesets)
     width = max(ids.shape[1], other_ids.shape[1])
     tasks, other_tasks = (
@@ -518,10 +521,10 @@ def count_shared_tasks(rulesets: Rulesets, other_rulesets: Rulesets) -> tuple[in
 
 
 def _canonical_ids(rows: np.ndarray, kinds: tuple[str, ...]) -> np.ndarray:
-    """Return one id, uint64, for each goal or rule `[..., 5 or 7]`. Equal meanings have equal ids.
+    """Return ids, uint64 `[...]`, of encoded goals `[..., 5]` or rules `[..., 7]`.
 
-    The smaller of two tiles comes first, because TileNear is symmetric and each direction has an
-    opposite.
+    Goals or rules with the same meaning have the same id. The smaller of two tiles comes first,
+    because TileNear is symmetric and each direction has an opposite.
     """
     swapped = [kinds.index(_OPPOSITE_KINDS.get(kind, kind)) for kind in kinds]
     rows = rows.astype(np.uint64)

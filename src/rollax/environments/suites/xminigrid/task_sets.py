@@ -1,4 +1,4 @@
-"""Selection of rulesets for XLand environments, and check for tasks shared by two selections."""
+"""Selection of rulesets for XLand environments, and a check that evaluations use unseen tasks."""
 
 import dataclasses
 import functools
@@ -55,8 +55,8 @@ def select_rulesets(
 ) -> tuple[rulesets.Rulesets, np.ndarray]:
     """Select the rulesets that episodes sample from.
 
-    Rows of rules that no ruleset uses are removed before the split, so all parts have the same
-    shapes.
+    Padding rows of rules that no ruleset uses are removed before the split, so that the training,
+    validation and held-out rulesets have the same shapes.
 
     Args:
         id: Id of the environment, for error messages.
@@ -65,7 +65,7 @@ def select_rulesets(
             are used.
 
     Returns:
-        The rulesets, and their numbers among all rulesets, int `[N]`.
+        The N selected rulesets, and their indices before the selection, int `[N]`.
 
     Raises:
         UsageError: If a value is invalid.
@@ -114,10 +114,11 @@ def select_rulesets(
 def check_disjoint_tasks(
     id: str, training: dict[str, Setting], changes: dict[str, Setting], defaults: dict[str, Setting]
 ) -> None:
-    """Check that evaluations which claim unseen tasks share no tasks with training.
+    """Check that evaluations on unseen tasks do not use tasks of training.
 
-    Evaluations claim unseen tasks if their split is "validation" or "held-out", or if they use
-    other rulesets and `changes` contains no split. Evaluations of a single ruleset are not checked.
+    An evaluation counts as an evaluation on unseen tasks if its split is "validation" or
+    "held-out", or if it uses other rulesets and `changes` does not contain a split. Evaluations of
+    a single ruleset are not checked.
 
     Args:
         id: Id of the environment, for error messages.
@@ -126,7 +127,7 @@ def check_disjoint_tasks(
         defaults: Default values of all arguments.
 
     Raises:
-        UsageError: If tasks are shared.
+        UsageError: If an evaluation on unseen tasks uses a task of training.
     """
     evaluation = training | changes
     trained, evaluated = (
@@ -189,12 +190,12 @@ def _load_all_rulesets(source: _RulesetSource) -> rulesets.Rulesets:
 def _split_indices(
     source: _RulesetSource, validation: float, held_out: float, seed: int
 ) -> rulesets.RulesetSplit:
-    """Split the rulesets of a source and return the indices of each part."""
+    """Split the rulesets of a source, and return the indices of each subset."""
     return rulesets.split_indices(_load_all_rulesets(source), validation, held_out, seed)
 
 
 def _trim_tiles(tiles: np.ndarray) -> np.ndarray:
-    """Move the used initial tiles `[N, M, 2]` to the front and remove unused columns."""
+    """Move the padding in initial tiles `[N, M, 2]` to the end and remove unused columns."""
     is_empty = tiles[..., 0] == 0
     order = np.argsort(is_empty, axis=1, kind="stable")
     max_used = tiles.shape[1] - int(is_empty.sum(axis=1).min())
@@ -202,7 +203,10 @@ def _trim_tiles(tiles: np.ndarray) -> np.ndarray:
 
 
 def _apply_recipe_changes(id: str, recipe: rulesets.Recipe, changes: Setting) -> rulesets.Recipe:
-    """Return a changed recipe. Changes are `chain_depth=1` or `(("chain_depth", 1),)`."""
+    """Return a copy of a recipe with changed settings, for example `(("chain_depth", 1),)`.
+
+    Changes can also be a string such as `chain_depth=1`.
+    """
     values: dict[str, Any] = {}
     for change in [changes] if isinstance(changes, str) else changes:
         pair = change.split("=", 1) if isinstance(change, str) else change
