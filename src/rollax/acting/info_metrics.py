@@ -54,11 +54,13 @@ def make_info_reduction(
         return jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), shapes)
 
     def add(memory: PyTree, info: dict[str, PyTree], alive: jax.Array) -> Any:
-        def one(total: jax.Array, value: jax.Array, reduction: str) -> jax.Array:
+        def accumulate(total: jax.Array, value: jax.Array, reduction: str) -> jax.Array:
             return value.astype(total.dtype) if reduction == "last" else total + value
 
         new = {
-            name: jax.tree.map(lambda t, v, how=by[name]: one(t, v, how), memory[name], info[name])
+            name: jax.tree.map(
+                lambda t, v, how=by[name]: accumulate(t, v, how), memory[name], info[name]
+            )
             for name in memory
         }
         return tree.where(alive, new, memory)

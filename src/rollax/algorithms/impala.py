@@ -304,7 +304,7 @@ def learn(
         rollout.truncated,
     )
     layout = make_minibatch_layout(config, reward.shape[1])
-    shuffle, weights = draw_trajectories(config, progress, advantage, rollout.mask, layout)
+    shuffle, weights = sample_trajectories(config, progress, advantage, rollout.mask, layout)
 
     # Learn from minibatches of trajectories for some epochs.
     train = train_state.update_value_statistics(train, target, rollout.mask)
@@ -330,7 +330,7 @@ def learn(
     return LearnResult(train, discounted_return, metrics, finite)
 
 
-def draw_trajectories(
+def sample_trajectories(
     config: ImpalaConfig,
     progress: jax.Array,
     advantage: jax.Array,

@@ -125,7 +125,7 @@ def _run_checks(name: str, subject: _CheckedAlgorithm) -> AlgorithmReport:
     algorithm = subject.make(
         KnownReturnEnvironment(environments.make(subject.probe_environment).action_space)
     )
-    faults = _form_faults(algorithm, subject.config)
+    faults = _find_interface_faults(algorithm, subject.config)
     if faults:  # Without the right structure, the algorithm cannot run in the other checks.
         raise FaultyAlgorithmError(name, faults)
     init, step = jax.jit(algorithm.init), jax.jit(algorithm.step)
@@ -159,7 +159,7 @@ def _run_updates(
     return state, metrics
 
 
-def _form_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
+def _find_interface_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
     """Return error messages about the structure of state and metrics, and host callbacks."""
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
     try:

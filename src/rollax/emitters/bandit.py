@@ -92,8 +92,8 @@ def bandit_emitter(
 
     return Emitter(
         init=functools.partial(init_slots, bandit),
-        ask=functools.partial(ask_slots, bandit),
-        tell=functools.partial(tell_slots, bandit),
+        ask=functools.partial(ask_emitters, bandit),
+        tell=functools.partial(tell_emitters, bandit),
         metrics=metrics,
         refresh=refresh,
     )
@@ -135,7 +135,7 @@ def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditSta
     )
 
 
-def ask_slots(
+def ask_emitters(
     bandit: Bandit, state: BanditState, archive_state: State, key: jax.Array, batch_size: int
 ) -> tuple[BanditState, Any]:
     """Request a share of the batch from the active emitter of every slot.
@@ -161,7 +161,7 @@ def ask_slots(
     return state._replace(emitter_states=results.emitter_states), solutions
 
 
-def tell_slots(
+def tell_emitters(
     bandit: Bandit,
     state: BanditState,
     archive_state: State,

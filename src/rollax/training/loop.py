@@ -92,7 +92,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
         folder=session.folder,
         status=status,
         exit_code=_exit_code(status, agreed_request),
-        steps=session.frames,
+        steps=session.num_frames,
         evaluation=session.evaluation,
         wall_time=session.wall_time,
         steps_per_second=session.steps_per_second,
@@ -127,7 +127,7 @@ def _train_until_stop(session: Session, request: StopRequest, agreed_request: St
 def _is_complete(session: Session) -> bool:
     """Return whether all updates are done and evaluated."""
     is_at_end = session.updates >= session.spec.total_updates
-    return is_at_end and session.recorder.has_evaluation(session.frames)
+    return is_at_end and session.recorder.has_evaluation(session.num_frames)
 
 
 def _exit_code(status: str, request: StopRequest) -> int:
@@ -151,7 +151,7 @@ def _evolve_if_due(session: Session) -> None:
     session.state, generation = session.program.evolve(session.state)
     update_program.restart_simulator_episodes(session, lineage.replaced_members(generation))
     session.recorder.generation(
-        session.frames, lineage.make_generation_record(spec, updates, generation)
+        session.num_frames, lineage.make_generation_record(spec, updates, generation)
     )
     if session.scores is not None:
         session.scores = members.inherit_scores(session.scores, generation)
@@ -305,7 +305,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     update = session.updates + failure.update + 1
     step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
     cause = recorder.NONFINITE_MESSAGES.get(
-        failure.check, f"{failure.check} became NaN or infinite"
+        failure.failed_check, f"{failure.failed_check} became NaN or infinite"
     )
     session.show.message(
         f"error: {cause} at step {update * session.spec.config.steps_per_update:,} (update "
@@ -352,9 +352,9 @@ def _show_progress(session: Session, values: MetricValues) -> None:
         values,
         session.evaluation,
         entry.shown,
-        steps_per_environment=session.frames / max(session.spec.derived_settings.num_envs, 1),
+        steps_per_environment=session.num_frames / max(session.spec.derived_settings.num_envs, 1),
     )
     figures[f"{entry.unit}/s"] = f"{session.steps_per_second:,.0f}"
     figures["left"] = format_duration(remaining_seconds)
     total_frames = session.spec.total_updates * session.spec.config.steps_per_update
-    session.show.progress(session.frames, total_frames, figures)
+    session.show.progress(session.num_frames, total_frames, figures)

@@ -89,7 +89,7 @@ class Session:
         self.updates_per_segment = 1.0
 
     @property
-    def frames(self) -> int:
+    def num_frames(self) -> int:
         """Environment frames that each member has trained for."""
         return self.updates * self.spec.config.steps_per_update
 
@@ -249,14 +249,14 @@ def save_checkpoint(session: Session) -> None:
     )
     session.recorder.sync()  # so that the checkpoint never refers to records that are not on disk
     is_saved = session.checkpoints.save(
-        session.frames,
+        session.num_frames,
         session.state,
         metrics if is_evaluated else {},
         session.persistent_settings,
         scores,
     )
     if is_evaluated and not is_saved:  # it was saved at a stop, before its evaluation
-        session.checkpoints.rate(session.frames, metrics, scores)
+        session.checkpoints.rate(session.num_frames, metrics, scores)
     session.last_checkpoint_time = time.monotonic()
     # A checkpoint that a rollback restored does not count, or failing rollbacks would never end.
     if is_saved:

@@ -197,7 +197,7 @@ def test_the_bar_has_numbers_as_the_lines_have_them() -> None:
         derived_settings=SimpleNamespace(num_envs=0),
     )
     show = SimpleNamespace(progress=lambda done, total, figures: seen.append(figures))
-    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, frames=10, evaluation={})
+    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, num_frames=10, evaluation={})
     session.update_seconds, session.num_timed_updates, session.steps_per_second = 1.0, 1, 10.0
     loop._show_progress(
         session, {"coverage": 0.97266, "qd_score": 60786.17, "fitness_best": float("nan")}

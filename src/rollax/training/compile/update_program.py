@@ -267,7 +267,7 @@ def evaluate_custom_metrics(
         if session.updates == 0:
             raise
         session.show.message(
-            f"warning: {error} The evaluation of step {session.frames:,} is kept without it."
+            f"warning: {error} The evaluation of step {session.num_frames:,} is kept without it."
         )
     return found | {USER_METRICS_KEY: list(found)}
 
@@ -285,13 +285,13 @@ def should_stop_early(session: "rollax.training.session.Session") -> bool:
     condition = session.spec.options.stop_when
     if session.stop_when is None and condition is None:
         return False
-    evaluated = Evaluated(session.frames, session.evaluation, session.scores)
+    evaluated = Evaluated(session.num_frames, session.evaluation, session.scores)
     enough = False
     try:
         if condition is not None and is_condition_met(condition, evaluated):
             values = describe_condition_values(condition, evaluated)
             session.show.message(
-                f"stop_when: {condition} holds at step {session.frames:,} ({values})"
+                f"stop_when: {condition} holds at step {session.num_frames:,} ({values})"
             )
             enough = True
         if session.stop_when is not None:
@@ -300,6 +300,6 @@ def should_stop_early(session: "rollax.training.session.Session") -> bool:
         if session.updates == 0:
             raise
         session.show.message(
-            f"warning: {error} Training continues without a stop at step {session.frames:,}."
+            f"warning: {error} Training continues without a stop at step {session.num_frames:,}."
         )
     return bool(processes.all_gather_numbers(enough)[0, 0])

@@ -17,7 +17,7 @@ MAX_VORONOI_CELLS = 20_000
 
 
 def render_archive_map(
-    algorithm: Algorithm, state: State, settings: ArchiveSettings | None, frames: int
+    algorithm: Algorithm, state: State, settings: ArchiveSettings | None, num_frames: int
 ) -> Text | None:
     """Return a map of a run's archive.
 
@@ -25,7 +25,7 @@ def render_archive_map(
         algorithm: Algorithm of the run.
         state: Its state.
         settings: Settings of its archive.
-        frames: Number of evaluations, for the title.
+        num_frames: Number of evaluations, for the title.
 
     Returns:
         The map. None if the archive is empty or does not have two descriptors and one fitness.
@@ -49,7 +49,7 @@ def render_archive_map(
     )
     return draw_map(
         values,
-        f"archive at {frames:,} evaluations: descriptor 0 to the right, descriptor 1 upward",
+        f"archive at {num_frames:,} evaluations: descriptor 0 to the right, descriptor 1 upward",
     )
 
 

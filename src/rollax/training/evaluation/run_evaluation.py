@@ -35,7 +35,7 @@ def evaluate_if_due(session: Session) -> bool:
     Returns:
         Whether an evaluation was completed.
     """
-    if not _is_evaluation_due(session) or session.recorder.has_evaluation(session.frames):
+    if not _is_evaluation_due(session) or session.recorder.has_evaluation(session.num_frames):
         return False
     session.show.status("evaluating")
     try:
@@ -66,7 +66,9 @@ def _compute_metrics(session: Session, episodes: Episodes) -> MetricValues:
         capabilities(session.program.environment).agent_types,
         session.program.num_members,
     )
-    founders = lineage.num_founders(session.folder, session.frames) if session.spec.evolve else None
+    founders = (
+        lineage.num_founders(session.folder, session.num_frames) if session.spec.evolve else None
+    )
     values = default_metrics(episodes, types, with_interval=founders is None)
     if founders is not None:
         values["founders"] = founders
@@ -77,7 +79,7 @@ def _compute_metrics(session: Session, episodes: Episodes) -> MetricValues:
     values |= update_program.evaluate_custom_metrics(session, episodes, values)
     if is_population:
         session.scores = members.score_members(
-            session.spec, session.frames, episodes, types, session.metric, values
+            session.spec, session.num_frames, episodes, types, session.metric, values
         )
     return values
 
@@ -87,7 +89,7 @@ def _record_evaluation(session: Session, episodes: Episodes) -> None:
     arrays = episodes._asdict()
     if len(set(types)) > 1:
         arrays["agent_types"] = np.array(types)
-    warning = session.recorder.evaluation(session.frames, session.evaluation, arrays)
+    warning = session.recorder.evaluation(session.num_frames, session.evaluation, arrays)
     if warning is not None:
         session.warn(warning)
 
@@ -108,7 +110,7 @@ def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues)
         is_closed_form=has_closed_form(environment),
         mode="sampled" if spec.options.eval_stochastic else "greedy",
     )
-    session.show.message(f"{session.frames:>13,} steps  {text}")
+    session.show.message(f"{session.num_frames:>13,} steps  {text}")
     if processes.num_processes() == 1:  # other processes hold parts of the state
         session.show.picture(lambda: _render_map(session))
     if values["unfinished"] > 0:
@@ -123,4 +125,6 @@ def _render_map(session: Session) -> Text | None:
     program = session.program
     if program.num_members:
         return None
-    return render_archive_map(program.algorithm, session.state, session.spec.config, session.frames)
+    return render_archive_map(
+        program.algorithm, session.state, session.spec.config, session.num_frames
+    )

@@ -71,11 +71,11 @@ class NonfiniteUpdate(NamedTuple):
 
     Attributes:
         update: Index of the update in the segment.
-        check: Field of `FiniteChecks` that failed first.
+        failed_check: Field of `FiniteChecks` that failed first.
     """
 
     update: int
-    check: str
+    failed_check: str
 
 
 def find_first_nonfinite(rows: Metrics) -> NonfiniteUpdate | None:
@@ -94,8 +94,8 @@ def find_first_nonfinite(rows: Metrics) -> NonfiniteUpdate | None:
     if not np.any(is_nonfinite):
         return None
     update = int(np.argmax(is_nonfinite))
-    check = FiniteChecks._fields[int(np.argmin(np.all(is_finite[update], axis=1)))]
-    return NonfiniteUpdate(update, check)
+    failed_check = FiniteChecks._fields[int(np.argmin(np.all(is_finite[update], axis=1)))]
+    return NonfiniteUpdate(update, failed_check)
 
 
 def find_nonfinite_members(rows: Metrics) -> np.ndarray:
