@@ -17,7 +17,7 @@ from rollax.types import State
 
 
 def open_checkpointer() -> Any:
-    """Return a synchronous checkpointer.
+    """Return a synchronous Orbax checkpointer.
 
     The checkpointer runs in a background thread, so that `Checkpoints.save` blocks only while the
     state is copied.

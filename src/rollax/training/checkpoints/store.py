@@ -316,7 +316,8 @@ class Checkpoints:
             The step, the state and the warnings.
 
         Raises:
-            UsageError: If there is no checkpoint, or its leaves differ from those of `template`.
+            UsageError: If the checkpoint does not exist, or its leaves differ from those of
+                `template`.
             DamagedCheckpointError: If the checkpoint of the given step is damaged, or for "last"
                 and "best", if all checkpoints are damaged.
         """
@@ -360,7 +361,7 @@ class Checkpoints:
         Nothing is deleted.
 
         Args:
-            step: Step from which the run continues.
+            step: Step at which the run continues.
 
         Returns:
             The steps of the renamed checkpoints.

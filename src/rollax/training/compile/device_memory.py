@@ -33,7 +33,7 @@ def check_memory(
         needed: Required memory in bytes.
         capacity: Capacity of the replay buffer if it needs most of the memory, else None.
         what: Subject of the error message, such as "an update".
-        remedy: Remedy for the error message if there is no replay buffer.
+        remedy: Remedy for the error message if `capacity` is None.
 
     Raises:
         UsageError: If less than `needed` is available.

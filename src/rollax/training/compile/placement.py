@@ -49,7 +49,7 @@ class JittedFunctions(NamedTuple):
         replicated_sharding: Sharding of arrays that every process receives, or None for one
             process.
         mesh: Device mesh, or None for one device of one process.
-        mesh_context_fn: Function that returns a context manager, in which functions are traced.
+        mesh_context_fn: Function that returns a context manager for tracing.
         replicate: Function that replicates a process's arrays over all processes.
     """
 
@@ -113,15 +113,15 @@ def jit_functions(
 def mesh_context_fn(
     over: jax.sharding.Mesh | None, is_population: bool
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return a function that creates a context manager, in which functions are traced.
+    """Return a function that creates a context manager for tracing the functions of a run.
 
     Args:
         over: Device mesh, or None.
         is_population: Whether the run is a population. Its functions are traced without a mesh.
 
     Returns:
-        Function without arguments. Its context manager sets the mesh, or does nothing if there is
-        no mesh or the run is a population.
+        Function without arguments. Its context manager sets the mesh. Without a mesh and for a
+        population, it does nothing.
     """
     if over is None or is_population:
         return contextlib.nullcontext

@@ -229,7 +229,7 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
         environment: Environment of the run, or None if it is made from its id.
 
     Returns:
-        The environment made with `eval_arguments`, or `environment` if there are no such arguments.
+        The environment made with `eval_arguments`, or `environment` if `eval_arguments` is empty.
 
     Raises:
         UsageError: If the environment of evaluations cannot be made, or its spaces or number of
@@ -584,7 +584,7 @@ def max_eval_steps(environment: Environment, spec: Spec) -> int:
         spec: Specification of the run.
 
     Returns:
-        The environment's time limit, or the option `eval_max_steps` if there is no time limit.
+        The environment's time limit, or the option `eval_max_steps` if the time limit is None.
     """
     return spec.options.eval_max_steps if environment.time_limit is None else environment.time_limit
 

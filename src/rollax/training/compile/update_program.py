@@ -257,7 +257,7 @@ def evaluate_custom_metrics(
 
     Returns:
         The custom metrics, keyed by name, and the list of their names under `USER_METRICS_KEY`.
-        Empty if there is no such function.
+        Empty without such a function.
 
     Raises:
         UsageError: If the function fails before training. Later errors are shown as warnings.

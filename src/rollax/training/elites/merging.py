@@ -208,7 +208,7 @@ def check_compatible(
 
 
 def _make_single_run_spec(spec: Spec, policy: Policy, folder: Path | str | None) -> Spec:
-    """Return the specification of a single run of the policy's member (its seed and settings)."""
+    """Return the specification of a single run with the member's seed and settings."""
     current = policy.algorithm.config(policy.state)
     varied = {name: float(getattr(current, name)) for name in (*spec.sweep, *spec.evolve)}
     seed = int(spec.members()[policy.member or 0]["seed"])

@@ -19,7 +19,7 @@ def describe_unreached_threshold(
         num_solutions: Number of solutions evaluated in the update.
 
     Returns:
-        The warning, or None if a solution exceeded its threshold or there are no thresholds.
+        The warning, or None if a solution exceeded a threshold or the archive has no thresholds.
     """
     if "below_threshold" not in first:
         return None

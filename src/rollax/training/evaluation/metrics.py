@@ -123,8 +123,8 @@ def zero_sum_side_returns(values: MetricValues) -> dict[str, float]:
         values: Metrics of an evaluation.
 
     Returns:
-        Mean returns, keyed by metric name (`return_<agent type>`) or by "agent <index>" if there
-        are no agent types. Empty if the returns do not sum to 0.
+        Mean returns, keyed by metric name (`return_<agent type>`) or by "agent <index>" for
+        agents without types. Empty if the returns do not sum to 0.
     """
     agents = np.asarray(values.get("return_agents", ()), float)
     scale = max(np.abs(agents).max(initial=0.0), 1e-6)
