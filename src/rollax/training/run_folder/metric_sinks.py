@@ -90,8 +90,8 @@ def make_json_lines_sink(path: str | Path, resume_from: int | None = None) -> Me
 def read_metrics(path: str | Path) -> list[Record]:
     """Return the records of a metrics file in order.
 
-    Resume markers and damaged lines are dropped. Of steps that a resumed session repeated, only the
-    later records are returned.
+    Resume markers and damaged lines are dropped. If a resumed session repeated steps, only the
+    later records of these steps are returned.
 
     Args:
         path: File written by `make_json_lines_sink`.
