@@ -364,7 +364,7 @@ class InProcessSimulators:
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
 
     def _check_start_masks(self, rows: list[np.ndarray], begun: np.ndarray) -> None:
-        """Check the action masks of simulators that started an episode, given as a mask, bool [E]."""
+        """Check the action masks of the simulators that started an episode (a mask, bool [E])."""
         if self._mask is not None:
             self._episode_steps[begun] = 0
             check_action_masks(rows[self._mask], begun, None, self._name, self._episode_steps)

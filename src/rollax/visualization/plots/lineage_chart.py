@@ -208,7 +208,7 @@ def setting_segments(
 
 
 def fitness_segments(history: LineageHistory) -> list[MemberSegment]:
-    """Return one segment of zero length for the fitness of each member at generations 1 to G - 1."""
+    """Return a segment of zero length for the fitness of each member at generations 1 to G - 1."""
     ancestors = trace_ancestors(history.parent)
     # The fitness of generation k belongs to the members after generation k - 1.
     return [

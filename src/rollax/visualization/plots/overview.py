@@ -187,7 +187,7 @@ def _draw_adaptation(axis: "matplotlib.axes.Axes", curves: list[Curve], is_wide:
 
 
 def _draw_trials(axis: "matplotlib.axes.Axes", curve: Curve, shows_earlier: bool) -> None:
-    """Draw episode returns within a curve's trials, at the last and optionally earlier evaluations."""
+    """Draw episode returns within trials at the last evaluation, and optionally at earlier ones."""
     trials = curve.run.trials[:, curve.members].transpose(0, 3, 1, 2)  # [K, E, p, N]
     if not trials.size:
         return
