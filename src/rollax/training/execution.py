@@ -50,7 +50,8 @@ def run_in_folder(
         spec: Specification of the run.
         folder: Folder of the run, which this process has locked.
         environment: Environment object, or None if the environment is made from its id.
-        network: Function from a key to a network, or None if settings describe the network.
+        network: Function that maps a random key to a network, or None if settings describe the
+            network.
         metrics: User function that computes custom metrics of an evaluation, or None.
         show: Display, which is closed when the run ends.
         warnings: Warnings to show first.

@@ -506,9 +506,9 @@ def check_population(
         options: Options of the run.
 
     Raises:
-        UsageError: If the settings of a paired sweep have different numbers of values, the
-            population is too large or too small, a sweep is combined with evolution, or an
-            evolution option has no effect.
+        UsageError: If the settings of a paired sweep have different numbers of values, or the
+            population is too large or too small. Also if a sweep is combined with evolution, or
+            an evolution option has no effect.
     """
     lengths = {name: len(values) for name, values in sweep.items()}
     if options.sweep_paired and len(set(lengths.values())) != 1:

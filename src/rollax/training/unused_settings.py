@@ -91,7 +91,8 @@ def check_unused_settings(
         spec: Specification of a new run.
         environment: Environment object with opponents, or None if the environment is made from its
             id.
-        make_network: Function from a key to a network, or None if settings describe the network.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Raises:
         UsageError: If a setting has no effect.

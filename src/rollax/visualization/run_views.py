@@ -196,7 +196,7 @@ def render(
         sheet: Number of elites to show in one image instead of an animation. The elites are spread
             over their descriptors.
         environment: Environment to play in, as in `rollax.load`.
-        network: Function from a key to a network, as in `rollax.load`.
+        network: Function that maps a random key to a network, as in `rollax.load`.
         eval_arguments: Arguments of the evaluation environment, as in `rollax.load`.
         quiet: Whether to omit notes and warnings on standard error.
 

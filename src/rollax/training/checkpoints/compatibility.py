@@ -181,7 +181,7 @@ def check_resume(
         spec: Specification with the changes requested for the resume.
         old_spec: Specification in config.yaml, before these changes.
         environment: Environment object that the user passed, or None.
-        network: Function from a key to a network that the user passed, or None.
+        network: Network function that the user passed (random key to network), or None.
         learning_rate: Constant learning rate, or None.
 
     Returns:
@@ -233,7 +233,7 @@ def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
-        network: Function from a key to a network that the user passed, or None.
+        network: Network function that the user passed (random key to network), or None.
 
     Returns:
         Warnings about changed settings.

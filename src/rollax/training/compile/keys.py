@@ -1,9 +1,9 @@
 """Random keys for separate purposes, which share no random numbers for the same seed.
 
 Training of a member, its evaluations and its offspring use the keys 0, 1 and 2 of
-`split(key(seed), 3)`. Functions that run a trained policy later fold a constant into the key that
-they receive, so `rollax eval RUN --seed s` shares no initial state and no noise with a run of seed
-s. The constants are large, because `fold_in(key, n)` is the n-th key of a split.
+`split(key(seed), 3)`. Functions that run a trained policy fold a constant into the key that they
+receive. Therefore, `rollax eval RUN --seed s` shares no initial state and no noise with a run of
+seed s. The constants are large, because `fold_in(key, n)` is the n-th key of a split.
 """
 
 import jax

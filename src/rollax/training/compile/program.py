@@ -98,7 +98,8 @@ def build_algorithm_and_environment(
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function from a key to a network, or None if settings describe the network.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Returns:
         The algorithm, and the environment after `wrap_for_networks`.
@@ -290,7 +291,8 @@ def compile_program(
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function from a key to a network, or None if settings describe the network.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
         begins: Whether to compile the program for the initial state.
         evaluates: Whether to compile the program for evaluations.
 

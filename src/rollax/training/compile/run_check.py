@@ -51,7 +51,8 @@ def check_run(
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function from a key to a network, or None if settings describe the network.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Raises:
         UsageError: If they are incompatible, or the run does not fit into memory.

@@ -27,8 +27,8 @@ def describe_inputs(
     Args:
         spec: Specification of the run.
         environment: Environment of the run, after `wrap_for_networks`.
-        make_network: Function from a key to a network, or None if `spec.network` describes the
-            network.
+        make_network: Function that maps a random key to a network, or None if `spec.network`
+            describes the network.
 
     Returns:
         The lines. Empty for a custom network and for tasks without episodes.

@@ -26,8 +26,8 @@ def score_members(
 ) -> MemberScores:
     """Return the value of `options.best_metric` for each member, over the member's episodes.
 
-    The score of a member is None if a return or the metric of an episode is not finite, or if the
-    custom metrics function returns no number for the member.
+    The score of a member is None if the return or the metric of an episode is not finite. It is
+    also None if the custom metrics function returns no number for the member.
 
     Args:
         spec: Specification of the run.

@@ -20,12 +20,12 @@ def summarize(
         with_interval: Whether to compute the interval, which is slow. If False, its ends are NaN.
 
     Returns:
-        A dictionary with `count`, `mean`, `std` (sample standard deviation, 0 for one value),
-        `min`,
-        `max`, `median`, `p20` (20th percentile), `iqm` (mean of the middle half), `iqm_low` and
-        `iqm_high` (percentile bootstrap interval of `iqm`), and `any_nan` (1.0 if a value is NaN or
-        infinite). Statistics are NaN if no value is finite. The order of values has no effect. If
-        all values are equal, both ends of the interval are this value.
+        A dictionary with the keys `count`, `mean`, `std`, `min`, `max`, `median`, `p20`, `iqm`,
+        `iqm_low`, `iqm_high` and `any_nan`. `std` is the sample standard deviation, or 0 for one
+        value. `p20` is the 20th percentile, and `iqm` is the mean of the middle half. `iqm_low` and
+        `iqm_high` are the ends of the percentile bootstrap interval of `iqm`. `any_nan` is 1.0 if a
+        value is NaN or infinite, else 0.0. Statistics are NaN if no value is finite. The order of
+        values has no effect. If all values are equal, both ends of the interval are this value.
     """
     values = np.asarray(values, dtype=np.float64).ravel()
     finite = np.sort(values[np.isfinite(values)])

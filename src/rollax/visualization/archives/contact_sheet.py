@@ -96,7 +96,7 @@ def write_contact_sheet(
         greedy: Whether the policy takes its most likely action instead of sampling.
         member: Index of the member of a population, as in `load`.
         environment: Environment to play in, as in `load`.
-        network: Function from a key to a network, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
         warn_fn: Function that receives each warning of `load`.
 
@@ -104,8 +104,10 @@ def write_contact_sheet(
         Path of the contact sheet.
 
     Raises:
-        UsageError: If the run, the checkpoint or the archive does not exist, the environment has no
-            episodes, `number` is out of range, or `out` does not end in .png or cannot be written.
+        UsageError: If the run, the checkpoint or the archive does not exist, or the environment has
+            no
+            episodes. Also if `number` is out of range, or `out` does not end in .png or cannot be
+            written.
     """
     target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":

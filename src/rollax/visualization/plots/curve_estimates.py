@@ -417,7 +417,7 @@ def _describe_interval(curves: list[Curve]) -> str:
 
 
 def describe_exclusions(curves: list[Curve], names: tuple[str, ...] = ()) -> list[str]:
-    """Describe the lines whose estimates exclude members or episodes with non-finite values.
+    """Describe the lines with estimates that exclude members or episodes with non-finite values.
 
     Args:
         curves: Curves to check.

@@ -91,7 +91,7 @@ def render(
         descriptor: Descriptor that selects an elite, as in `Policy.elite`.
         cell: Cell that selects an elite, as in `Policy.elite`.
         environment: Environment to play in, as in `load`.
-        network: Function from a key to a network, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
         warn_fn: Function that receives each warning.
         notify_fn: Function that receives progress messages.
@@ -100,10 +100,9 @@ def render(
         Path of the animation.
 
     Raises:
-        UsageError: If the run or the checkpoint does not exist, the environment has no episodes,
-            `out`
-            has an unknown suffix or cannot be written, or `out` exists and was not written by this
-            function.
+        UsageError: If the run or the checkpoint does not exist, or the environment has no episodes.
+            Also if `out` has an unknown suffix, cannot be written, or exists and was not written
+            by this function.
     """
     folder, is_elite = Path(folder), descriptor is not None or cell is not None
     target = (

@@ -64,7 +64,7 @@ def print_episodes(
         fps: Steps per second in a terminal. Defaults to the rate of the environment's drawing.
         member: Index of the member of a population, as in `load`.
         environment: Environment to play in, as in `load`.
-        network: Function from a key to a network, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
         console: Console to print to. Defaults to standard output.
         notify_fn: Function that receives progress messages.

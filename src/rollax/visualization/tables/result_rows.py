@@ -40,9 +40,9 @@ def make_results_table(groups: list[RunGroup]) -> RunTable:
         groups: Groups of runs.
 
     Returns:
-        The table. Columns for labels, agent types and archive metrics are included only if needed:
-        if a label differs from the algorithm name, if there are several agent types, and for each
-        archive metric that a group has.
+        The table. It has a column for labels if a label differs from the algorithm name, and a
+        column
+        for agent types if there are several. It has one column for each archive metric of a group.
     """
     curves = [group.curve for group in groups]
     metrics = [
