@@ -308,8 +308,8 @@ class Result(NamedTuple):
 def accept_result(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that a `Result` provides the keywords `environment` and `network`.
 
-    If the first argument is a `Result`, its environment and network replace keywords that are not
-    passed or None.
+    If the first argument is a `Result`, its environment and network are used for keywords that are
+    None or not passed.
     """
     first = next(iter(inspect.signature(function).parameters))
 

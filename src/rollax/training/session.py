@@ -29,9 +29,10 @@ from rollax.types import MetricValues
 
 
 class Session:
-    """Training session of a run in one process.
+    """Training session of a run in one process: state, program, records and checkpoints.
 
-    Its state changes between segments. A segment is one call that runs several compiled updates.
+    Functions of a session run between segments. A segment is one call that runs several compiled
+    updates.
 
     Args:
         spec: Specification of the run.

@@ -96,8 +96,7 @@ def parse_range(value: object, min_log_ratio: float) -> Range | None:
     Args:
         value: Range from the user.
         min_log_ratio: Minimum ratio high / low of a positive range with the default scale "log".
-            Smaller
-            ranges have the default scale "linear".
+            Smaller ranges have the default scale "linear".
 
     Returns:
         The range, or None if the value has another form.

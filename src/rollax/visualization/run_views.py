@@ -180,8 +180,7 @@ def render(
         run: Result of the run, or its folder.
         path: Output file ending in .gif, .mp4 (requires `rollax[video]`) or, for brax and MuJoCo
             Playground, .html. With `sheet`, it ends in .png. Defaults to a file in `figures/` of
-            the
-            run.
+            the run.
         checkpoint: "last", "best", a step, or "all" to show every checkpoint in turn. Defaults to
             the best checkpoint. The last checkpoint is used if none was evaluated or if elites are
             shown.

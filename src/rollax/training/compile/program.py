@@ -190,7 +190,7 @@ def _make_known_environment(spec: Spec, arguments: SettingValues) -> Environment
 def with_custom_objects(
     spec: Spec, environment: Environment | None, network: NetworkFn | None
 ) -> Spec:
-    """Mark in the specification which of the environment and the network are custom objects."""
+    """Return the specification with the passed environment and network marked as custom."""
     if environment is not None:
         spec = dataclasses.replace(spec, own_environment=True, arguments={}, eval_arguments={})
     return spec if network is None else dataclasses.replace(spec, network=CUSTOM)

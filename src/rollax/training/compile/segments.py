@@ -1,4 +1,4 @@
-"""Segments: calls that run several updates."""
+"""Segments: calls of a compiled function that runs several updates."""
 
 from collections.abc import Callable
 

@@ -113,7 +113,7 @@ def _acknowledge_in_thread(
 ) -> Iterator[Callable[[str], None]]:
     """Yield a function that passes a text to `notify_fn` in another thread, for signal handlers.
 
-    A handler must not write itself, because it may have interrupted code that is writing.
+    A handler must not write the text, because it may have interrupted code that is writing.
     `SimpleQueue.put` is reentrant.
     """
     texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()

@@ -49,8 +49,7 @@ class AskTell:
 
     Raises:
         UsageError: If the algorithm needs gradients or policies, a setting or bound is not valid,
-            or
-            the folder contains a search with different arguments.
+            or the folder contains a search with different arguments.
     """
 
     @standard_numerics()
@@ -202,8 +201,7 @@ class AskTell:
 
         Returns:
             Arrays with one row for each of N elites: `place` (index of the archive entry),
-            `fitness`,
-            `descriptor_0`, `descriptor_1` and so on, each [N], and `solution`, [N, D].
+            `fitness`, `descriptor_0`, `descriptor_1` and so on, each [N], and `solution`, [N, D].
         """
         archive, state = self._archive_fn(self._state)
         elites = jax.device_get(archive.elites(state))
@@ -275,7 +273,7 @@ def _validate_start(size: int, start: object) -> np.ndarray | None:
 def _to_float_array(name: str, value: object) -> np.ndarray:
     """Convert a value to a float32 array. Values beyond the range of float32 become infinite.
 
-    Raises UsageError for values that are not real numbers.
+    Raise UsageError for values that are not real numbers.
     """
     try:
         if np.asarray(value).dtype.kind in "USc":  # NumPy would parse or truncate these

@@ -111,8 +111,7 @@ def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | Non
 
     Raises:
         UsageError: If a run has no archive, the environments or the shapes of solutions or
-            descriptors
-            differ, or the folder exists.
+            descriptors differ, or the folder exists.
     """
     if isinstance(runs, Policy | str | os.PathLike) or not isinstance(runs, Iterable):
         raise UsageError(

@@ -218,7 +218,7 @@ class Recorder:
         self._lineage_sink.sync()
 
     def generation(self, step: int, values: MetricValues) -> None:
-        """Write one generation of an evolving population."""
+        """Write the record of one generation of an evolving population."""
         self._lineage_sink.write(step, values)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIXES = ("env.", "eval-env.")
 
 
 class Setting(NamedTuple):
-    """Setting of a run.
+    """Setting of a run, with its preset value and default value.
 
     Attributes:
         name: Name on the command line, for example `config.gamma`.

@@ -32,7 +32,7 @@ LEADING_COLUMNS = ("run", "member", "step", "wall_time")  # first columns of the
 
 
 def ignore_message(note: str) -> None:
-    """Ignore a message."""
+    """Do nothing. This is the default for functions that receive notes and warnings."""
 
 
 def to_folder_list(runs: object) -> list[Path]:

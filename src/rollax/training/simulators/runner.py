@@ -240,9 +240,8 @@ class SimulatorRunner:
 
         Returns:
             The new state, and the metrics of each update with a leading axis of completed updates.
-            If
-            a simulator fails after the first update, there are fewer updates, and `failure` is the
-            error.
+            If a simulator fails after the first update, there are fewer updates, and `failure` is
+            the error.
 
         Raises:
             SimulatorError: If a simulator fails before the first update is complete.

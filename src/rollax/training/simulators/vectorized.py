@@ -32,8 +32,7 @@ class SimulatorStep(NamedTuple):
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final
-            observation
-            of this episode.
+            observation of this episode.
         obs: Observation [E, ...] for the next action. At the end of an episode, the first
             observation of the next episode.
         reward: Rewards, float32 [E].

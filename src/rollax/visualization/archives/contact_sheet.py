@@ -105,9 +105,8 @@ def write_contact_sheet(
 
     Raises:
         UsageError: If the run, the checkpoint or the archive does not exist, or the environment has
-            no
-            episodes. Also if `number` is out of range, or `out` does not end in .png or cannot be
-            written.
+            no episodes. Also if `number` is out of range, or `out` does not end in .png or cannot
+            be written.
     """
     target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":

@@ -292,7 +292,7 @@ def read_evolution(run: RunCurves) -> Evolution | None:
     """Return the lineage of an evolved run.
 
     Args:
-        run: Curves of the run.
+        run: Recorded metrics of the run.
 
     Returns:
         The lineage, or None if the run does not evolve, is drawn over wall time, or has no valid

@@ -1,4 +1,4 @@
-"""Figures of runs: an overview, or selected metrics in the format of a paper."""
+"""Figures of runs: an overview, or selected metrics in print size for a paper."""
 
 import dataclasses
 import io
@@ -40,9 +40,8 @@ class DrawnFigure(NamedTuple):
     Attributes:
         figure: Matplotlib figure.
         tables: CSV tables, keyed by the ending that is appended to the stem of the figure's file
-            name.
-            Empty unless the option `csv` is set.
-        is_for_paper: Whether the figure has the format of a paper.
+            name. Empty unless the option `csv` is set.
+        is_for_paper: Whether the figure has print size for a paper.
     """
 
     figure: "matplotlib.figure.Figure"
@@ -237,7 +236,7 @@ def unused_path(path: Path, endings: tuple[str, ...]) -> Path:
 def _draw_curves(
     curves: list[Curve], options: FigureOptions, notify_fn: Callable[[str], object]
 ) -> DrawnFigure:
-    """Draw curves as an overview or in the format of a paper."""
+    """Draw curves as an overview, or in print size for a paper."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

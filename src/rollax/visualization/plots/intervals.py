@@ -86,9 +86,8 @@ def iqm_over_seeds(values: np.ndarray) -> EstimatedCurve:
 
     Returns:
         Mean, lower end and upper end, `[K]` each. All are NaN at points where the value of a seed
-        is
-        not finite, because the mean over the remaining seeds would not be comparable. The ends are
-        also NaN for a single seed.
+        is not finite, because the mean over the remaining seeds would not be comparable. The ends
+        are also NaN for a single seed.
     """
     low, high = np.full((2, len(values)), math.nan)
     is_complete = np.isfinite(values).all(axis=1)

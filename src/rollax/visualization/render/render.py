@@ -84,8 +84,7 @@ def render(
         greedy: Whether the policy takes its most likely action instead of sampling.
         max_frames: Maximum number of frames of the animation. Longer episodes show only every
             second step, every fourth step, and so on. The frames then state the interval between
-            shown
-            steps.
+            shown steps.
         fps: Frames per second. Defaults to the rate of the environment's drawing.
         member: Index of the member of a population, as in `load`.
         descriptor: Descriptor that selects an elite, as in `Policy.elite`.

@@ -41,8 +41,8 @@ def make_results_table(groups: list[RunGroup]) -> RunTable:
 
     Returns:
         The table. It has a column for labels if a label differs from the algorithm name, and a
-        column
-        for agent types if there are several. It has one column for each archive metric of a group.
+        column for agent types if there are several. It has one column for each archive metric of a
+        group.
     """
     curves = [group.curve for group in groups]
     metrics = [
