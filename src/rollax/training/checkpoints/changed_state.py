@@ -69,7 +69,7 @@ def with_rollback_keys(
         spec: Specification of the run.
         state: State of a single run or of a population.
         updates: Number of completed updates.
-        rollback_index: Index among the rollbacks to the same update.
+        rollback_index: Number of the rollback to this update, starting at 1.
     """
     member_keys = [
         keys.rollback_key(int(member["seed"]), updates, rollback_index) for member in spec.members()

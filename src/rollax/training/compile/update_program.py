@@ -165,7 +165,7 @@ def finish_compilation(session: "rollax.training.session.Session") -> None:
 
 
 def restart_window(state: EvolutionState, method: EvolutionConfig) -> EvolutionState:
-    """Return the state of an evolving population with reset return and episode counts."""
+    """Reset the return and episode counts of members with enough episodes for a known fitness."""
     restart = jax.jit(
         functools.partial(evolution.reset_measurements, min_episodes=method.min_episodes)
     )

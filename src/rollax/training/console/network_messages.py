@@ -43,7 +43,7 @@ def describe_inputs(
     )
     network = jax.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)))
     encoders = find_encoders(network)
-    if not encoders:  # a solution of a closed form, or a custom algorithm
+    if not encoders:  # a solution of a task without episodes, or a custom algorithm
         return []
     convolved = {name for encoder in encoders for name in encoder.convolutions}
     warning = large_layer_warning(network)

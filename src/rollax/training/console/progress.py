@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 # Prefixes of messages that a quiet run also shows.
 ALWAYS_SHOWN_PREFIXES = ("warning:", "error:", "Stopping ")
-# Smallest terminal, in characters, with room for a picture in addition to the other output.
+# Smallest terminal, in characters, with room for an archive map in addition to the other output.
 MIN_PICTURE_WIDTH, MIN_PICTURE_HEIGHT = 60, 24
 
 

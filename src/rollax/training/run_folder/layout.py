@@ -49,7 +49,7 @@ CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, EVALUATIONS_FILE = (
 )
 FINGERPRINT_KEY = "environment"  # key in environment.json: fingerprint of the run's environment
 LINEAGE_FILE = "lineage.jsonl"  # generations of an evolving population
-STUDY_FILE = "study.yaml"  # specification in the folder of a study, whose subfolders have the runs
+STUDY_FILE = "study.yaml"  # specification in the folder of a study
 JOURNAL_FILE = "journal.log"  # trials of a study
 LOCK_FILE = ".lock"
 CHECKPOINTS_FOLDER = "checkpoints"

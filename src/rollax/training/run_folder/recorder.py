@@ -452,7 +452,7 @@ def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations
         return RecoveredEvaluations({}, [*warnings, f"{error} It is renamed to {new_name}."])
     steps = [int(step) for step in arrays["step"]]
     # Evaluations without a line in metrics.jsonl. If the process was killed between the two writes,
-    # this is only the last one, which is repeated. Others mean that lines were lost.
+    # this is only the last one, which is repeated. More of them mean that lines are missing.
     recorded_steps = _find_evaluated_steps(records)
     unrecorded = [step for step in steps if step not in recorded_steps]
     kept_indices = [

@@ -37,7 +37,7 @@ from rollax.visualization.render.recorded_episodes import (
 from rollax.visualization.render.render import ALL_CHECKPOINTS, require_episodes
 
 MAX_TILES = 144
-# Pixels: width of a picture, gap between tiles, height above all tiles, height below a picture.
+# Pixels: image width, gap between tiles, height above all tiles, height below an image.
 TILE_WIDTH, TILE_GAP, HEADER_HEIGHT, FOOTER_HEIGHT = (232, 12, 34, 50)
 MAX_FRAMES = 64  # recorded per episode, one of which is shown
 

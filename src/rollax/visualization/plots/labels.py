@@ -11,7 +11,7 @@ from rollax.runtime.printing import escape_to_one_line
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LineStyle = Literal["-", "--", ":", "-."]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
-# Fields of a line, such as settings, by name. Labels contain those that distinguish lines.
+# Fields of a line (environment, algorithm, settings), keyed by name. Labels consist of fields.
 LabelFields = dict[str, Any]
 SEED_FIELDS = ("seed", "seeds")  # included in labels only if nothing else distinguishes lines
 MAX_LABEL_FIELDS = 4
